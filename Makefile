@@ -1,0 +1,43 @@
+# make demo   install into .venv and run the embedded study
+# make test   install into .venv and run every check
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: demo test format lint types unit clean
+
+demo: $(VENV)/.installed
+	$(BIN)/isotherm quickstart --output quickstart
+
+test: lint types unit
+
+unit: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -n 2 --dist worksteal --durations=10
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(VENV)/.installed-dev
+	$(BIN)/mypy src
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+$(VENV)/.created:
+	$(PYTHON) -c 'import sys; sys.exit(f"Isotherm needs Python 3.11 or newer; this is {sys.version.split()[0]}. Set PYTHON=/path/to/python3.11" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt
+	$(PIP) install -c constraints.txt -e .
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.created pyproject.toml constraints.txt
+	$(PIP) install -c constraints.txt -e '.[dev]'
+	touch $@ $(VENV)/.installed
+
+clean:
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,1 @@
+"""Datasets as tensors, one file per family."""

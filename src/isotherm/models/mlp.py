@@ -1,0 +1,20 @@
+"""Fully connected network with ReLU between its layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn
+
+
+def mlp(widths: Sequence[int]) -> nn.Sequential:
+    """Return a fully connected ReLU network, e.g. widths (40, 100, 100, 10), in PyTorch's default initialisation.
+
+    >>> sum(p.numel() for p in mlp((40, 100, 100, 10)).parameters())
+    15210
+    """
+    layers: list[nn.Module] = []
+    for index, (num_in, num_out) in enumerate(zip(widths[:-1], widths[1:], strict=True)):
+        layers += [nn.ReLU()] if index else []
+        layers.append(nn.Linear(num_in, num_out))
+    return nn.Sequential(*layers)
