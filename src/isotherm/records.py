@@ -61,7 +61,12 @@ class RunSpec:
     seed: int
 
     def __post_init__(self) -> None:
-        for name in ("effective_learning_rate", "momentum", "gamma", "l2"):  # 1 and 1.0 are one setting, one key
+        for name in (
+            "effective_learning_rate",
+            "momentum",
+            "gamma",
+            "l2",
+        ):  # 1 and 1.0 are one setting, one key
             object.__setattr__(self, name, float(getattr(self, name)))
 
     @property

@@ -100,7 +100,9 @@ class Task:
                 object.__setattr__(self, part, self._checked_split(part))
         shapes = {part: tuple(split[0].shape[1:]) for part, split in self.splits.items()}
         if len(set(shapes.values())) > 1:
-            raise UserError(f"task {self.name!r}: examples differ in shape between splits: {shapes}; make them equal")
+            raise UserError(
+                f"task {self.name!r}: examples differ in shape between splits: {shapes}; make them equal"
+            )
 
     @property
     def splits(self) -> dict[str, Split]:
@@ -124,6 +126,10 @@ class Task:
         return METRICS[self.metric] if isinstance(self.metric, str) else self.metric
 
     @cached_property
+    def _held_out(self) -> dict[float, Task]:
+        return {}
+
+    @cached_property
     def data_id(self) -> str:
         """The content hash of all splits."""
         return identity.data_id(self.splits)
@@ -139,6 +145,8 @@ class Task:
         """Return the task with that part of the training set held out, always the same examples."""
         if self.validation is not None:
             return self
+        if fraction in self._held_out:
+            return self._held_out[fraction]
         num_held = round(self.num_train * fraction)
         if not 0 < num_held < self.num_train:
             raise UserError(
@@ -148,7 +156,10 @@ class Task:
         order = torch.randperm(self.num_train, generator=torch.Generator().manual_seed(0))
         held, kept = order[:num_held].sort().values, order[num_held:].sort().values
         x, y = self.train
-        return dataclasses.replace(self, train=(x[kept], y[kept]), validation=(x[held], y[held]))
+        self._held_out[fraction] = dataclasses.replace(
+            self, train=(x[kept], y[kept]), validation=(x[held], y[held])
+        )
+        return self._held_out[fraction]
 
     def _checked_split(self, part: str) -> Split:
         where = f"task {self.name!r}, {part} data"
@@ -231,7 +242,9 @@ def _check_output(task: Task, output: Tensor, target: Tensor) -> None:
             ) from error
         if not isinstance(value, Tensor) or value.ndim != 0:
             shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise UserError(f"{where}: the {what} must return a scalar tensor, the mean over the batch, not {shape}")
+            raise UserError(
+                f"{where}: the {what} must return a scalar tensor, the mean over the batch, not {shape}"
+            )
         if what == "loss" and not math.isfinite(float(value)):
             raise UserError(
                 f"{where}: the loss of the untrained model is {float(value)}; check the initialisation and the scale "
@@ -253,7 +266,9 @@ def _as_tensor(value: Any, where: str) -> Tensor:
     try:
         return torch.as_tensor(value).detach().cpu()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UserError(f"{where}: {type(value).__name__} is neither a tensor nor an array: {error}") from error
+        raise UserError(
+            f"{where}: {type(value).__name__} is neither a tensor nor an array: {error}"
+        ) from error
 
 
 def _refuse_non_finite(tensor: Tensor, where: str) -> None:
@@ -286,5 +301,7 @@ TASKS: dict[str, Callable[[], Task]] = {"mlp_mnist1d": _mlp_mnist1d}
 def get_task(name: str) -> Task:
     """Return a built-in task by name."""
     if name not in TASKS:
-        raise UserError(f"unknown task {name!r}; {nearest(name, TASKS)}; or 'module:function' returning an isotherm.Task")
+        raise UserError(
+            f"unknown task {name!r}; {nearest(name, TASKS)}; or 'module:function' returning an isotherm.Task"
+        )
     return TASKS[name]()

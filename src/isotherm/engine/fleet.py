@@ -81,7 +81,9 @@ def run_fleet(
 def _check_alike(specs: Sequence[RunSpec]) -> None:
     shared = {(s.batch_size, s.num_steps, s.l2_scope, s.num_evaluations, s.precision) for s in specs}
     if len(shared) != 1:
-        raise UserError(f"a fleet's runs share batch size, updates, precision and evaluations; got {sorted(shared)}")
+        raise UserError(
+            f"a fleet's runs share batch size, updates, precision and evaluations; got {sorted(shared)}"
+        )
 
 
 class _Fleet:
@@ -114,7 +116,9 @@ class _Fleet:
             if p.requires_grad and is_penalised(p, scope=first.l2_scope) is penalised
         }
         self.num_penalised = sum(
-            shape.numel() for name, shape in self.shapes.items() if is_penalised(named[name], scope=first.l2_scope)
+            shape.numel()
+            for name, shape in self.shapes.items()
+            if is_penalised(named[name], scope=first.l2_scope)
         )
         self.weights_MP = torch.cat([stacked[name].flatten(1) for name in self.shapes], dim=1)
         self.velocity_MP = torch.zeros_like(self.weights_MP)
@@ -122,11 +126,17 @@ class _Fleet:
         self.buffers_M = {name: stacked[name] for name, _ in self.module.named_buffers()}
 
         def column(values: Sequence[float]) -> Tensor:
-            return torch.tensor(values, dtype=torch.float64, device=problem.device).to(problem.dtype).unsqueeze(1)
+            return (
+                torch.tensor(values, dtype=torch.float64, device=problem.device)
+                .to(problem.dtype)
+                .unsqueeze(1)
+            )
 
         self.momentum_M1 = column([s.momentum for s in specs])
         self.l2_M1 = column([s.l2 for s in specs])
-        table = np.stack([s.learning_rate * multipliers(self.num_steps, gamma=s.gamma) for s in specs], axis=1)
+        table = np.stack(
+            [s.learning_rate * multipliers(self.num_steps, gamma=s.gamma) for s in specs], axis=1
+        )
         self.learning_rate_TM1 = torch.from_numpy(table).to(problem.device, problem.dtype).unsqueeze(2)
         self.index_M = list(range(len(specs)))
         self.dead: dict[int, int] = {}  # original index -> divergence step
@@ -140,11 +150,19 @@ class _Fleet:
         """Return the trainable parameters by name, views of the flat buffer with the runs in front."""
         pieces = self.weights_MP.split([shape.numel() for shape in self.shapes.values()], dim=1)
         return {
-            name: piece.view(-1, *shape) for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)
+            name: piece.view(-1, *shape)
+            for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)
         }
 
     def _loss_of_run(
-        self, parameters: Tensors, fixed: Tensors, buffers: Tensors, x: Tensor, y: Tensor, key: Tensor, step: Tensor
+        self,
+        parameters: Tensors,
+        fixed: Tensors,
+        buffers: Tensors,
+        x: Tensor,
+        y: Tensor,
+        key: Tensor,
+        step: Tensor,
     ) -> tuple[Tensor, Tensors]:
         after = {name: buffer.clone() for name, buffer in buffers.items()}
         with KeyedDropout(key, step):
@@ -180,7 +198,9 @@ class _Fleet:
         self.module.train()
         self._program = trace(self._step_function(), *self._arguments(batch_MB, 0))
 
-    def _forward_backward(self, batch_MB: Tensor, step: int) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
+    def _forward_backward(
+        self, batch_MB: Tensor, step: int
+    ) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
         """Return losses (M,), gradients in the order of `shapes`, and buffers after the forward pass."""
         if self._program is None:
             self._prepare_program(batch_MB)

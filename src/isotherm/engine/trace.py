@@ -17,7 +17,9 @@ _aten = torch.ops.aten
 _RESHAPES = (_aten.view.default, _aten._unsafe_view.default, _aten.expand.default)
 
 
-def trace(function: Callable[..., tuple[Tensor, ...]], *arguments: Tensor) -> Callable[..., tuple[Tensor, ...]]:
+def trace(
+    function: Callable[..., tuple[Tensor, ...]], *arguments: Tensor
+) -> Callable[..., tuple[Tensor, ...]]:
     """Return a function of tensors, giving a tuple of tensors, as a flat program for arguments of these shapes."""
     module = make_fx(lambda *values: function(*values))(*arguments)
     _drop_reshapes_to_same_shape(module.graph)

@@ -1,0 +1,139 @@
+"""Fleets in this process, one after another, on one device."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+import isotherm
+from isotherm.engine.fleet import run_fleet
+from isotherm.engine.problem import Problem, checked_device, prepare
+from isotherm.engine.reference import run_reference
+from isotherm.errors import UserError
+from isotherm.records import Outcome, Precision, RunResult, RunSpec
+from isotherm.store import StoredRun
+from isotherm.tasks import Task
+
+logger = logging.getLogger("isotherm")
+
+# Examples that a fleet holds at once on a CPU: more of them fall out of the caches and gain nothing.
+CPU_EXAMPLES_PER_FLEET = 10_240
+CPU_RUNS_PER_FLEET = 64
+
+
+class LocalExecutor:
+    """Runs specs of known tasks as fleets and yields each fleet's results as soon as it is done.
+
+    Args:
+        tasks: by (data_id, model_id), as the specs name them.
+        device: "cpu" or "cuda".
+        fleet_size: runs per fleet; by default as many as pay.
+        on_steps: told the spec's batch size and how many run-updates were made, now and then.
+    """
+
+    def __init__(
+        self,
+        tasks: Mapping[tuple[str, str], Task],
+        *,
+        device: str = "cpu",
+        fleet_size: int | None = None,
+        on_steps: Callable[[int, int], None] = lambda _batch_size, _num: None,
+    ) -> None:
+        if fleet_size is not None and fleet_size < 1:
+            raise UserError(
+                f"fleet_size={fleet_size} is not a positive number; leave it out to let Isotherm choose"
+            )
+        self._tasks = dict(tasks)
+        self._device = checked_device(device)
+        self._fleet_size = fleet_size
+        self._on_steps = on_steps
+        self._problems: dict[tuple[str, str, Precision], Problem] = {}
+
+    def run(self, specs: Sequence[RunSpec]) -> Iterator[list[StoredRun]]:
+        """Yield the finished runs of one fleet after another, small work first."""
+        for fleet in self.fleets(specs):
+            yield self._run_fleet(fleet)
+
+    def fleets(self, specs: Sequence[RunSpec]) -> list[list[RunSpec]]:
+        """Return the specs grouped into fleets; the grouping depends on nothing but the specs."""
+        groups: dict[tuple[Any, ...], list[RunSpec]] = {}
+        for spec in specs:
+            alike = (spec.data_id, spec.model_id, spec.batch_size, spec.num_steps)
+            groups.setdefault((*alike, spec.l2_scope, spec.num_evaluations, spec.precision), []).append(spec)
+        fleets = []
+        for group in sorted(groups.values(), key=lambda g: g[0].batch_size * g[0].num_steps):
+            size = self._fleet_size or self.default_fleet_size(group[0].batch_size)
+            fleets += [group[start : start + size] for start in range(0, len(group), size)]
+        return fleets
+
+    def default_fleet_size(self, batch_size: int) -> int:
+        """Return how many runs to train together."""
+        if self._device.type == "cpu":
+            return max(1, min(CPU_RUNS_PER_FLEET, CPU_EXAMPLES_PER_FLEET // batch_size))
+        return CPU_RUNS_PER_FLEET
+
+    def problem(self, spec: RunSpec) -> Problem:
+        """Return the spec's task on the device."""
+        name = (spec.data_id, spec.model_id, spec.precision)
+        if name not in self._problems:
+            task = self._tasks[spec.data_id, spec.model_id]
+            self._problems[name] = prepare(task, precision=spec.precision, device=self._device)
+        return self._problems[name]
+
+    def _run_fleet(self, specs: list[RunSpec]) -> list[StoredRun]:
+        start = time.perf_counter()
+        results = self._results(specs)
+        seconds = (time.perf_counter() - start) / len(specs)
+        provenance = {**_provenance(self._device), "fleet_size": len(specs), "seconds_per_run": seconds}
+        return [
+            StoredRun(spec=spec, result=result, provenance=provenance)
+            for spec, result in zip(specs, results, strict=True)
+        ]
+
+    def _results(self, specs: list[RunSpec]) -> list[RunResult]:
+        batch_size = specs[0].batch_size
+        try:
+            return run_fleet(self.problem(specs[0]), specs, on_steps=lambda n: self._on_steps(batch_size, n))
+        except UserError:
+            raise
+        except (RuntimeError, MemoryError) as error:
+            if not _is_out_of_memory(error):
+                logger.warning("a fleet of %d runs failed, trying them one at a time: %s", len(specs), error)
+                return [self._result_alone(spec) for spec in specs]
+        if len(specs) == 1:
+            raise UserError(
+                f"one run of task {specs[0].task!r} at batch size {batch_size} does not fit into the memory of "
+                f"{self._device}; use a smaller batch or a device with more memory"
+            )
+        half = len(specs) // 2
+        logger.warning("out of memory with %d runs; going on with %d", len(specs), half)
+        return self._results(specs[:half]) + self._results(specs[half:])
+
+    def _result_alone(self, spec: RunSpec) -> RunResult:
+        """Train one run by the reference; what it raises is recorded with that run and spoils no other."""
+        try:
+            return run_reference(
+                self.problem(spec), spec, on_steps=lambda n: self._on_steps(spec.batch_size, n)
+            )
+        except Exception as error:  # the user's module may raise anything
+            return RunResult(outcome=Outcome.FAILED, error=f"{type(error).__name__}: {error}")
+
+
+def _provenance(device: torch.device) -> dict[str, Any]:
+    name = (
+        torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else platform.processor() or platform.machine()
+    )
+    return {"isotherm": isotherm.__version__, "torch": torch.__version__, "device": f"{device.type}: {name}"}
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError):
+        return True
+    return "allocate memory" in str(error) or "out of memory" in str(error)

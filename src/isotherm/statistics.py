@@ -1,0 +1,150 @@
+"""Numbers about numbers: best k of n, intervals, and the broken line of optimal learning rate against batch size.
+
+Pure NumPy and SciPy; knows nothing of runs or stores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from isotherm.records import Direction
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interval:
+    """An estimate with its confidence limits."""
+
+    estimate: float
+    low: float
+    high: float
+
+    def contains(self, value: float) -> bool:
+        """Tell whether a value lies within the limits."""
+        return self.low <= value <= self.high
+
+
+def best_k_of_n(values: Sequence[float], *, num_kept: int, direction: Direction) -> list[int]:
+    """Return the places of the best k values, best first; NaN (a diverged run) is worse than anything.
+
+    Ties go to the earlier place.
+
+    >>> best_k_of_n([0.5, 0.9, math.nan, 0.9], num_kept=3, direction=Direction.MAXIMISE)
+    [1, 3, 0]
+    """
+    worst_first = [-math.inf if math.isnan(v) else direction.sign * v for v in values]
+    return sorted(range(len(values)), key=lambda place: -worst_first[place])[:num_kept]
+
+
+def standard_deviation(values: Sequence[float]) -> float:
+    """Return the sample standard deviation (n - 1); 0 for a single value, which tells nothing about spread.
+
+    >>> standard_deviation([1.0, 3.0]) == 2**0.5
+    True
+    """
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+
+def t_interval(values: Sequence[float], *, level: float = 0.95) -> Interval:
+    """Return the mean with its Student-t interval; unbounded for a single value.
+
+    >>> interval = t_interval([1.0, 2.0, 3.0])
+    >>> round(interval.low, 3), interval.estimate, round(interval.high, 3)
+    (-0.484, 2.0, 4.484)
+    """
+    mean = float(np.mean(values))
+    if len(values) < 2:
+        return Interval(estimate=mean, low=-math.inf, high=math.inf)
+    half = (
+        float(stats.t.ppf(0.5 + level / 2, len(values) - 1))
+        * standard_deviation(values)
+        / math.sqrt(len(values))
+    )
+    return Interval(estimate=mean, low=mean - half, high=mean + half)
+
+
+def welch_interval(first: Sequence[float], second: Sequence[float], *, level: float = 0.95) -> Interval:
+    """Return mean(first) - mean(second) with Welch's interval; unbounded where a side has a single value.
+
+    >>> interval = welch_interval([1.0, 2.0, 3.0], [1.0, 2.0, 3.0])
+    >>> interval.estimate, round(interval.high, 2)
+    (0.0, 2.27)
+    """
+    difference = float(np.mean(first) - np.mean(second))
+    if min(len(first), len(second)) < 2:
+        return Interval(estimate=difference, low=-math.inf, high=math.inf)
+    parts = [standard_deviation(v) ** 2 / len(v) for v in (first, second)]
+    total = sum(parts)
+    if total == 0.0:
+        return Interval(estimate=difference, low=difference, high=difference)
+    freedom = total**2 / sum(p**2 / (len(v) - 1) for p, v in zip(parts, (first, second), strict=True))
+    half = float(stats.t.ppf(0.5 + level / 2, freedom)) * math.sqrt(total)
+    return Interval(estimate=difference, low=difference - half, high=difference + half)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BrokenLine:
+    """log2 ε* = plateau + slope · min(0, log2 B - kink): rising with a slope, then level.
+
+    `kink` is None where the data show no level part.
+    """
+
+    slope: float
+    kink: float | None
+    plateau: float
+
+
+def fit_broken_line(log_batch_size: Sequence[float], log_learning_rate: Sequence[float]) -> BrokenLine:
+    """Return the least-squares broken line; logarithms to base 2. Needs at least three points.
+
+    >>> line = fit_broken_line([3, 4, 5, 6, 7, 8], [-3, -2, -1, 0, 0, 0])
+    >>> round(line.slope, 6), line.kink, line.plateau
+    (1.0, 6.0, 0.0)
+    >>> fit_broken_line([3, 4, 5], [0, 1, 2]).kink is None
+    True
+    """
+    x, y = np.asarray(log_batch_size, dtype=np.float64), np.asarray(log_learning_rate, dtype=np.float64)
+    if len(x) < 3:
+        raise ValueError(f"a broken line needs three points or more, got {len(x)}")
+    best: tuple[float, float, float, float] | None = None
+    # At least two points rise; a kink at the last point means that none was seen.
+    for kink in np.arange(x[1], x[-1] + 1e-9, 1 / 16):
+        design = np.stack([np.ones_like(x), np.minimum(0.0, x - kink)], axis=1)
+        (plateau, slope), *_ = np.linalg.lstsq(design, y, rcond=None)
+        error = float(np.sum((design @ np.array([plateau, slope]) - y) ** 2))
+        # A later kink explains as much with fewer level points: prefer it only if it fits better or as well.
+        if best is None or error <= best[0] + 1e-12:
+            best = error, float(kink), float(slope), float(plateau)
+    assert best is not None
+    _, kink_at, slope_at, plateau_at = best
+    return BrokenLine(slope=slope_at, kink=None if kink_at >= x[-1] - 1e-6 else kink_at, plateau=plateau_at)
+
+
+def bootstrap(
+    draw: Callable[[np.random.Generator], float | None],
+    *,
+    num_draws: int = 400,
+    seed: int = 0,
+    level: float = 0.95,
+) -> tuple[float, float, float]:
+    """Return the percentile limits of a resampled quantity, and the part of draws in which it exists.
+
+    Args:
+        draw: makes one resampled value with the generator it is handed; None where there is none.
+        num_draws: how many.
+        seed: of the generator.
+        level: of the interval.
+    """
+    generator = np.random.default_rng(seed)
+    values = [value for value in (draw(generator) for _ in range(num_draws)) if value is not None]
+    if not values:
+        return -math.inf, math.inf, 0.0
+    low, high = np.quantile(values, [0.5 - level / 2, 0.5 + level / 2])
+    return float(low), float(high), len(values) / num_draws
