@@ -76,9 +76,7 @@ def _describe_module(module: nn.Module) -> list[object]:
 
 def _describe(function: Any) -> list[object]:
     if isinstance(function, functools.partial):
-        arguments = [repr(a) for a in function.args] + [
-            f"{k}={v!r}" for k, v in sorted(function.keywords.items())
-        ]
+        arguments = [repr(a) for a in function.args] + [f"{k}={v!r}" for k, v in sorted(function.keywords.items())]
         return ["partial", _describe(function.func), arguments]
     if isinstance(function, type):
         return [f"{function.__module__}.{function.__qualname__}", _source(function)]
@@ -95,20 +93,12 @@ def _is_plain(value: Any) -> bool:
 
 def _source(thing: Any) -> str:
     """Return the source without comments and layout; byte code where there is no source (interactive sessions)."""
-    thing = (
-        thing
-        if inspect.isfunction(thing) or inspect.ismethod(thing) or isinstance(thing, type)
-        else type(thing)
-    )
+    thing = thing if inspect.isfunction(thing) or inspect.ismethod(thing) or isinstance(thing, type) else type(thing)
     try:
         text = textwrap.dedent(inspect.getsource(thing))
     except (OSError, TypeError):
         code = getattr(thing, "__code__", None)
-        return (
-            ""
-            if code is None
-            else repr((code.co_code, [c for c in code.co_consts if _is_plain(c)], code.co_names))
-        )
+        return "" if code is None else repr((code.co_code, [c for c in code.co_consts if _is_plain(c)], code.co_names))
     try:
         return ast.unparse(ast.parse(text))
     except SyntaxError:  # a lambda cut out of the middle of a statement

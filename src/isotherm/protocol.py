@@ -97,9 +97,7 @@ class Cell:
             num_seeds=len(self.results),
             mean_all=_mean(finite),
             standard_deviation_all=standard_deviation(finite) if finite else math.nan,
-            interval_all=t_interval(finite)
-            if finite
-            else Interval(estimate=math.nan, low=-math.inf, high=math.inf),
+            interval_all=t_interval(finite) if finite else Interval(estimate=math.nan, low=-math.inf, high=math.inf),
             values_all=tuple(finite),
         )
 
@@ -185,11 +183,7 @@ class Grid:
     def bare_learning_rate_at_optimum(self) -> float | None:
         """Return ε = ε_eff (1 - m) at the optimum: what the optimiser wants."""
         best = self.optimum()
-        return (
-            None
-            if best is None
-            else bare_learning_rate(best.effective_learning_rate, momentum=self.axes.momentum)
-        )
+        return None if best is None else bare_learning_rate(best.effective_learning_rate, momentum=self.axes.momentum)
 
     def _edge(self, within: Sequence[int]) -> Edge:
         if not self.is_complete:
@@ -210,9 +204,7 @@ def build_grid(
         found = tuple(results.get(spec.key) for spec in specs)
         cells.append(Cell(effective_learning_rate=rate, results=found, num_kept=plan.num_kept))
     num_steps = axes.budget.num_steps(num_train=plan.num_train, batch_size=axes.batch_size)
-    return Grid(
-        axes=axes, num_steps=num_steps, cells=tuple(cells), objective=plan.objective, direction=plan.direction
-    )
+    return Grid(axes=axes, num_steps=num_steps, cells=tuple(cells), objective=plan.objective, direction=plan.direction)
 
 
 def extended_grid(

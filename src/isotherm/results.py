@@ -38,9 +38,7 @@ class Results:
     def counts(self) -> dict[str, int]:
         """Return how many runs are done, by outcome, and how many are missing."""
         found = [self.by_key.get(key) for key in self.runs()]
-        counts = {
-            str(outcome): sum(r is not None and r.outcome is outcome for r in found) for outcome in Outcome
-        }
+        counts = {str(outcome): sum(r is not None and r.outcome is outcome for r in found) for outcome in Outcome}
         return {**counts, "missing": sum(r is None for r in found)}
 
 
@@ -59,7 +57,5 @@ class StudyResults:
     def counts(self) -> dict[str, int]:
         """Return how many runs are done, by outcome, and how many are missing; a shared run counts once."""
         found = [self.by_key.get(key) for key in all_runs(self.plan.sweeps, self.by_key)]
-        counts = {
-            str(outcome): sum(r is not None and r.outcome is outcome for r in found) for outcome in Outcome
-        }
+        counts = {str(outcome): sum(r is not None and r.outcome is outcome for r in found) for outcome in Outcome}
         return {**counts, "missing": sum(r is None for r in found)}

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
+from isotherm.errors import UserError
 from isotherm.executors.local import LocalExecutor
+from isotherm.executors.pool import PoolExecutor, can_fork, num_cores
 from isotherm.protocol import missing_runs
 from isotherm.records import Outcome, RunResult, RunSpec
 from isotherm.results import Results, StudyResults
@@ -58,8 +63,9 @@ def work_of(batch_size: int, num_updates: int) -> float:
 def run(
     sweep: Sweep,
     *,
-    store: str | Store | None = None,
+    store: str | Path | Store | None = None,
     device: str = "cpu",
+    workers: int = 1,
     fleet_size: int | None = None,
     progress: Progress | None = None,
 ) -> Results:
@@ -69,51 +75,71 @@ def run(
         sweep: what to run.
         store: a path or an open store; runs it holds already are not repeated. None keeps results in memory.
         device: "cpu" or "cuda".
+        workers: processes to train in, on the CPU; 1 trains in this one, with PyTorch's threads.
         fleet_size: runs per fleet; by default as many as pay.
         progress: told how it goes.
     """
-    results = run_study(
-        Study.of(sweep), store=store, device=device, fleet_size=fleet_size, progress=progress or Silent()
-    )
+    study = Study.of(sweep)
+    results = run_study(study, store=store, device=device, workers=workers, fleet_size=fleet_size, progress=progress)
     return results.sweeps[0]
 
 
 def run_study(
     study: Study,
     *,
-    store: str | Store | None = None,
+    store: str | Path | Store | None = None,
     device: str = "cpu",
+    workers: int = 1,
     fleet_size: int | None = None,
     progress: Progress | None = None,
 ) -> StudyResults:
     """Run what is missing of a study and return all its results; arguments as for `run`."""
-    progress = progress or Silent()
+    told = progress or Silent()
     tasks = checked_tasks(study)
-    executor = LocalExecutor(
-        tasks,
-        device=device,
-        fleet_size=fleet_size,
-        on_steps=lambda batch_size, num: progress.advanced(work_of(batch_size, num)),
-    )
     plan = study.plan()
-    opened = store if isinstance(store, Store) else Store.in_memory() if store is None else Store.write(store)
-    try:
+
+    def on_steps(batch_size: int, num_updates: int) -> None:
+        told.advanced(work_of(batch_size, num_updates))
+
+    # Workers are forked before the store is opened, so that none of them holds its lock.
+    with contextlib.ExitStack() as stack:
+        executor: LocalExecutor | PoolExecutor
+        if workers == 1:
+            executor = LocalExecutor(tasks, device=device, fleet_size=fleet_size, on_steps=on_steps)
+        else:
+            _check_pool(device)
+            executor = PoolExecutor(tasks, num_workers=workers, fleet_size=fleet_size, on_steps=on_steps)
+            stack.enter_context(executor)
+        if isinstance(store, Store):
+            opened = store
+        else:
+            opened = stack.enter_context(Store.in_memory() if store is None else Store.write(store))
         opened.put_study(plan.name, plan.to_json())
         results = opened.results()
         failed: set[str] = set()  # tried in this call; tried again by the next one
         round_ = 0
         while specs := missing_runs(plan.sweeps, results, skip=failed):
-            progress.round_started(specs, round_=round_)
+            told.round_started(specs, round_=round_)
             for fleet in executor.run(specs):
                 opened.put(fleet)
                 results.update({stored.spec.key: stored.result for stored in fleet})
                 failed.update(s.spec.key for s in fleet if s.result.outcome is Outcome.FAILED)
-                progress.runs_done([stored.result for stored in fleet])
+                told.runs_done([stored.result for stored in fleet])
             round_ += 1
         return StudyResults(plan=plan, by_key=results)
-    finally:
-        if not isinstance(store, Store):
-            opened.close()
+
+
+def default_workers(device: str) -> int:
+    """Return how many processes suit a device: one per core on a CPU where they can be forked, else this one."""
+    return num_cores() if device == "cpu" and can_fork() else 1
+
+
+def _check_pool(device: str) -> None:
+    if device != "cpu" or not can_fork():
+        raise UserError(
+            f"several workers were asked for on {device!r} ({sys.platform}); they train on the CPU, on Linux: "
+            "use workers=1 here"
+        )
 
 
 def checked_tasks(study: Study) -> dict[tuple[str, str], Task]:

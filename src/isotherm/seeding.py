@@ -55,9 +55,7 @@ def initial_model(build: Callable[[], nn.Module], *, seed: int) -> nn.Module:
     with seeded(seed, "initialisation"):
         module = build()
     if not isinstance(module, nn.Module):
-        raise UserError(
-            f"the model builder returned {type(module).__name__}; it must return a torch.nn.Module"
-        )
+        raise UserError(f"the model builder returned {type(module).__name__}; it must return a torch.nn.Module")
     return copy.deepcopy(module).cpu()
 
 

@@ -62,11 +62,7 @@ def t_interval(values: Sequence[float], *, level: float = 0.95) -> Interval:
     mean = float(np.mean(values))
     if len(values) < 2:
         return Interval(estimate=mean, low=-math.inf, high=math.inf)
-    half = (
-        float(stats.t.ppf(0.5 + level / 2, len(values) - 1))
-        * standard_deviation(values)
-        / math.sqrt(len(values))
-    )
+    half = float(stats.t.ppf(0.5 + level / 2, len(values) - 1)) * standard_deviation(values) / math.sqrt(len(values))
     return Interval(estimate=mean, low=mean - half, high=mean + half)
 
 
@@ -77,14 +73,27 @@ def welch_interval(first: Sequence[float], second: Sequence[float], *, level: fl
     >>> interval.estimate, round(interval.high, 2)
     (0.0, 2.27)
     """
-    difference = float(np.mean(first) - np.mean(second))
-    if min(len(first), len(second)) < 2:
+    return mean_difference([(first, second)], level=level)
+
+
+def mean_difference(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], *, level: float = 0.95) -> Interval:
+    """Return the average over pairs of mean(first) - mean(second), with the interval for these very pairs.
+
+    Variances are summed over pairs and the degrees of freedom are Welch's.
+
+    >>> interval = mean_difference([([1.0, 3.0], [0.0, 2.0]), ([2.0, 4.0], [1.0, 3.0])])
+    >>> interval.estimate, round(interval.low, 3)
+    (1.0, -1.776)
+    """
+    samples = [side for pair in pairs for side in pair]
+    difference = float(np.mean([np.mean(first) - np.mean(second) for first, second in pairs]))
+    if min(len(side) for side in samples) < 2:
         return Interval(estimate=difference, low=-math.inf, high=math.inf)
-    parts = [standard_deviation(v) ** 2 / len(v) for v in (first, second)]
+    parts = [(standard_deviation(side) / len(pairs)) ** 2 / len(side) for side in samples]
     total = sum(parts)
     if total == 0.0:
         return Interval(estimate=difference, low=difference, high=difference)
-    freedom = total**2 / sum(p**2 / (len(v) - 1) for p, v in zip(parts, (first, second), strict=True))
+    freedom = total**2 / sum(p**2 / (len(side) - 1) for p, side in zip(parts, samples, strict=True))
     half = float(stats.t.ppf(0.5 + level / 2, freedom)) * math.sqrt(total)
     return Interval(estimate=difference, low=difference - half, high=difference + half)
 
@@ -113,18 +122,16 @@ def fit_broken_line(log_batch_size: Sequence[float], log_learning_rate: Sequence
     x, y = np.asarray(log_batch_size, dtype=np.float64), np.asarray(log_learning_rate, dtype=np.float64)
     if len(x) < 3:
         raise ValueError(f"a broken line needs three points or more, got {len(x)}")
-    best: tuple[float, float, float, float] | None = None
     # At least two points rise; a kink at the last point means that none was seen.
-    for kink in np.arange(x[1], x[-1] + 1e-9, 1 / 16):
-        design = np.stack([np.ones_like(x), np.minimum(0.0, x - kink)], axis=1)
-        (plateau, slope), *_ = np.linalg.lstsq(design, y, rcond=None)
-        error = float(np.sum((design @ np.array([plateau, slope]) - y) ** 2))
-        # A later kink explains as much with fewer level points: prefer it only if it fits better or as well.
-        if best is None or error <= best[0] + 1e-12:
-            best = error, float(kink), float(slope), float(plateau)
-    assert best is not None
-    _, kink_at, slope_at, plateau_at = best
-    return BrokenLine(slope=slope_at, kink=None if kink_at >= x[-1] - 1e-6 else kink_at, plateau=plateau_at)
+    kinks = np.arange(x[1], x[-1] + 1e-9, 1 / 16)
+    rise = np.minimum(0.0, x - kinks[:, None])
+    centred, residual = rise - rise.mean(axis=1, keepdims=True), y - y.mean()
+    slopes = centred @ residual / np.sum(centred**2, axis=1)
+    errors = np.sum((slopes[:, None] * centred - residual) ** 2, axis=1)
+    place = len(kinks) - 1 - int(np.argmin(errors[::-1].round(12)))  # of equal fits the one with the later kink
+    kink, slope = float(kinks[place]), float(slopes[place])
+    plateau = float(y.mean() - slope * rise[place].mean())
+    return BrokenLine(slope=slope, kink=None if kink >= x[-1] - 1e-6 else kink, plateau=plateau)
 
 
 def bootstrap(

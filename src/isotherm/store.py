@@ -75,16 +75,12 @@ class Store:
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreError(
-                f"the folder {file.parent} cannot be made: {error.strerror}; choose another"
-            ) from error
+            raise StoreError(f"the folder {file.parent} cannot be made: {error.strerror}; choose another") from error
         lock = _take_lock(file)
         try:
             _check_header(file)
             if file.exists() and not os.access(file, os.W_OK):
-                raise StoreError(
-                    f"the store {file} is read-only; change its permissions or choose another file"
-                )
+                raise StoreError(f"the store {file} is read-only; change its permissions or choose another file")
             with _translated(file):
                 connection = sqlite3.connect(file, isolation_level=None, timeout=30.0)
                 connection.execute("PRAGMA journal_mode = WAL")
@@ -169,9 +165,7 @@ class Store:
     def counts(self) -> dict[Outcome, int]:
         """Return how many runs ended which way."""
         with _translated(Path(self.path)):
-            rows = dict(
-                self._connection.execute("SELECT outcome, COUNT(*) FROM runs GROUP BY outcome").fetchall()
-            )
+            rows = dict(self._connection.execute("SELECT outcome, COUNT(*) FROM runs GROUP BY outcome").fetchall())
         return {outcome: rows.get(str(outcome), 0) for outcome in Outcome}
 
     def put_study(self, name: str, definition: dict[str, Any]) -> None:
@@ -184,9 +178,7 @@ class Store:
     def studies(self) -> dict[str, dict[str, Any]]:
         """Return the definitions of the studies run into this store, by name."""
         with _translated(Path(self.path)):
-            rows = self._connection.execute(
-                "SELECT name, definition FROM studies ORDER BY stored_at"
-            ).fetchall()
+            rows = self._connection.execute("SELECT name, definition FROM studies ORDER BY stored_at").fetchall()
         return {name: json.loads(definition) for name, definition in rows}
 
     def close(self) -> None:
@@ -233,9 +225,7 @@ class Store:
             application = self._connection.execute("PRAGMA application_id").fetchone()[0]
             version = self._connection.execute("PRAGMA user_version").fetchone()[0]
         if application != APPLICATION_ID:
-            raise StoreError(
-                f"{self.path} is an SQLite file, but not a store of Isotherm; choose another file"
-            )
+            raise StoreError(f"{self.path} is an SQLite file, but not a store of Isotherm; choose another file")
         if version > SCHEMA_VERSION:
             raise StoreError(
                 f"the store {self.path} was written with schema {version}, this Isotherm knows schemas up to "
@@ -279,9 +269,7 @@ def _check_header(file: Path) -> None:
         with file.open("rb") as stream:
             header = stream.read(16)
     except OSError as error:
-        raise StoreError(
-            f"the store {file} cannot be read: {error.strerror}; check its permissions"
-        ) from error
+        raise StoreError(f"the store {file} cannot be read: {error.strerror}; check its permissions") from error
     if header != b"SQLite format 3\x00":
         raise StoreError(
             f"{file} is not a store: it does not start as an SQLite file does; it may be damaged, or be another file. "
@@ -297,9 +285,7 @@ def _translated(file: Path) -> Iterator[None]:
     except sqlite3.DatabaseError as error:
         text = str(error)
         if "full" in text:
-            remedy = (
-                "no space is left; what was stored is intact: free some space and run the same command again"
-            )
+            remedy = "no space is left; what was stored is intact: free some space and run the same command again"
         elif "malformed" in text or "not a database" in text:
             remedy = "the file is damaged; restore it from a copy, or move it away and start again"
         elif "readonly" in text or "read-only" in text or "unable to open" in text:

@@ -20,16 +20,12 @@ class Study:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w.\- ]+", self.name):
-            raise UserError(
-                f"study name {self.name!r}: use letters, digits, spaces, '.', '_' and '-'; it names files"
-            )
+            raise UserError(f"study name {self.name!r}: use letters, digits, spaces, '.', '_' and '-'; it names files")
         if not self.sweeps:
             raise UserError(f"study {self.name!r} has no sweeps; give at least one")
         for sweep in self.sweeps:
             if not isinstance(sweep, Sweep):
-                raise UserError(
-                    f"study {self.name!r} holds a {type(sweep).__name__} where a Sweep was expected"
-                )
+                raise UserError(f"study {self.name!r} holds a {type(sweep).__name__} where a Sweep was expected")
 
     @classmethod
     def of(cls, sweep: Sweep) -> Self:

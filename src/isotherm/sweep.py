@@ -56,17 +56,11 @@ class IsothermGrid:
     def __post_init__(self) -> None:
         _require_positive("temperature", self.temperature)
         if not self.ceiling > 0:
-            raise UserError(
-                f"ceiling={self.ceiling} is not positive; it is the largest learning rate worth trying"
-            )
+            raise UserError(f"ceiling={self.ceiling} is not positive; it is the largest learning rate worth trying")
         if self.num_below < 0 or self.num_above < 0:
-            raise UserError(
-                f"num_below={self.num_below}, num_above={self.num_above}: neither may be negative"
-            )
+            raise UserError(f"num_below={self.num_below}, num_above={self.num_above}: neither may be negative")
         if not (math.isfinite(self.ratio) and self.ratio > 1):
-            raise UserError(
-                f"ratio={self.ratio} is not above 1; neighbouring learning rates differ by this factor"
-            )
+            raise UserError(f"ratio={self.ratio} is not above 1; neighbouring learning rates differ by this factor")
 
     def at(self, batch_size: int) -> tuple[float, ...]:
         """Return the effective learning rates to try at a batch size, rising."""
@@ -133,9 +127,7 @@ class Sweep:
 
     def __post_init__(self) -> None:
         if not isinstance(self.task, Task):
-            raise UserError(
-                f"task is {type(self.task).__name__}; give an isotherm.Task, or isotherm.get_task(name)"
-            )
+            raise UserError(f"task is {type(self.task).__name__}; give an isotherm.Task, or isotherm.get_task(name)")
         _require_choice("tune_on", self.tune_on, get_args(TuneOn))
         _require_choice("tune_quantity", self.tune_quantity, get_args(TuneQuantity))
         _require_choice("l2_scope", self.l2_scope, get_args(L2Scope))
@@ -153,9 +145,7 @@ class Sweep:
             raise UserError(f"l2={self.l2!r} is not a number >= 0; use 0 for no penalty")
         for momentum in self.momenta:
             if isinstance(momentum, bool) or not isinstance(momentum, int | float) or not 0 <= momentum < 1:
-                raise UserError(
-                    f"momentum={momentum!r} is not in [0, 1); the paper uses 0.9, and 0 is plain SGD"
-                )
+                raise UserError(f"momentum={momentum!r} is not in [0, 1); the paper uses 0.9, and 0 is plain SGD")
         if not isinstance(self.effective_learning_rates, IsothermGrid):
             _require_some("effective_learning_rates", self.effective_learning_rates)
             for value in self.effective_learning_rates:
@@ -188,9 +178,7 @@ class Sweep:
     @property
     def prepared_task(self) -> Task:
         """The task with the validation set this sweep needs."""
-        return (
-            self.task.with_validation(self.validation_fraction) if self.tune_on == "validation" else self.task
-        )
+        return self.task.with_validation(self.validation_fraction) if self.tune_on == "validation" else self.task
 
     def plan(self) -> SweepPlan:
         """Return the sweep without tensors; hashes the data and builds the model once."""
@@ -304,9 +292,7 @@ class SweepPlan:
     def from_json(cls, content: dict[str, Any]) -> Self:
         """Return the plan that `to_json` wrote."""
         fields = dict(content)
-        fields["budgets"] = tuple(
-            Budget(unit=BudgetUnit(b["unit"]), amount=b["amount"]) for b in fields["budgets"]
-        )
+        fields["budgets"] = tuple(Budget(unit=BudgetUnit(b["unit"]), amount=b["amount"]) for b in fields["budgets"])
         fields["schedule"] = Schedule(**fields["schedule"])
         fields["metric_direction"] = Direction(fields["metric_direction"])
         fields["learning_rates"] = tuple(tuple(values) for values in fields["learning_rates"])
@@ -316,11 +302,7 @@ class SweepPlan:
 
 
 def _require_positive(name: str, value: object) -> None:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not (math.isfinite(value) and value > 0)
-    ):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
         raise UserError(f"{name} {value!r} is not a positive number; use e.g. 0.125")
 
 

@@ -51,9 +51,7 @@ class Metric:
 LOSSES: dict[str, LossFunction] = {"cross_entropy": cross_entropy, "mean_squared_error": mean_squared_error}
 METRICS: dict[str, Metric] = {
     "accuracy": Metric(name="accuracy", function=accuracy, direction=Direction.MAXIMISE),
-    "mean_squared_error": Metric(
-        name="mean_squared_error", function=mean_squared_error, direction=Direction.MINIMISE
-    ),
+    "mean_squared_error": Metric(name="mean_squared_error", function=mean_squared_error, direction=Direction.MINIMISE),
     "cross_entropy": Metric(name="cross_entropy", function=cross_entropy, direction=Direction.MINIMISE),
 }
 
@@ -100,9 +98,7 @@ class Task:
                 object.__setattr__(self, part, self._checked_split(part))
         shapes = {part: tuple(split[0].shape[1:]) for part, split in self.splits.items()}
         if len(set(shapes.values())) > 1:
-            raise UserError(
-                f"task {self.name!r}: examples differ in shape between splits: {shapes}; make them equal"
-            )
+            raise UserError(f"task {self.name!r}: examples differ in shape between splits: {shapes}; make them equal")
 
     @property
     def splits(self) -> dict[str, Split]:
@@ -156,9 +152,7 @@ class Task:
         order = torch.randperm(self.num_train, generator=torch.Generator().manual_seed(0))
         held, kept = order[:num_held].sort().values, order[num_held:].sort().values
         x, y = self.train
-        self._held_out[fraction] = dataclasses.replace(
-            self, train=(x[kept], y[kept]), validation=(x[held], y[held])
-        )
+        self._held_out[fraction] = dataclasses.replace(self, train=(x[kept], y[kept]), validation=(x[held], y[held]))
         return self._held_out[fraction]
 
     def _checked_split(self, part: str) -> Split:
@@ -242,9 +236,7 @@ def _check_output(task: Task, output: Tensor, target: Tensor) -> None:
             ) from error
         if not isinstance(value, Tensor) or value.ndim != 0:
             shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise UserError(
-                f"{where}: the {what} must return a scalar tensor, the mean over the batch, not {shape}"
-            )
+            raise UserError(f"{where}: the {what} must return a scalar tensor, the mean over the batch, not {shape}")
         if what == "loss" and not math.isfinite(float(value)):
             raise UserError(
                 f"{where}: the loss of the untrained model is {float(value)}; check the initialisation and the scale "
@@ -266,9 +258,7 @@ def _as_tensor(value: Any, where: str) -> Tensor:
     try:
         return torch.as_tensor(value).detach().cpu()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UserError(
-            f"{where}: {type(value).__name__} is neither a tensor nor an array: {error}"
-        ) from error
+        raise UserError(f"{where}: {type(value).__name__} is neither a tensor nor an array: {error}") from error
 
 
 def _refuse_non_finite(tensor: Tensor, where: str) -> None:

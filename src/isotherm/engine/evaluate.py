@@ -31,7 +31,7 @@ def evaluate_split(evaluate: EvaluateBatch, inputs: Tensor, targets: Tensor) -> 
     """Return the scores of every run over a whole split; one run gives a list of one."""
     sums: Tensor | None = None
     with torch.no_grad():
-        for x, y in zip(inputs.split(CHUNK), targets.split(CHUNK), strict=True):
+        for x, y in zip(torch.split(inputs, CHUNK), torch.split(targets, CHUNK), strict=True):
             means = torch.stack(evaluate(x, y)).reshape(2, -1).double() * len(x)
             sums = means if sums is None else sums + means
     assert sums is not None

@@ -81,9 +81,7 @@ def run_fleet(
 def _check_alike(specs: Sequence[RunSpec]) -> None:
     shared = {(s.batch_size, s.num_steps, s.l2_scope, s.num_evaluations, s.precision) for s in specs}
     if len(shared) != 1:
-        raise UserError(
-            f"a fleet's runs share batch size, updates, precision and evaluations; got {sorted(shared)}"
-        )
+        raise UserError(f"a fleet's runs share batch size, updates, precision and evaluations; got {sorted(shared)}")
 
 
 class _Fleet:
@@ -102,9 +100,7 @@ class _Fleet:
         self.module = models[0]
         place = torch.tensor([seeds.index(s.seed) for s in specs], device=problem.device)
         self.seed_M = place
-        self.orders = [
-            DataOrder(seed=seed, num_train=problem.num_train, batch_size=self.batch_size) for seed in seeds
-        ]
+        self.orders = [DataOrder(seed=seed, num_train=problem.num_train, batch_size=self.batch_size) for seed in seeds]
         self.key_M = torch.stack([noise_key(seed) for seed in seeds]).to(problem.device)[place]
         stacked = _stack(models, place)
         named = dict(self.module.named_parameters())
@@ -116,9 +112,7 @@ class _Fleet:
             if p.requires_grad and is_penalised(p, scope=first.l2_scope) is penalised
         }
         self.num_penalised = sum(
-            shape.numel()
-            for name, shape in self.shapes.items()
-            if is_penalised(named[name], scope=first.l2_scope)
+            shape.numel() for name, shape in self.shapes.items() if is_penalised(named[name], scope=first.l2_scope)
         )
         self.weights_MP = torch.cat([stacked[name].flatten(1) for name in self.shapes], dim=1)
         self.velocity_MP = torch.zeros_like(self.weights_MP)
@@ -126,17 +120,11 @@ class _Fleet:
         self.buffers_M = {name: stacked[name] for name, _ in self.module.named_buffers()}
 
         def column(values: Sequence[float]) -> Tensor:
-            return (
-                torch.tensor(values, dtype=torch.float64, device=problem.device)
-                .to(problem.dtype)
-                .unsqueeze(1)
-            )
+            return torch.tensor(values, dtype=torch.float64, device=problem.device).to(problem.dtype).unsqueeze(1)
 
         self.momentum_M1 = column([s.momentum for s in specs])
         self.l2_M1 = column([s.l2 for s in specs])
-        table = np.stack(
-            [s.learning_rate * multipliers(self.num_steps, gamma=s.gamma) for s in specs], axis=1
-        )
+        table = np.stack([s.learning_rate * multipliers(self.num_steps, gamma=s.gamma) for s in specs], axis=1)
         self.learning_rate_TM1 = torch.from_numpy(table).to(problem.device, problem.dtype).unsqueeze(2)
         self.index_M = list(range(len(specs)))
         self.dead: dict[int, int] = {}  # original index -> divergence step
@@ -148,11 +136,8 @@ class _Fleet:
 
     def parameters_M(self) -> Tensors:
         """Return the trainable parameters by name, views of the flat buffer with the runs in front."""
-        pieces = self.weights_MP.split([shape.numel() for shape in self.shapes.values()], dim=1)
-        return {
-            name: piece.view(-1, *shape)
-            for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)
-        }
+        pieces = torch.split(self.weights_MP, [shape.numel() for shape in self.shapes.values()], dim=1)
+        return {name: piece.view(-1, *shape) for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)}
 
     def _loss_of_run(
         self,
@@ -171,7 +156,9 @@ class _Fleet:
 
     def _step_function(self) -> Callable[..., tuple[Tensor, ...]]:
         """Return the fleet's step on tensors alone: states, x, y, keys, step -> losses, gradients, buffers."""
-        gradient = vmap(grad_and_value(self._loss_of_run, has_aux=True), in_dims=(0, 0, 0, 0, 0, 0, None))
+        gradient: Callable[..., Any] = vmap(
+            grad_and_value(self._loss_of_run, has_aux=True), in_dims=(0, 0, 0, 0, 0, 0, None)
+        )
         groups = [list(self.shapes), list(self.fixed_M), list(self.buffers_M)]
 
         def step_function(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -198,9 +185,7 @@ class _Fleet:
         self.module.train()
         self._program = trace(self._step_function(), *self._arguments(batch_MB, 0))
 
-    def _forward_backward(
-        self, batch_MB: Tensor, step: int
-    ) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
+    def _forward_backward(self, batch_MB: Tensor, step: int) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
         """Return losses (M,), gradients in the order of `shapes`, and buffers after the forward pass."""
         if self._program is None:
             self._prepare_program(batch_MB)
@@ -225,9 +210,7 @@ class _Fleet:
 
     # -- the whole training -------------------------------------------------------------------------------------
 
-    def train(
-        self, on_steps: Callable[[int], None], on_trained: Callable[[int, Tensors], None]
-    ) -> list[RunResult]:
+    def train(self, on_steps: Callable[[int], None], on_trained: Callable[[int, Tensors], None]) -> list[RunResult]:
         """Make all updates and return every run's record."""
         running = torch.zeros(len(self.specs), dtype=torch.float64, device=self.problem.device)
         last = running
@@ -299,9 +282,7 @@ class _Fleet:
 
         return evaluate
 
-    def _results(
-        self, running: Tensor, last: Tensor, on_trained: Callable[[int, Tensors], None]
-    ) -> list[RunResult]:
+    def _results(self, running: Tensor, last: Tensor, on_trained: Callable[[int, Tensors], None]) -> list[RunResult]:
         results: dict[int, RunResult] = {
             index: diverged(step, curve=tuple(self.curves[index])) for index, step in self.dead.items()
         }

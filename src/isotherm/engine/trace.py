@@ -17,9 +17,7 @@ _aten = torch.ops.aten
 _RESHAPES = (_aten.view.default, _aten._unsafe_view.default, _aten.expand.default)
 
 
-def trace(
-    function: Callable[..., tuple[Tensor, ...]], *arguments: Tensor
-) -> Callable[..., tuple[Tensor, ...]]:
+def trace(function: Callable[..., tuple[Tensor, ...]], *arguments: Tensor) -> Callable[..., tuple[Tensor, ...]]:
     """Return a function of tensors, giving a tuple of tensors, as a flat program for arguments of these shapes."""
     module = make_fx(lambda *values: function(*values))(*arguments)
     _drop_reshapes_to_same_shape(module.graph)
@@ -40,6 +38,11 @@ def _shape(node: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     return (tuple(value.shape), tuple(value.stride())) if isinstance(value, torch.Tensor) else None
 
 
+def _sizes(node: Any) -> tuple[int, ...] | None:
+    shape = _shape(node)
+    return None if shape is None else shape[0]
+
+
 def _drop_reshapes_to_same_shape(graph: fx.Graph) -> None:
     for node in graph.nodes:
         if node.target in _RESHAPES and _shape(node) is not None and _shape(node) == _shape(node.args[0]):
@@ -50,25 +53,31 @@ def _drop_reshapes_to_same_shape(graph: fx.Graph) -> None:
 def _drop_double_transposes(graph: fx.Graph) -> None:
     for node in list(graph.nodes):
         inner = node.args[0] if node.target is _aten.transpose.int else None
-        if (
-            isinstance(inner, fx.Node)
-            and inner.target is _aten.transpose.int
-            and sorted(inner.args[1:]) == sorted(node.args[1:])
-        ):
+        if isinstance(inner, fx.Node) and inner.target is _aten.transpose.int and {*inner.args[1:]} == {*node.args[1:]}:
             node.replace_all_uses_with(inner.args[0])
             graph.erase_node(node)
 
 
 def _drop_multiplications_by_one(graph: fx.Graph) -> None:
+    """Drop x * 1, which only makes a copy: unless something writes into the copy."""
     for node in graph.nodes:
         if (
             node.target in (_aten.mul.Scalar, _aten.mul.Tensor)
             and isinstance(node.args[1], int | float)
             and node.args[1] == 1
-            and _shape(node) == _shape(node.args[0])
+            and _sizes(node) is not None
+            and _sizes(node) == _sizes(node.args[0])
+            and not any(_writes(user) for user in node.users)
         ):
+            for user in node.users:
+                if user.target is _aten.view.default:  # the copy was contiguous, the original may not be
+                    user.target = _aten.reshape.default
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
+
+
+def _writes(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
 def _fuse_bias_into_product(graph: fx.Graph) -> None:
@@ -78,9 +87,9 @@ def _fuse_bias_into_product(graph: fx.Graph) -> None:
             continue
         for bias, product in (node.args, node.args[::-1]):
             fusable = isinstance(product, fx.Node) and product.target is _aten.bmm.default
-            shape, product_shape = _shape(bias), _shape(product)
-            if fusable and len(product.users) == 1 and shape and product_shape and len(shape[0]) == 3:
-                if product_shape[0] != _shape_of_output(node):
+            sizes = _sizes(bias)
+            if fusable and len(product.users) == 1 and sizes is not None and len(sizes) == 3:
+                if _sizes(product) != _sizes(node):
                     continue
                 with graph.inserting_before(node):
                     fused = graph.call_function(_aten.baddbmm.default, (bias, *product.args))
@@ -89,8 +98,3 @@ def _fuse_bias_into_product(graph: fx.Graph) -> None:
                 graph.erase_node(node)
                 graph.erase_node(product)
                 break
-
-
-def _shape_of_output(node: fx.Node) -> tuple[int, ...] | None:
-    shape = _shape(node)
-    return None if shape is None else shape[0]

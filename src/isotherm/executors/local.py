@@ -45,9 +45,7 @@ class LocalExecutor:
         on_steps: Callable[[int, int], None] = lambda _batch_size, _num: None,
     ) -> None:
         if fleet_size is not None and fleet_size < 1:
-            raise UserError(
-                f"fleet_size={fleet_size} is not a positive number; leave it out to let Isotherm choose"
-            )
+            raise UserError(f"fleet_size={fleet_size} is not a positive number; leave it out to let Isotherm choose")
         self._tasks = dict(tasks)
         self._device = checked_device(device)
         self._fleet_size = fleet_size
@@ -57,7 +55,7 @@ class LocalExecutor:
     def run(self, specs: Sequence[RunSpec]) -> Iterator[list[StoredRun]]:
         """Yield the finished runs of one fleet after another, small work first."""
         for fleet in self.fleets(specs):
-            yield self._run_fleet(fleet)
+            yield self.run_one_fleet(fleet)
 
     def fleets(self, specs: Sequence[RunSpec]) -> list[list[RunSpec]]:
         """Return the specs grouped into fleets; the grouping depends on nothing but the specs."""
@@ -85,9 +83,10 @@ class LocalExecutor:
             self._problems[name] = prepare(task, precision=spec.precision, device=self._device)
         return self._problems[name]
 
-    def _run_fleet(self, specs: list[RunSpec]) -> list[StoredRun]:
+    def run_one_fleet(self, specs: Sequence[RunSpec]) -> list[StoredRun]:
+        """Train runs of one shape together; a fleet that does not fit into memory is halved."""
         start = time.perf_counter()
-        results = self._results(specs)
+        results = self._results(list(specs))
         seconds = (time.perf_counter() - start) / len(specs)
         provenance = {**_provenance(self._device), "fleet_size": len(specs), "seconds_per_run": seconds}
         return [
@@ -117,19 +116,13 @@ class LocalExecutor:
     def _result_alone(self, spec: RunSpec) -> RunResult:
         """Train one run by the reference; what it raises is recorded with that run and spoils no other."""
         try:
-            return run_reference(
-                self.problem(spec), spec, on_steps=lambda n: self._on_steps(spec.batch_size, n)
-            )
+            return run_reference(self.problem(spec), spec, on_steps=lambda n: self._on_steps(spec.batch_size, n))
         except Exception as error:  # the user's module may raise anything
             return RunResult(outcome=Outcome.FAILED, error=f"{type(error).__name__}: {error}")
 
 
 def _provenance(device: torch.device) -> dict[str, Any]:
-    name = (
-        torch.cuda.get_device_name(device)
-        if device.type == "cuda"
-        else platform.processor() or platform.machine()
-    )
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     return {"isotherm": isotherm.__version__, "torch": torch.__version__, "device": f"{device.type}: {name}"}
 
 

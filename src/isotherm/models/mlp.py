@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from torch import nn
 
@@ -14,7 +15,7 @@ def mlp(widths: Sequence[int]) -> nn.Sequential:
     15210
     """
     layers: list[nn.Module] = []
-    for index, (num_in, num_out) in enumerate(zip(widths[:-1], widths[1:], strict=True)):
+    for index, (num_in, num_out) in enumerate(pairwise(widths)):
         layers += [nn.ReLU()] if index else []
         layers.append(nn.Linear(num_in, num_out))
     return nn.Sequential(*layers)

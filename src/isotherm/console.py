@@ -1,0 +1,90 @@
+"""What the terminal shows while runs go on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from isotherm.records import Outcome, RunResult, RunSpec
+from isotherm.runner import work_of
+
+# Without a terminal, one line so often.
+SECONDS_BETWEEN_LINES = 10.0
+
+
+class RunProgress:
+    """Runs done, diverged, and time left: a live bar on a terminal, a line now and then in a log."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[status]}"),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._task: TaskID | None = None
+        self._start = time.monotonic()
+        self._last_line = self._start
+        self._done = self._total = 0.0
+        self._num_runs = self._num_done = self._num_diverged = self._num_failed = 0
+        self._label = "starting"
+
+    def __enter__(self) -> Self:
+        self._bar.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.__exit__(kind, error, trace)
+
+    def round_started(self, specs: Sequence[RunSpec], *, round_: int) -> None:
+        """Add a round's runs to what is to be done."""
+        self._num_runs += len(specs)
+        self._total = self._done + sum(work_of(s.batch_size, s.num_steps) for s in specs)
+        self._label = "base grids" if round_ == 0 else f"extension {round_}"
+        if self._task is None:
+            self._task = self._bar.add_task(self._label, total=self._total, status="")
+            self._start = time.monotonic()
+        self._show(force=True)
+
+    def advanced(self, work: float) -> None:
+        """Move on."""
+        self._done += work
+        self._show()
+
+    def runs_done(self, results: Sequence[RunResult]) -> None:
+        """Count a fleet's runs."""
+        self._num_done += len(results)
+        self._num_diverged += sum(r.outcome is Outcome.DIVERGED for r in results)
+        self._num_failed += sum(r.outcome is Outcome.FAILED for r in results)
+        self._show()
+
+    def _status(self) -> str:
+        parts = [f"{self._num_done}/{self._num_runs} runs", f"{self._num_diverged} diverged"]
+        parts += [f"{self._num_failed} failed"] if self._num_failed else []
+        elapsed = time.monotonic() - self._start
+        if self._done > 0.02 * self._total:
+            left = max(0.0, elapsed * (self._total / self._done - 1.0))
+            parts.append(f"{int(left) // 60}:{int(left) % 60:02d} left")
+        return ", ".join(parts)
+
+    def _show(self, *, force: bool = False) -> None:
+        now = time.monotonic()
+        if self._console.is_terminal:
+            if self._task is not None:
+                done = min(self._done, self._total)
+                self._bar.update(
+                    self._task, description=self._label, completed=done, total=self._total, status=self._status()
+                )
+        elif force or now - self._last_line >= SECONDS_BETWEEN_LINES:
+            self._last_line = now
+            self._console.print(f"{self._label}: {self._status()}", highlight=False)

@@ -1,0 +1,164 @@
+"""What a study will cost: counted, and timed by a short probe that stores nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from isotherm.engine.fleet import run_fleet
+from isotherm.executors.local import LocalExecutor
+from isotherm.protocol import missing_runs
+from isotherm.records import RunResult, RunSpec
+from isotherm.runner import checked_tasks
+from isotherm.seeding import initial_model
+from isotherm.study import Study
+from isotherm.sweep import SweepPlan
+from isotherm.tasks import Task
+
+# Updates timed per fleet shape, after as many to warm up.
+PROBE_UPDATES = 12
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FleetCost:
+    """What the fleets of one shape will cost."""
+
+    task: str
+    batch_size: int
+    num_steps: int
+    num_runs: int
+    fleet_size: int
+    num_examples: int
+    flop: float
+    memory_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Estimate:
+    """What is still to be run of a study: base grids, extensions cannot be foreseen."""
+
+    costs: tuple[FleetCost, ...]
+    num_stored: int
+
+    @property
+    def num_runs(self) -> int:
+        """How many runs are missing."""
+        return sum(cost.num_runs for cost in self.costs)
+
+    @property
+    def num_examples(self) -> int:
+        """How many examples they go through."""
+        return sum(cost.num_examples for cost in self.costs)
+
+    @property
+    def flop(self) -> float:
+        """Floating-point operations, forward and backward."""
+        return sum(cost.flop for cost in self.costs)
+
+    @property
+    def seconds(self) -> float:
+        """Estimated time on this machine."""
+        return sum(cost.seconds for cost in self.costs)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of the largest fleet's states and activations, roughly."""
+        return max((cost.memory_bytes for cost in self.costs), default=0)
+
+
+def estimate(
+    study: Study, known: Mapping[str, RunResult], *, device: str = "cpu", fleet_size: int | None = None
+) -> Estimate:
+    """Return what the missing runs of a study will cost; trains a few updates of every shape and keeps nothing."""
+    tasks = checked_tasks(study)
+    executor = LocalExecutor(tasks, device=device, fleet_size=fleet_size)
+    plan = study.plan()
+    specs = missing_runs(plan.sweeps, known)
+    shapes: dict[tuple[str, str, int, int], list[list[RunSpec]]] = {}
+    for fleet in executor.fleets(specs):
+        first = fleet[0]
+        shapes.setdefault((first.data_id, first.model_id, first.batch_size, first.num_steps), []).append(fleet)
+    costs = [_cost(executor, tasks[name[0], name[1]], fleets) for name, fleets in shapes.items()]
+    wanted = {spec.key for spec in specs}
+    stored = sum(key not in wanted for p in plan.sweeps for key in _base_keys(p))
+    return Estimate(costs=tuple(costs), num_stored=stored)
+
+
+def _base_keys(plan: SweepPlan) -> set[str]:
+    return {
+        plan.run_spec(axes, effective_learning_rate=rate, seed=seed).key
+        for axes in plan.grids()
+        for rate in plan.base_learning_rates(axes)
+        for seed in plan.seeds
+    }
+
+
+def _cost(executor: LocalExecutor, task: Task, fleets: Sequence[Sequence[RunSpec]]) -> FleetCost:
+    first = fleets[0][0]
+    seconds = sum(
+        num * _seconds(executor, next(f for f in fleets if len(f) == size))
+        for size, num in Counter(len(fleet) for fleet in fleets).items()
+    )
+    num_runs = sum(len(fleet) for fleet in fleets)
+    examples = num_runs * first.num_steps * first.batch_size
+    flop_per_example, values_per_example, num_parameters = _work_per_example(task)
+    size = max(len(fleet) for fleet in fleets)
+    width = 8 if first.precision == "float64" else 4
+    return FleetCost(
+        task=task.name,
+        batch_size=first.batch_size,
+        num_steps=first.num_steps,
+        num_runs=num_runs,
+        fleet_size=size,
+        num_examples=examples,
+        flop=examples * flop_per_example,
+        # weights, velocity and two gradients; activations and their gradients
+        memory_bytes=width * size * (4 * num_parameters + 2 * first.batch_size * values_per_example),
+        seconds=seconds,
+    )
+
+
+def _seconds(executor: LocalExecutor, fleet: Sequence[RunSpec]) -> float:
+    """Return the estimated time of a fleet: set-up and evaluation as timed, updates in proportion."""
+
+    def timed(num_steps: int) -> float:
+        short = [dataclasses.replace(s, num_steps=num_steps, num_evaluations=min(1, s.num_evaluations)) for s in fleet]
+        start = time.perf_counter()
+        run_fleet(executor.problem(fleet[0]), short)
+        return time.perf_counter() - start
+
+    timed(1)  # the first call of a shape pays for what later ones find ready
+    base = min(timed(1), timed(1))
+    num_updates = min(PROBE_UPDATES, fleet[0].num_steps)
+    per_update = max(0.0, timed(num_updates + 1) - base) / num_updates
+    return base + per_update * fleet[0].num_steps
+
+
+def _work_per_example(task: Task) -> tuple[float, int, int]:
+    """Return FLOP of a training step, activation values, and parameters, per example."""
+    module = initial_model(task.model, seed=0)
+    x = task.train[0][:4]
+    x = x.float() if x.is_floating_point() else x
+    y = task.train[1][:4]
+    num_values = 0
+
+    def count(_module: torch.nn.Module, _inputs: object, output: object) -> None:
+        nonlocal num_values
+        if isinstance(output, torch.Tensor):
+            num_values += output.numel()
+
+    for part in module.modules():
+        if not list(part.children()):
+            part.register_forward_hook(count)
+    with FlopCounterMode(display=False) as counter:
+        loss = task.loss_function(module(x), y.float() if y.is_floating_point() else y)
+        loss.backward()  # type: ignore[no-untyped-call]
+    num_parameters = sum(p.numel() for p in module.parameters())
+    return counter.get_total_flops() / len(x), num_values // len(x), num_parameters

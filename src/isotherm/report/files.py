@@ -1,0 +1,54 @@
+"""Writing files so that a reader sees the old one or the new one, never half of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from pathlib import Path
+
+from isotherm.errors import UserError
+
+
+def write_atomically(path: Path, content: bytes) -> Path:
+    """Write a file beside its place, then move it there; folders are made as needed."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(content)
+            Path(temporary).chmod(0o644)  # mkstemp's 0600 would hide a report from its readers
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written: {error.strerror}; choose a folder you may write to, with space left"
+        ) from error
+    return path
+
+
+def file_stem(name: str) -> str:
+    """Return a name as part of a file name: letters, digits, '.', '_' and '-' stay, the rest becomes '_'.
+
+    >>> file_stem("constant steps: 1/2"), file_stem("../..")
+    ('constant_steps_1_2', 'figure')
+    """
+    return re.sub(r"[^\w.\-]+", "_", name).strip("._") or "figure"
+
+
+def unique_stems(names: list[str]) -> list[str]:
+    """Return a file stem for every name; one that is taken gets a number.
+
+    >>> unique_stems(["a b", "a_b", "c"])
+    ['a_b', 'a_b-2', 'c']
+    """
+    stems: list[str] = []
+    for name in names:
+        stem, number = file_stem(name), 2
+        while stem in stems:
+            stem, number = f"{file_stem(name)}-{number}", number + 1
+        stems.append(stem)
+    return stems

@@ -1,0 +1,68 @@
+"""Colours and markers, the same in matplotlib and plotly.
+
+The colours are those of Okabe and Ito, told apart by colour-blind readers; series differ in marker as well. Batch sizes
+are ordered, so their series take a scale from dark to light.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import matplotlib
+from matplotlib.colors import to_hex
+
+# As a power of two on the x axis: equal optima of two series stand side by side instead of on top of each other.
+DODGE = 0.11
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How one series looks; `marker` is matplotlib's name, `symbol` plotly's and the report's."""
+
+    colour: str
+    marker: str
+    symbol: str
+
+
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+_MARKERS = (
+    ("o", "circle"),
+    ("s", "square"),
+    ("^", "triangle-up"),
+    ("D", "diamond"),
+    ("v", "triangle-down"),
+    ("P", "cross"),
+)
+_PLAIN_SGD = 1  # plain SGD looks the same in every figure of a report
+
+
+def series_styles(momenta: Sequence[float]) -> list[Style]:
+    """Return a style for every series, given their momenta."""
+    styles = [Style(colour, *marker) for colour, marker in zip(_COLOURS, _MARKERS, strict=True)]
+    free = [place for place in range(len(styles)) if place != _PLAIN_SGD]
+    chosen: list[Style] = []
+    num_others = 0
+    for momentum in momenta:
+        if momentum == 0 and styles[_PLAIN_SGD] not in chosen:
+            chosen.append(styles[_PLAIN_SGD])
+        else:
+            chosen.append(styles[free[num_others % len(free)]])
+            num_others += 1
+    return chosen
+
+
+def ordered_styles(number: int) -> list[Style]:
+    """Return styles for an ordered axis, from dark to light; the lightest still shows on white."""
+    scale = matplotlib.colormaps["viridis"]
+    places = [0.85 * k / max(1, number - 1) for k in range(number)]
+    return [Style(to_hex(scale(place)), *_MARKERS[k % len(_MARKERS)]) for k, place in enumerate(places)]
+
+
+def dodges(number: int) -> list[float]:
+    """Return the factors by which the x of every series is multiplied.
+
+    >>> dodges(1)
+    [1.0]
+    """
+    return [2.0 ** (DODGE * (k - (number - 1) / 2)) for k in range(number)]

@@ -1,0 +1,132 @@
+"""A study's results as plain values: what `--json` writes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from isotherm.errors import UserError
+from isotherm.protocol import Estimate, Grid
+from isotherm.regimes import Regimes, regimes
+from isotherm.results import Results, StudyResults
+from isotherm.verdicts import Verdict
+
+
+def study_summary(
+    results: StudyResults, *, verdicts: Sequence[Verdict] = (), seconds: float | None = None
+) -> dict[str, Any]:
+    """Return the study as JSON values: one entry per sweep, budget and momentum, with its grids over batch sizes."""
+    return {
+        "study": results.plan.name,
+        "question": results.plan.question,
+        "seconds": seconds,
+        "counts": results.counts(),
+        "sweeps": [entry for sweep in results.sweeps for entry in _sweep_entries(sweep)],
+        "verdicts": [dataclasses.asdict(verdict) for verdict in verdicts],
+    }
+
+
+def _sweep_entries(results: Results) -> list[dict[str, Any]]:
+    fits = {(fit.budget, fit.momentum): fit for fit in regimes(results)}
+    return [
+        {
+            "name": results.plan.name,
+            "task": results.plan.task,
+            "metric": results.plan.metric,
+            "tuned_on": results.plan.objective,
+            "budget": {"unit": str(budget.unit), "amount": budget.amount},
+            "momentum": momentum,
+            "regimes": _regimes_entry(fits.get((str(budget), momentum))),
+            "grids": [
+                _grid_entry(grid, results.plan.metric) for grid in results.grids(momentum=momentum, budget=budget)
+            ],
+        }
+        for budget in results.plan.budgets
+        for momentum in results.plan.momenta
+    ]
+
+
+def _grid_entry(grid: Grid, metric: str) -> dict[str, Any]:
+    best, train_best = grid.optimum(), grid.train_optimum()
+    train_loss = grid.at_optimum("train_loss")
+    objective = grid.at_optimum("train_objective")
+    test = estimate_entry(grid.at_optimum("test_metric"))
+    return {
+        "batch_size": grid.axes.batch_size,
+        "num_steps": grid.num_steps,
+        "optimal_effective_learning_rate": None if best is None else best.effective_learning_rate,
+        "interval": None if best is None else list(best.interval),
+        "at_edge": True if best is None else best.at_edge,
+        "edge": str(grid.edge()),
+        "temperature": None if best is None else best.effective_learning_rate / grid.axes.batch_size,
+        "learning_rate": grid.bare_learning_rate_at_optimum(),
+        f"test_{metric}": test,
+        "train_loss": None if train_loss is None else _finite(train_loss.mean),
+        "train_objective": None if objective is None else _finite(objective.mean),
+        "train_optimal_effective_learning_rate": None if train_best is None else train_best.effective_learning_rate,
+        "num_diverged": grid.num_diverged,
+        "num_runs": sum(r is not None for cell in grid.cells for r in cell.results),
+        "effective_learning_rates": [cell.effective_learning_rate for cell in grid.cells],
+    }
+
+
+def estimate_entry(estimate: Estimate | None) -> dict[str, Any] | None:
+    """Return an estimate as JSON values."""
+    if estimate is None:
+        return None
+    return {
+        "mean": _finite(estimate.mean),
+        "standard_deviation": _finite(estimate.standard_deviation),
+        "num_kept": estimate.num_kept,
+        "num_seeds": estimate.num_seeds,
+        "mean_all": _finite(estimate.mean_all),
+        "standard_deviation_all": _finite(estimate.standard_deviation_all),
+        "interval_all": [_finite(estimate.interval_all.low), _finite(estimate.interval_all.high)],
+    }
+
+
+def _regimes_entry(fit: Regimes | None) -> dict[str, Any] | None:
+    if fit is None:
+        return None
+    kink = fit.kink
+    return {
+        "slope": fit.slope.estimate,
+        "slope_interval": [fit.slope.low, fit.slope.high],
+        "kink_batch_size": None if kink is None else kink.estimate,
+        "kink_interval": None if kink is None else [kink.low, kink.high],
+        "plateau": fit.plateau,
+    }
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON so that a reader sees the old file or the whole new one."""
+    text = json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    write_text(path, text)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file so that a reader sees the old one or the whole new one."""
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as stream:
+                stream.write(text)
+            Path(temporary).chmod(0o644)
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written: {error.strerror}; choose another place or free some space"
+        ) from error
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

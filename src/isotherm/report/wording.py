@@ -1,0 +1,136 @@
+"""Numbers and settings as people read them, one way in figures, tables and report."""
+
+from __future__ import annotations
+
+import math
+
+from isotherm.protocol import Edge
+
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+# Arrows point to where the true optimum may lie; a dot after a number means that runs are missing.
+EDGE_FLAGS = {
+    Edge.INTERIOR: "",
+    Edge.LOWER: "◂",
+    Edge.UPPER: "▸",
+    Edge.BOTH: "◂▸",
+    Edge.NO_OPTIMUM: "none",
+    Edge.INCOMPLETE: "…",
+}
+
+
+def is_percent(metric: str) -> bool:
+    """Tell whether a metric is shown in percent: accuracy is, everything else is shown as it is."""
+    return metric == "accuracy"
+
+
+def metric_label(metric: str, *, data: str = "test") -> str:
+    """Return an axis label in the paper's words.
+
+    >>> metric_label("accuracy"), metric_label("mean_squared_error")
+    ('test accuracy (%)', 'test mean squared error')
+    """
+    return f"{data} {metric.replace('_', ' ')}{' (%)' if is_percent(metric) else ''}"
+
+
+def objective_words(objective: str, metric: str) -> str:
+    """Return the quantity that was tuned, in words.
+
+    >>> objective_words("validation_metric", "accuracy"), objective_words("train_loss", "accuracy")
+    ('validation accuracy', 'training loss')
+    """
+    data, _, quantity = objective.partition("_")
+    name = metric.replace("_", " ") if quantity == "metric" else quantity
+    return f"{'training' if data == 'train' else data} {name}"
+
+
+def momentum_label(momentum: float) -> str:
+    """Return a series' name: plain SGD has no momentum.
+
+    >>> momentum_label(0.0), momentum_label(0.9)
+    ('SGD', 'momentum 0.9')
+    """
+    return "SGD" if momentum == 0 else f"momentum {momentum:g}"
+
+
+def rate_text(value: float) -> str:
+    """Return a learning rate as a fraction or a power of two where it is one, else in three digits.
+
+    >>> [rate_text(value) for value in (8.0, 0.125, 2**-9, 0.1, 3.0)]
+    ['8', '1/8', '2⁻⁹', '0.1', '3']
+    """
+    exponent = _exponent(value)
+    if exponent is None:
+        return f"{value:.3g}"
+    if 0 <= exponent <= 13:
+        return f"{2**exponent}"
+    return f"1/{2**-exponent}" if -7 <= exponent < 0 else power_text(value)
+
+
+def power_text(value: float) -> str:
+    """Return 2ᵏ where a number is a power of two, else three digits: for temperatures, which are small.
+
+    >>> power_text(2**-7), power_text(0.003)
+    ('2⁻⁷', '0.003')
+    """
+    exponent = _exponent(value)
+    return f"{value:.3g}" if exponent is None else f"2{str(exponent).translate(_SUPERSCRIPTS)}"
+
+
+def interval_text(rate: float, interval: tuple[float, float]) -> str:
+    """Return an optimum with its interval, as the paper's tables have it; alone where no other rate is within.
+
+    >>> interval_text(0.25, (0.125, 0.5)), interval_text(0.25, (0.25, 0.25))
+    ('1/4 (1/8–1/2)', '1/4')
+    """
+    low, high = interval
+    return rate_text(rate) if low == high else f"{rate_text(rate)} ({rate_text(low)}–{rate_text(high)})"
+
+
+def spread_text(mean: float, standard_deviation: float, *, percent: bool) -> str:
+    """Return mean ± standard deviation: percent with one decimal, else as many as the deviation warrants.
+
+    >>> spread_text(73.61, 0.42, percent=True), spread_text(2.9134, 0.0123, percent=False)
+    ('73.6 ± 0.4', '2.913 ± 0.012')
+    """
+    if not math.isfinite(mean):
+        return "–"
+    decimals = 1 if percent else _decimals(mean, standard_deviation)
+    return f"{mean:.{decimals}f} ± {standard_deviation:.{decimals}f}"
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration in the two largest units.
+
+    >>> duration_text(8.24), duration_text(112), duration_text(7380)
+    ('8.2 s', '1 min 52 s', '2 h 3 min')
+    """
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60:,} h {minutes % 60} min"
+
+
+def count_text(number: int, noun: str) -> str:
+    """Return a count with its noun, plural where it should be.
+
+    >>> count_text(1, "run"), count_text(1200, "run")
+    ('1 run', '1,200 runs')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _exponent(value: float) -> int | None:
+    """Return k where the value is 2ᵏ, to the last digits of a float; None elsewhere."""
+    if not (value > 0 and math.isfinite(value)):
+        return None
+    nearest = round(math.log2(value))
+    return nearest if math.isclose(value, 2.0**nearest, rel_tol=1e-9) else None
+
+
+def _decimals(mean: float, standard_deviation: float) -> int:
+    """Return the decimals that show two digits of the deviation; three digits of the mean where there is none."""
+    scale = standard_deviation if standard_deviation > 0 and math.isfinite(standard_deviation) else abs(mean) / 10
+    return min(6, max(0, 1 - math.floor(math.log10(scale)))) if scale > 0 else 1

@@ -1,0 +1,10 @@
+"""Studies by name: each file holds one, as a function returning a `Study`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from isotherm.studies.quickstart import quickstart
+from isotherm.study import Study
+
+STUDIES: dict[str, Callable[[], Study]] = {"quickstart": quickstart}

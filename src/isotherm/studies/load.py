@@ -1,0 +1,220 @@
+"""From what a user names to a study: a shipped name, a TOML file, or `module:function`."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+
+from isotherm.budget import Budget
+from isotherm.errors import UserError, nearest
+from isotherm.records import L2Scope, Precision
+from isotherm.schedule import Schedule
+from isotherm.studies import STUDIES
+from isotherm.study import Study
+from isotherm.sweep import IsothermGrid, Sweep, TuneOn, TuneQuantity
+from isotherm.tasks import TASKS, Task, get_task
+
+
+def load_study(reference: str) -> Study:
+    """Return the study that a name, a path to a TOML file, or `module:function` stands for."""
+    if reference in STUDIES:
+        return STUDIES[reference]()
+    if reference.endswith(".toml") or Path(reference).is_file():
+        return read_study(Path(reference))
+    if ":" in reference:
+        made = call_reference(reference, expected="a Sweep or a Study")
+        if isinstance(made, Sweep):
+            return Study.of(made)
+        if not isinstance(made, Study):
+            raise UserError(f"{reference} returned {type(made).__name__}; it must return an isotherm.Sweep or Study")
+        return made
+    raise UserError(
+        f"{reference!r} is not a study; {nearest(reference, STUDIES)}; or give a .toml file, or 'module:function'"
+    )
+
+
+def load_task(reference: str) -> Task:
+    """Return the task that a name or `module:function` stands for."""
+    if ":" not in reference or reference in TASKS:
+        return get_task(reference)
+    made = call_reference(reference, expected="a Task")
+    if not isinstance(made, Task):
+        raise UserError(f"{reference} returned {type(made).__name__}; it must return an isotherm.Task")
+    return made
+
+
+def call_reference(reference: str, *, expected: str) -> Any:
+    """Import `module:function`, from the current folder too, and return what calling it gives."""
+    module_name, _, function_name = reference.partition(":")
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # whatever the user's module raises on import
+        raise UserError(
+            f"{reference!r}: module {module_name!r} cannot be imported: {type(error).__name__}: {error}; "
+            "it is looked for in the current folder and in the environment"
+        ) from error
+    function: Callable[[], Any] | None = getattr(module, function_name, None)
+    if not callable(function):
+        known = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        raise UserError(
+            f"{reference!r}: module {module_name!r} has no function {function_name!r}; {nearest(function_name, known)}"
+        )
+    try:
+        return function()
+    except UserError as error:
+        raise UserError(f"{reference}: {error}") from error
+    except Exception as error:  # whatever the user's function raises
+        raise UserError(
+            f"{reference!r} was called for {expected} and raised {type(error).__name__}: {error}"
+        ) from error
+
+
+# -- the TOML file --------------------------------------------------------------------------------------------------
+
+
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, list) else [value]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class _Isotherm(_Table):
+    temperature: float
+    ceiling: float = float("inf")
+    num_below: int = 2
+    num_above: int = 2
+    ratio: float = 2.0
+
+
+class _Sweep(_Table):
+    name: str
+    batch_sizes: list[int]
+    task: str | None = None
+    effective_learning_rates: list[float] | None = None
+    isotherm: _Isotherm | None = None
+    steps: Annotated[list[int] | None, BeforeValidator(_listed)] = None
+    epochs: Annotated[list[float] | None, BeforeValidator(_listed)] = None
+    momentum: Annotated[list[float], BeforeValidator(_listed)] = [0.9]
+    l2: float = 0.0
+    l2_scope: L2Scope = "weights"
+    gamma: float | None = None
+    final_effective_learning_rate: float | None = None
+    num_seeds: int = 5
+    num_kept: int | None = None
+    tune_on: TuneOn = "validation"
+    tune_quantity: TuneQuantity = "metric"
+    validation_fraction: float = 0.1
+    num_evaluations: int = 10
+    max_extensions: int = 3
+    first_seed: int = 0
+    precision: Precision = "float32"
+
+
+class _File(_Table):
+    name: str
+    question: str = ""
+    task: str | None = None
+    sweep: list[_Sweep]
+
+
+def read_study(path: Path) -> Study:
+    """Return the study of a TOML file; every mistake in it is named with its place and the remedy."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(f"there is no file {path}; check the path") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path} is not valid TOML: {error}") from error
+    try:
+        file = _File.model_validate(content)
+    except ValidationError as error:
+        raise UserError(f"{path}: " + "; ".join(_sentence(dict(e)) for e in error.errors())) from error
+    tasks: dict[str, Task] = {}
+    sweeps = []
+    for table in file.sweep:
+        try:
+            sweeps.append(_sweep(table, file.task, tasks))
+        except UserError as error:
+            raise UserError(f"{path}, sweep {table.name!r}: {error}") from error
+    return Study(name=file.name, question=file.question, sweeps=tuple(sweeps))
+
+
+def _sweep(table: _Sweep, default_task: str | None, tasks: dict[str, Task]) -> Sweep:
+    name = table.task or default_task
+    if name is None:
+        raise UserError(f'it names no task; add task = "..." to it or to the file; {nearest("", TASKS)}')
+    if name not in tasks:
+        tasks[name] = load_task(name)
+    fields = table.model_dump(
+        exclude={
+            *("task", "isotherm", "effective_learning_rates", "steps", "epochs"),
+            *("gamma", "final_effective_learning_rate"),
+        }
+    )
+    return Sweep(
+        **fields,
+        task=tasks[name],
+        effective_learning_rates=_learning_rates(table),
+        budget=_budgets(table),
+        schedule=_schedule(table),
+    )
+
+
+def _learning_rates(table: _Sweep) -> list[float] | IsothermGrid:
+    _exactly_one(table, "effective_learning_rates", "isotherm")
+    if table.isotherm is not None:
+        return IsothermGrid(**table.isotherm.model_dump())
+    assert table.effective_learning_rates is not None
+    return table.effective_learning_rates
+
+
+def _budgets(table: _Sweep) -> list[Budget]:
+    _exactly_one(table, "steps", "epochs")
+    if table.steps is not None:
+        return [Budget.steps(amount) for amount in table.steps]
+    return [Budget.epochs(amount) for amount in table.epochs or []]
+
+
+def _schedule(table: _Sweep) -> Schedule:
+    if table.gamma is None and table.final_effective_learning_rate is None:
+        return Schedule()
+    return Schedule(gamma=table.gamma, final_effective_learning_rate=table.final_effective_learning_rate)
+
+
+def _exactly_one(table: _Sweep, first: Literal["effective_learning_rates", "steps"], second: str) -> None:
+    given = [name for name in (first, second) if getattr(table, name) is not None]
+    if len(given) != 1:
+        what = "both are given" if given else "neither is given"
+        raise UserError(f"it needs {first} or {second}, and {what}; keep exactly one")
+
+
+def _sentence(error: dict[str, Any]) -> str:
+    """Return one of pydantic's findings as place, value, reason and remedy."""
+    place = ".".join(str(part + 1) if isinstance(part, int) else str(part) for part in error["loc"])
+    kind, value = error["type"], error.get("input")
+    if kind == "extra_forbidden":
+        return f"unknown key {place!r}; {nearest(str(error['loc'][-1]), _keys_at(error['loc'][:-1]))}"
+    if kind == "missing":
+        return f"the key {place!r} is missing; add it"
+    shown = repr(value) if len(repr(value)) < 60 else type(value).__name__
+    return f"{place} = {shown} has the wrong type or value: {error['msg'][0].lower() + error['msg'][1:]}"
+
+
+def _keys_at(place: tuple[Any, ...]) -> list[str]:
+    """Return the keys known in the table at a place of the file."""
+    tables: dict[str, type[_Table]] = {"sweep": _Sweep, "isotherm": _Isotherm}
+    names = [part for part in place if part in tables]
+    return list((tables[names[-1]] if names else _File).model_fields)
