@@ -12,7 +12,9 @@ __version__ = "0.1.0"
 
 from isotherm.budget import Budget
 from isotherm.errors import StoreError, UserError
+from isotherm.recommend import Recommendation, recommend
 from isotherm.records import Direction, Outcome
+from isotherm.regimes import Regimes, regimes
 from isotherm.results import Results, StudyResults
 from isotherm.runner import run, run_study
 from isotherm.schedule import Schedule
@@ -28,6 +30,8 @@ __all__ = [
     "IsothermGrid",
     "Metric",
     "Outcome",
+    "Recommendation",
+    "Regimes",
     "Results",
     "Schedule",
     "Store",
@@ -41,6 +45,8 @@ __all__ = [
     "effective_learning_rate",
     "get_task",
     "powers_of_two",
+    "recommend",
+    "regimes",
     "run",
     "run_study",
     "temperature",

@@ -8,13 +8,13 @@ from isotherm.protocol import Edge
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
-# Arrows point to where the true optimum may lie; a dot after a number means that runs are missing.
+# Arrows point to where the true optimum may lie.
 EDGE_FLAGS = {
     Edge.INTERIOR: "",
     Edge.LOWER: "◂",
     Edge.UPPER: "▸",
     Edge.BOTH: "◂▸",
-    Edge.NO_OPTIMUM: "none",
+    Edge.NO_OPTIMUM: "!",
     Edge.INCOMPLETE: "…",
 }
 

@@ -1,0 +1,1 @@
+"""Examples, importable so that `isotherm run examples.own_model:sweep` works from the repository's root."""

@@ -1,0 +1,534 @@
+"""The contract of the engines: `reference` says what a run is, `fleet` gives its numbers whatever the company."""
+
+import dataclasses
+import functools
+import logging
+import math
+from collections.abc import Sequence
+
+import cases
+import pytest
+import torch
+from torch import Tensor, nn
+
+from isotherm.engine.fleet import BLOCK, run_fleet
+from isotherm.engine.problem import Problem, prepare
+from isotherm.engine.reference import run_reference
+from isotherm.records import Outcome, RunResult, RunSpec
+from isotherm.tasks import Task, cross_entropy
+
+TASKS = {
+    "mlp": cases.blobs_task,
+    "dropout": cases.dropout_task,
+    "conv": cases.conv_task,
+    "batch_norm": cases.batch_norm_task,
+    "tied": cases.tied_task,
+    "frozen": cases.frozen_task,
+    "regression": cases.regression_task,
+}
+# Seven members, each its own learning rate, momentum, L2, γ or seed.
+MEMBERS = (
+    {"seed": 0, "effective_learning_rate": 0.1, "momentum": 0.9, "l2": 5e-4, "gamma": 2.0},
+    {"seed": 0, "effective_learning_rate": 0.2, "momentum": 0.9, "l2": 5e-4, "gamma": 2.0},
+    {"seed": 1, "effective_learning_rate": 0.1, "momentum": 0.0, "l2": 5e-4, "gamma": 2.0},
+    {"seed": 1, "effective_learning_rate": 0.1, "momentum": 0.9, "l2": 0.0, "gamma": 2.0},
+    {"seed": 2, "effective_learning_rate": 0.1, "momentum": 0.9, "l2": 0.1, "gamma": 1.0},
+    {"seed": 3, "effective_learning_rate": 0.05, "momentum": 0.5, "l2": 0.01, "gamma": 1.3},
+    {"seed": 2**40, "effective_learning_rate": 0.3, "momentum": 0.0, "l2": 0.0, "gamma": 1.5},
+)
+TOLERANCE = 1e-9
+
+Trained = tuple[RunResult, dict[str, Tensor]]
+
+
+def problem_of(task: Task) -> Problem:
+    return prepare(task, precision="float64")
+
+
+def members(task: Task, **changes) -> list[RunSpec]:
+    return [cases.spec(task, **member, **changes) for member in MEMBERS]
+
+
+def by_reference(problem: Problem, spec: RunSpec) -> Trained:
+    """Return the result and the trained parameters of one run; none if it diverged before its last update."""
+    parameters: dict[str, Tensor] = {}
+
+    def keep(model: nn.Module) -> None:
+        parameters.update({n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad})
+
+    result = run_reference(problem, spec, on_trained=keep)
+    return result, parameters
+
+
+def by_fleet(problem: Problem, specs: Sequence[RunSpec]) -> list[Trained]:
+    """Return the results and the trained parameters of a fleet's runs."""
+    parameters: list[dict[str, Tensor]] = [{} for _ in specs]
+
+    def keep(index: int, trained: dict[str, Tensor]) -> None:
+        parameters[index].update({name: p.clone() for name, p in trained.items()})
+
+    results = run_fleet(problem, specs, on_trained=keep)
+    return list(zip(results, parameters, strict=True))
+
+
+@functools.cache
+def shared_problem(name: str) -> Problem:
+    return problem_of(TASKS[name]())
+
+
+@functools.cache
+def shared_reference(name: str, spec: RunSpec) -> Trained:
+    return by_reference(shared_problem(name), spec)
+
+
+def assert_same_parameters(ours: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert ours.keys() == expected.keys()
+    for name, parameter in expected.items():
+        assert ours[name].shape == parameter.shape
+        difference = float((ours[name] - parameter).norm())
+        assert difference <= TOLERANCE * float(parameter.norm()), name
+
+
+def assert_same_result(ours: RunResult, expected: RunResult) -> None:
+    """Compare every field, the curve's points included."""
+    for field in dataclasses.fields(RunResult):
+        mine, theirs = getattr(ours, field.name), getattr(expected, field.name)
+        if field.name == "curve":
+            assert [point.step for point in mine] == [point.step for point in theirs]
+            mine = [value for point in mine for value in (point.test_loss, point.test_metric)]
+            theirs = [value for point in theirs for value in (point.test_loss, point.test_metric)]
+        if isinstance(theirs, float | list):
+            assert mine == pytest.approx(theirs, rel=TOLERANCE, abs=1e-14), field.name
+        else:
+            assert mine == theirs, field.name
+
+
+def assert_same(ours: Sequence[Trained], expected: Sequence[Trained]) -> None:
+    for (result, parameters), (expected_result, expected_parameters) in zip(ours, expected, strict=True):
+        assert_same_result(result, expected_result)
+        assert_same_parameters(parameters, expected_parameters)
+
+
+# -- the same numbers -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_fleet_equals_reference(name):
+    specs = members(TASKS[name](), num_evaluations=4)[:: 1 if name == "mlp" else 2]
+    expected = [shared_reference(name, spec) for spec in specs]
+    assert_same(by_fleet(shared_problem(name), specs), expected)
+    assert {result.outcome for result, _ in expected} == {Outcome.FINISHED}
+    assert all(len(result.curve) == 4 for result, _ in expected)
+    # Each member's own setting left its mark: no two runs are the same.
+    assert len({result.train_loss for result, _ in expected}) == len(specs)
+
+
+@pytest.mark.parametrize("name", ["mlp", "batch_norm"])
+def test_fleet_equals_reference_with_l2_on_everything(name):
+    specs = members(TASKS[name](), l2_scope="all", num_steps=80)[3:6]
+    expected = [shared_reference(name, spec) for spec in specs]
+    assert_same(by_fleet(shared_problem(name), specs), expected)
+    weights_only = shared_reference(name, dataclasses.replace(specs[1], l2_scope="weights"))[0]
+    assert expected[1][0].weight_norm_squared != pytest.approx(weights_only.weight_norm_squared, rel=1e-3)
+
+
+def test_l2_of_weights_leaves_a_model_of_vectors_alone():
+    task = cases.quadratic_task()
+    specs = [cases.spec(task, batch_size=2, num_steps=20, l2=l2) for l2 in (0.0, 0.5)]
+    ours = by_fleet(problem_of(task), specs)
+    assert_same(ours, [by_reference(problem_of(task), spec) for spec in specs])
+    assert [result.l2_penalty for result, _ in ours] == [0.0, 0.0]
+    assert ours[0][0].train_loss == ours[1][0].train_loss
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"batch_size": 1, "num_steps": 10},
+        {"batch_size": 64, "num_steps": 10},
+        {"batch_size": 150, "num_steps": 10},
+        {"batch_size": 7, "num_steps": 1},
+        {"batch_size": 7, "num_steps": 1, "num_evaluations": 3},
+        {"batch_size": 7, "num_steps": BLOCK + 1},
+        {"batch_size": 7, "num_steps": 2 * BLOCK, "num_evaluations": 7},
+    ],
+    ids=str,
+)
+def test_fleet_equals_reference_at_odd_sizes(changes):
+    specs = members(cases.blobs_task(), **changes)[:3]
+    expected = [shared_reference("mlp", spec) for spec in specs]
+    assert_same(by_fleet(shared_problem("mlp"), specs), expected)
+
+
+def test_fleet_equals_reference_on_a_validation_set():
+    task = cases.blobs_task().with_validation(0.25)
+    specs = members(task, num_steps=30)[:3]
+    ours = by_fleet(problem_of(task), specs)
+    assert_same(ours, [by_reference(problem_of(task), spec) for spec in specs])
+    assert all(result.validation_loss is not None for result, _ in ours)
+    assert all(result.validation_metric is not None for result, _ in ours)
+
+
+def test_fleet_equals_reference_in_single_precision():
+    task = cases.batch_norm_task()
+    problem = prepare(task, precision="float32")
+    specs = members(task, precision="float32", num_steps=20)
+    for ours, spec in zip(run_fleet(problem, specs), specs, strict=True):
+        assert ours.train_loss == pytest.approx(run_reference(problem, spec).train_loss, rel=1e-4)
+
+
+class WithUnusedLayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = nn.Linear(2, 3), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.used(x)
+
+
+class WithMask(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 3)
+        self.register_buffer("mask", torch.tensor([True, False]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x * self.mask)
+
+
+class ScaledResidual(nn.Module):
+    """Scales by a setting that happens to be one, then works on the copy in place; and adds a product to itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(2, 8), nn.Linear(8, 3, bias=False)
+        self.scale = 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x)
+        output = self.second(hidden + torch.relu_(hidden * self.scale))
+        return output + output
+
+
+@pytest.mark.parametrize("model", [WithUnusedLayer, WithMask, ScaledResidual])
+def test_fleet_equals_reference_for_unusual_modules(model):
+    task = cases.classification("unusual", model)
+    specs = members(task, num_steps=20)[3:6]
+    expected = [by_reference(problem_of(task), spec) for spec in specs]
+    assert_same(by_fleet(problem_of(task), specs), expected)
+
+
+# -- whatever the company ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["mlp", "dropout", "conv", "batch_norm"])
+def test_numbers_depend_on_neither_size_nor_order_nor_chunks(name):
+    specs = members(TASKS[name](), num_steps=30, num_evaluations=2)
+    problem = shared_problem(name)
+    together = by_fleet(problem, specs)
+    order = [4, 0, 6, 2, 5, 1, 3]
+    shuffled = by_fleet(problem, [specs[i] for i in order])
+    assert_same(shuffled, [together[i] for i in order])
+    assert_same(by_fleet(problem, specs[:3]) + by_fleet(problem, specs[3:]), together)
+    assert_same(by_fleet(problem, specs[5:6]), together[5:6])
+
+
+def test_a_run_twice_in_a_fleet_is_twice_the_same():
+    specs = members(cases.dropout_task(), num_steps=20)
+    ours = by_fleet(shared_problem("dropout"), [specs[0], specs[2], specs[0]])
+    assert_same([ours[0]], [ours[2]])
+
+
+class RandomNet(nn.Module):
+    """Draws noise that is not dropout, in evaluation mode too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x + 0.1 * torch.randn_like(x))
+
+
+RANDOM_TASKS = {
+    "none": cases.blobs_task,
+    "dropout": cases.dropout_task,
+    "noise in training": cases.noisy_task,
+    "noise in training and evaluation": lambda: cases.classification("random", RandomNet),
+}
+ENGINES = {
+    "fleet": lambda problem, spec: run_fleet(problem, [spec])[0],
+    "reference": run_reference,
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", RANDOM_TASKS)
+def test_numbers_do_not_depend_on_the_global_generator(name, engine):
+    task = RANDOM_TASKS[name]()
+    results = []
+    for global_seed in (0, 1):
+        torch.manual_seed(global_seed)
+        results.append(ENGINES[engine](problem_of(task), cases.spec(task, num_steps=5, num_evaluations=1)))
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", RANDOM_TASKS)
+def test_the_global_generator_is_left_alone(name, engine):
+    task = RANDOM_TASKS[name]()
+    torch.manual_seed(0)
+    expected = torch.rand(())
+    torch.manual_seed(0)
+    ENGINES[engine](problem_of(task), cases.spec(task, num_steps=3))
+    assert torch.equal(torch.rand(()), expected)
+
+
+# -- divergence -------------------------------------------------------------------------------------------------
+
+# ε far above 2/λ on the regression task: the weights grow by a constant factor until the loss overflows.
+DIVERGING = {"effective_learning_rate": 1e3, "momentum": 0.0, "seed": 5}
+
+
+def diverging_spec(task: Task, **changes) -> RunSpec:
+    return cases.spec(task, **{**DIVERGING, **changes})
+
+
+def test_divergence_is_recorded_at_the_same_step():
+    task = cases.regression_task()
+    specs = [diverging_spec(task, effective_learning_rate=rate) for rate in (1e2, 1e3, 1e5, 1e20)]
+    expected = [shared_reference("regression", spec) for spec in specs]
+    assert_same(by_fleet(shared_problem("regression"), specs), expected)
+    steps = [result.divergence_step for result, _ in expected]
+    assert {result.outcome for result, _ in expected} == {Outcome.DIVERGED}
+    assert steps == sorted(steps, reverse=True)
+    assert len(set(steps)) == 4
+    assert any(step % BLOCK not in (0, BLOCK - 1) for step in steps)  # in the middle of a block
+    assert steps[0] > BLOCK > steps[1]  # not only in the first one
+
+
+def test_a_diverged_run_has_no_numbers_but_its_curve_so_far():
+    task = cases.regression_task()
+    spec = diverging_spec(task, effective_learning_rate=1e2, num_evaluations=20)
+    result, parameters = shared_reference("regression", spec)
+    assert parameters == {}
+    assert (result.train_loss, result.test_loss, result.weight_norm_squared) == (None, None, None)
+    assert [point.step for point in result.curve] == list(range(10, result.divergence_step, 10))
+    assert all(math.isfinite(point.test_loss) for point in result.curve)
+
+
+@pytest.mark.parametrize("num_neighbours", [1, 10], ids=["half leaves", "nobody leaves"])
+@pytest.mark.parametrize("place", ["first", "last"])
+def test_neighbours_of_a_diverged_run_do_not_notice(num_neighbours, place):
+    task = cases.regression_task()
+    neighbours = [cases.spec(task, seed=seed, num_evaluations=3) for seed in range(num_neighbours)]
+    bad = diverging_spec(task, num_evaluations=3)
+    specs = [bad, *neighbours] if place == "first" else [*neighbours, bad]
+    ours = by_fleet(shared_problem("regression"), specs)
+    without = by_fleet(shared_problem("regression"), neighbours)
+    bad_place = 0 if place == "first" else -1
+    assert ours[bad_place][0].outcome is Outcome.DIVERGED
+    assert_same([ours[bad_place]], [shared_reference("regression", bad)])
+    del ours[bad_place]
+    assert_same(ours, without)
+    assert {result.outcome for result, _ in ours} == {Outcome.FINISHED}
+
+
+@pytest.mark.parametrize("name", ["dropout", "conv", "batch_norm"])
+def test_values_that_are_not_numbers_stay_in_their_own_run(name):
+    task = TASKS[name]()
+    specs = [
+        cases.spec(task, seed=seed, num_steps=80, effective_learning_rate=1e200 if seed == 1 else 0.1)
+        for seed in range(10)
+    ]
+    ours = by_fleet(shared_problem(name), specs)
+    assert [index for index, (result, _) in enumerate(ours) if result.outcome is Outcome.DIVERGED] == [1]
+    assert_same([ours[1]], [shared_reference(name, specs[1])])
+    assert_same(ours[2:4], [shared_reference(name, spec) for spec in specs[2:4]])
+
+
+def test_runs_that_leave_one_after_another():
+    task = cases.regression_task()
+    rates = (0.1, 1e2, 0.05, 1e3, 2e1, 0.2, 5e2, 0.02)
+    specs = [
+        cases.spec(task, seed=seed, effective_learning_rate=rate, momentum=0.0, num_evaluations=5)
+        for seed, rate in enumerate(rates)
+    ]
+    expected = [shared_reference("regression", spec) for spec in specs]
+    assert_same(by_fleet(shared_problem("regression"), specs), expected)
+    assert [result.outcome is Outcome.DIVERGED for result, _ in expected] == [rate > 1 for rate in rates]
+
+
+def test_all_members_diverge():
+    task = cases.regression_task()
+    specs = [diverging_spec(task, seed=seed) for seed in range(5)]
+    ours = by_fleet(shared_problem("regression"), specs)
+    assert_same(ours, [shared_reference("regression", spec) for spec in specs])
+    assert {result.outcome for result, _ in ours} == {Outcome.DIVERGED}
+
+
+def test_a_loss_that_is_not_finite_only_after_the_last_update():
+    task = cases.regression_task()
+    step = shared_reference("regression", diverging_spec(task))[0].divergence_step
+    spec = diverging_spec(task, num_steps=step, gamma=1.0)  # gamma=1: the schedule does not depend on the length
+    longer = shared_reference("regression", dataclasses.replace(spec, num_steps=2 * step))[0]
+    spec = dataclasses.replace(spec, num_steps=longer.divergence_step)
+    expected = shared_reference("regression", spec)
+    assert expected[0].outcome is Outcome.DIVERGED
+    assert expected[0].divergence_step == spec.num_steps
+    neighbour = cases.spec(task, num_steps=spec.num_steps)
+    ours = by_fleet(shared_problem("regression"), [spec, neighbour])
+    assert_same_result(ours[0][0], expected[0])
+    assert ours[1][0].outcome is Outcome.FINISHED
+
+
+def loss_with_an_infinite_example(output: Tensor, target: Tensor) -> Tensor:
+    """Return the cross entropy, infinite if label 2 is in the batch; its gradient is finite all the same."""
+    return cross_entropy(output, target) + torch.where((target == 2).any(), math.inf, 0.0)
+
+
+def test_the_curve_of_a_diverged_run_ends_where_it_diverged():
+    """Also when its loss recovers, as here, where the test set lacks the example that makes it infinite."""
+    x, y = cases.blobs(40, seed=0)
+    labels = (torch.arange(40) == 7).long() * 2  # one example of label 2 among forty, four in a batch
+    task = cases.classification(
+        "recovering",
+        cases.build_mlp,
+        train=(x, labels),
+        test=(x[y < 2], y[y < 2]),
+        loss=loss_with_an_infinite_example,
+    )
+    problem = problem_of(task)
+    specs = [cases.spec(task, seed=seed, batch_size=4, num_steps=8, num_evaluations=4) for seed in range(12)]
+    expected = [by_reference(problem, spec)[0] for spec in specs]
+    steps = {result.divergence_step for result in expected}
+    assert len(steps) > 3
+    for ours, theirs in zip(run_fleet(problem, specs), expected, strict=True):
+        assert_same_result(ours, theirs)
+
+
+# -- one run at a time where a fleet cannot ---------------------------------------------------------------------
+
+
+class ReassignsBuffer(nn.Module):
+    """Replaces a buffer instead of changing it in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 3)
+        self.register_buffer("mean", torch.zeros(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(dim=0)
+        return self.layer(x - self.mean)
+
+
+class LateCounter(nn.Module):
+    """Its output changes after ten calls: the first two look alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 3)
+        self.num_calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.num_calls += 1
+        return self.layer(x) * (2.0 if self.num_calls > 10 else 1.0)
+
+
+FALLING_BACK = {
+    "unvectorisable": cases.unvectorisable_task,
+    "stateful": cases.stateful_task,
+    "noisy": cases.noisy_task,
+    "reassigned buffer": lambda: cases.classification("reassigned", ReassignsBuffer),
+    "alpha dropout": lambda: cases.classification(
+        "alpha", lambda: nn.Sequential(nn.Linear(2, 8), nn.AlphaDropout(0.2), nn.Linear(8, 3))
+    ),
+    "late counter": lambda: cases.classification("late", LateCounter),
+}
+
+
+@pytest.mark.parametrize("name", FALLING_BACK)
+def test_a_module_no_fleet_can_train_gets_the_references_numbers_and_a_warning(name, caplog):
+    task = FALLING_BACK[name]()
+    problem = problem_of(task)
+    specs = members(task, num_steps=25, num_evaluations=2)[:4]
+    with caplog.at_level(logging.WARNING, logger="isotherm"):
+        ours = by_fleet(problem, specs)
+    assert_same(ours, [by_reference(problem, spec) for spec in specs])
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "one run at a time" in caplog.text
+
+
+@pytest.mark.parametrize("name", [*TASKS, "scaled residual"])
+def test_a_module_that_a_fleet_can_train_is_trained_as_one(name, caplog):
+    task = TASKS[name]() if name in TASKS else cases.classification(name, ScaledResidual)
+    with caplog.at_level(logging.WARNING, logger="isotherm"):
+        run_fleet(problem_of(task), members(task, num_steps=3)[:3])
+    assert caplog.text == ""
+
+
+class FrozenBranching(cases.BranchingNet):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer.bias.requires_grad_(False)
+
+
+class FrozenPlain(FrozenBranching):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)
+
+
+def test_the_same_parameters_are_handed_over_with_and_without_a_fleet():
+    names = []
+    for model in (FrozenBranching, FrozenPlain):
+        task = cases.classification("frozen", model)
+        [(_, parameters)] = by_fleet(problem_of(task), [cases.spec(task, num_steps=2)])
+        names.append(sorted(parameters))
+    assert names[0] == names[1]
+
+
+# -- looks at the test set, and at the clock --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("num_steps", "num_evaluations", "steps"),
+    [
+        (30, 0, []),
+        (30, 1, [30]),
+        (30, 3, [10, 20, 30]),
+        (10, 3, [3, 6, 10]),
+        (100, 2, [50, 100]),
+        (3, 10, [1, 2, 3]),
+    ],
+)
+def test_the_test_set_is_looked_at_evenly_and_at_the_end(num_steps, num_evaluations, steps):
+    task = cases.blobs_task()
+    spec = cases.spec(task, num_steps=num_steps, num_evaluations=num_evaluations)
+    problem = shared_problem("mlp")
+    for result in (run_reference(problem, spec), *run_fleet(problem, [spec])):
+        assert [point.step for point in result.curve] == steps
+        if steps:
+            last = result.curve[-1]
+            assert (last.test_loss, last.test_metric) == pytest.approx((result.test_loss, result.test_metric))
+
+
+def test_looking_at_the_test_set_changes_nothing():
+    task = cases.batch_norm_task()
+    problem = shared_problem("batch_norm")
+    for engine in (lambda spec: by_reference(problem, spec), lambda spec: by_fleet(problem, [spec])[0]):
+        plain, looked = (engine(cases.spec(task, num_steps=20, num_evaluations=n)) for n in (0, 5))
+        assert_same([(dataclasses.replace(looked[0], curve=()), looked[1])], [plain])
+
+
+@pytest.mark.parametrize("name", ["blobs", "unvectorisable"])
+def test_every_update_is_counted_once(name):
+    task = {"blobs": cases.blobs_task, "unvectorisable": cases.unvectorisable_task}[name]()
+    counted: list[int] = []
+    specs = [cases.spec(task, seed=seed, num_steps=BLOCK + 6, num_evaluations=2) for seed in range(3)]
+    run_fleet(problem_of(task), specs, on_steps=counted.append)
+    assert sum(counted) == 3 * (BLOCK + 6)
+    counted.clear()
+    run_reference(problem_of(task), specs[0], on_steps=counted.append)
+    assert sum(counted) == BLOCK + 6

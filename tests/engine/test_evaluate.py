@@ -1,0 +1,130 @@
+import math
+
+import cases
+import pytest
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from isotherm.engine import evaluate
+from isotherm.engine.evaluate import Scores, diverged, evaluate_all, evaluate_split, final_result
+from isotherm.engine.problem import prepare
+from isotherm.records import CurvePoint, Outcome
+from isotherm.tasks import accuracy, cross_entropy
+
+POINTS = (
+    CurvePoint(step=1, test_loss=1.0, test_metric=0.5),
+    CurvePoint(step=2, test_loss=math.inf, test_metric=0.25),
+    CurvePoint(step=3, test_loss=math.nan, test_metric=0.25),
+)
+
+
+def scores_of_one(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    logits = torch.cat([x, -x.sum(dim=1, keepdim=True)], dim=1)
+    return cross_entropy(logits, y), accuracy(logits, y)
+
+
+def scores_of_three(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    scales = torch.tensor([1.0, 2.0, -1.0], dtype=x.dtype)
+    return vmap(lambda scale: scores_of_one(scale * x, y))(scales)
+
+
+def values(scores: list[Scores]) -> list[float]:
+    return [value for score in scores for value in (score.loss, score.metric)]
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64, 65, 1000])
+@pytest.mark.parametrize("batch", [scores_of_one, scores_of_three])
+def test_chunks_add_up_to_the_whole(monkeypatch, batch, chunk):
+    x, y = cases.blobs(65, seed=0)
+    x = x.double()
+    loss, metric = batch(x, y)
+    whole = torch.stack([loss.reshape(-1), metric.reshape(-1)], dim=1).flatten().tolist()
+    monkeypatch.setattr(evaluate, "CHUNK", chunk)
+    assert values(evaluate_split(batch, x, y)) == pytest.approx(whole, rel=1e-13)
+
+
+def test_one_run_gives_one_score_and_three_give_three():
+    x, y = cases.blobs(9, seed=0)
+    assert len(evaluate_split(scores_of_one, x, y)) == 1
+    assert len(evaluate_split(scores_of_three, x, y)) == 3
+
+
+def test_loss_and_metric_may_differ_in_type():
+    x, y = cases.blobs(9, seed=0)
+
+    def counts(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return x.sum().double() * 0 + 0.5, (y == 0).sum() / len(y)
+
+    assert values(evaluate_split(counts, x, y)) == pytest.approx([0.5, 1 / 3])
+
+
+def test_no_gradient_is_kept():
+    x, y = cases.blobs(9, seed=0)
+    seen: list[bool] = []
+
+    def watch(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        seen.append(torch.is_grad_enabled())
+        return scores_of_one(x, y)
+
+    evaluate_split(watch, x, y)
+    assert seen == [False]
+
+
+def test_every_split_is_evaluated():
+    problem = prepare(cases.blobs_task().with_validation(0.25), precision="float64")
+    scores = evaluate_all(problem, scores_of_one)
+    assert list(scores) == ["train", "validation", "test"]
+    for name, (x, y) in problem.splits.items():
+        assert scores[name][0].loss == pytest.approx(float(cross_entropy(*logits_and(x, y))))
+
+
+def logits_and(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.cat([x, -x.sum(dim=1, keepdim=True)], dim=1), y
+
+
+def finished(scores: dict[str, Scores]):
+    return final_result(
+        scores,
+        num_steps=10,
+        train_loss_running=0.5,
+        last_batch_loss=0.6,
+        l2_penalty=0.1,
+        weight_norm_squared=4.0,
+        curve=POINTS[:1],
+    )
+
+
+def test_a_final_result_has_every_quantity():
+    result = finished(
+        {
+            "train": Scores(loss=1.0, metric=0.1),
+            "validation": Scores(loss=2.0, metric=0.2),
+            "test": Scores(loss=3.0, metric=0.3),
+        }
+    )
+    assert result.outcome is Outcome.FINISHED
+    assert (result.train_loss_running, result.last_batch_loss, result.train_loss) == (0.5, 0.6, 1.0)
+    assert (result.l2_penalty, result.weight_norm_squared) == (0.1, 4.0)
+    assert (result.validation_loss, result.validation_metric) == (2.0, 0.2)
+    assert (result.test_loss, result.test_metric) == (3.0, 0.3)
+    assert (result.curve, result.divergence_step, result.error) == (POINTS[:1], None, None)
+
+
+def test_without_a_validation_set_there_are_no_validation_scores():
+    result = finished({"train": Scores(loss=1.0, metric=0.1), "test": Scores(loss=3.0, metric=0.3)})
+    assert (result.validation_loss, result.validation_metric) == (None, None)
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_final_loss_that_is_not_finite_is_a_divergence_at_the_end(split, value):
+    scores = {name: Scores(loss=1.0, metric=0.5) for name in ("train", "validation", "test")}
+    result = finished({**scores, split: Scores(loss=value, metric=0.5)})
+    assert (result.outcome, result.divergence_step) == (Outcome.DIVERGED, 10)
+    assert result.train_loss is None
+
+
+def test_the_curve_of_a_diverged_run_keeps_its_finite_points():
+    result = diverged(2, curve=POINTS)
+    assert (result.outcome, result.divergence_step, result.curve) == (Outcome.DIVERGED, 2, POINTS[:1])

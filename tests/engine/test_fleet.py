@@ -1,0 +1,123 @@
+"""What `contracts/test_engines.py` does not see: refusals, the fleet's size, and memory."""
+
+import cases
+import pytest
+import torch
+
+from isotherm.engine import fleet
+from isotherm.engine.fleet import BLOCK, run_fleet
+from isotherm.engine.problem import prepare
+from isotherm.errors import UserError
+from isotherm.records import Outcome
+
+
+def problem_of(task):
+    return prepare(task, precision="float64")
+
+
+@pytest.fixture
+def sizes(monkeypatch) -> list[int]:
+    """Return the list of fleet sizes that were traced."""
+    seen: list[int] = []
+    plain = fleet.trace
+
+    def watch(function, *arguments):
+        seen.append(len(arguments[0]))
+        return plain(function, *arguments)
+
+    monkeypatch.setattr(fleet, "trace", watch)
+    return seen
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"batch_size": 11},
+        {"num_steps": 6},
+        {"l2_scope": "all"},
+        {"num_evaluations": 1},
+        {"precision": "float32"},
+    ],
+    ids=str,
+)
+def test_runs_that_are_not_alike_are_refused(change):
+    task = cases.blobs_task()
+    specs = [cases.spec(task, num_steps=5), cases.spec(task, **{"num_steps": 5, **change})]
+    with pytest.raises(UserError, match="share batch size, updates, precision and evaluations; got"):
+        run_fleet(problem_of(task), specs)
+
+
+def test_a_fleet_of_nobody_is_refused():
+    with pytest.raises(UserError, match="a fleet's runs share"):
+        run_fleet(problem_of(cases.blobs_task()), [])
+
+
+def test_results_come_in_the_order_given():
+    task = cases.blobs_task()
+    rates = (0.2, 0.01, 0.1)
+    specs = [cases.spec(task, num_steps=3, effective_learning_rate=rate) for rate in rates]
+    seen: list[int] = []
+    results = run_fleet(problem_of(task), specs, on_trained=lambda index, _: seen.append(index))
+    assert seen == [0, 1, 2]
+    alone = [run_fleet(problem_of(task), [spec])[0].train_loss for spec in specs]
+    assert [result.train_loss for result in results] == pytest.approx(alone, rel=1e-12)
+
+
+def diverging_fleet(num_diverging: int, num_others: int):
+    task = cases.regression_task()
+    rates = [1e3] * num_diverging + [0.1] * num_others
+    specs = [
+        cases.spec(task, seed=seed, effective_learning_rate=rate, momentum=0.0)
+        for seed, rate in enumerate(rates)
+    ]
+    return run_fleet(problem_of(task), specs)
+
+
+def test_a_fleet_shrinks_when_an_eighth_has_diverged(sizes):
+    results = diverging_fleet(1, 7)
+    assert [result.outcome for result in results] == [Outcome.DIVERGED] + [Outcome.FINISHED] * 7
+    assert sizes == [8, 7]
+
+
+def test_a_fleet_keeps_its_size_when_fewer_have(sizes):
+    results = diverging_fleet(1, 8)
+    assert results[0].outcome is Outcome.DIVERGED
+    assert results[0].divergence_step < BLOCK
+    assert sizes == [9]
+
+
+def test_a_fleet_of_diverged_runs_stops(sizes):
+    counted: list[int] = []
+    task = cases.regression_task()
+    specs = [cases.spec(task, seed=s, effective_learning_rate=1e3, momentum=0.0) for s in range(3)]
+    run_fleet(problem_of(task), specs, on_steps=counted.append)
+    assert sum(counted) == 3 * BLOCK
+    assert sizes == [3]
+
+
+def test_a_finished_fleet_is_traced_once(sizes):
+    task = cases.blobs_task()
+    run_fleet(problem_of(task), [cases.spec(task, num_steps=2 * BLOCK + 5, num_evaluations=3)])
+    assert sizes == [1]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"),
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_out_of_memory_is_no_reason_to_train_one_at_a_time(monkeypatch, error, caplog):
+    """The executor halves the fleet when it hears of it; the first forward pass is where it happens."""
+
+    def trace(*_):
+        raise error
+
+    monkeypatch.setattr(fleet, "trace", trace)
+    task = cases.blobs_task()
+    with pytest.raises(type(error)):
+        run_fleet(problem_of(task), [cases.spec(task, num_steps=3, seed=seed) for seed in range(4)])
+    assert "one run at a time" not in caplog.text

@@ -1,0 +1,25 @@
+import pytest
+
+from isotherm.errors import StoreError, UserError, nearest
+
+KNOWN = ["momentum", "l2", "batch_size"]
+
+
+def test_user_errors_are_value_errors_and_store_errors_are_user_errors():
+    assert issubclass(UserError, ValueError)
+    assert issubclass(StoreError, UserError)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"), [("momentun", "momentum"), ("batchsize", "batch_size"), ("l_2", "l2")]
+)
+def test_nearest_names_the_one_meant_and_lists_all(given, meant):
+    assert nearest(given, KNOWN) == f"did you mean {meant!r}? Known: batch_size, l2, momentum"
+
+
+def test_nearest_without_a_likeness_only_lists():
+    assert nearest("zzz", KNOWN) == "known: batch_size, l2, momentum"
+
+
+def test_nearest_takes_any_iterable():
+    assert nearest("l2", iter(KNOWN)) == "did you mean 'l2'? Known: batch_size, l2, momentum"

@@ -1,0 +1,146 @@
+import random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from isotherm.errors import UserError
+from isotherm.seeding import DataOrder, derive, initial_model, seeded
+
+orders = st.fixed_dictionaries(
+    {"seed": st.integers(0, 100), "num_train": st.integers(1, 30), "batch_size": st.integers(1, 40)}
+)
+
+
+def global_draws() -> tuple[float, float, float]:
+    return float(torch.rand(())), float(np.random.rand()), random.random()  # noqa: NPY002
+
+
+@given(st.integers(0, 2**70), st.text("abé", max_size=5))
+def test_derive_gives_the_same_64_bits(seed, purpose):
+    assert derive(seed, purpose) == derive(seed, purpose)
+    assert 0 <= derive(seed, purpose) < 2**64
+
+
+def test_seeds_and_purposes_share_nothing():
+    purposes = ("initialisation", "noise", "data order")
+    assert len({derive(seed, purpose) for seed in range(1000) for purpose in purposes}) == 3000
+
+
+def test_seeded_gives_equal_draws_to_equal_seeds_only():
+    draws = []
+    for seed, purpose in ((0, "noise"), (0, "noise"), (1, "noise"), (0, "initialisation")):
+        with seeded(seed, purpose):
+            draws.append(global_draws())
+    assert draws[0] == draws[1]
+    assert all(len({draw[i] for draw in draws}) == 3 for i in range(3))
+
+
+def test_seeded_puts_the_global_states_back():
+    with seeded(5, "expected"):
+        expected = global_draws()
+    with seeded(5, "expected"):
+        with seeded(0, "noise"):
+            global_draws()
+        assert global_draws() == expected
+
+
+def test_seeded_puts_the_global_states_back_after_an_error():
+    with seeded(5, "expected"):
+        expected = global_draws()
+    with seeded(5, "expected"):
+        with pytest.raises(KeyError), seeded(0, "noise"):
+            global_draws()
+            raise KeyError
+        assert global_draws() == expected
+
+
+def weights(module: nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in module.parameters()])
+
+
+def test_initial_models_are_equal_for_equal_seeds_and_differ_for_different_ones():
+    first, again, other = (
+        weights(initial_model(lambda: nn.Linear(4, 4), seed=seed)) for seed in (0, 0, 1)
+    )
+    assert torch.equal(first, again)
+    assert not torch.isclose(first, other).any()
+
+
+def test_initial_model_does_not_depend_on_or_touch_the_global_generators():
+    torch.manual_seed(1)
+    first = weights(initial_model(lambda: nn.Linear(4, 4), seed=0))
+    after_building = torch.rand(())
+    torch.manual_seed(1)
+    assert torch.equal(after_building, torch.rand(()))
+    assert torch.equal(first, weights(initial_model(lambda: nn.Linear(4, 4), seed=0)))
+
+
+def test_numpy_and_python_draws_of_a_builder_are_seeded_too():
+    def build() -> nn.Module:
+        module = nn.Linear(1, 2, bias=False)
+        module.weight.data = torch.tensor([[np.random.rand()], [random.random()]])  # noqa: NPY002
+        return module
+
+    first, again, other = (weights(initial_model(build, seed=seed)) for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.isclose(first, other).any()
+
+
+def test_a_builder_that_hands_out_one_module_couples_nothing():
+    module = nn.Linear(2, 2)
+    first, second = (initial_model(lambda: module, seed=seed) for seed in (0, 1))
+    assert first is not second
+    assert len({m.weight.data_ptr() for m in (module, first, second)}) == 3
+
+
+def test_a_builder_must_return_a_module():
+    with pytest.raises(UserError, match=r"returned dict; it must return a torch\.nn\.Module"):
+        initial_model(dict, seed=0)  # type: ignore[arg-type]
+
+
+@given(orders)
+def test_every_epoch_is_a_permutation(order):
+    num_train, batch_size = order["num_train"], order["batch_size"]
+    examples = DataOrder(**order).block(0, 3 * num_train).flatten()[: 3 * batch_size * num_train]
+    epochs = np.sort(examples.reshape(-1, num_train), axis=1)
+    assert (epochs == np.arange(num_train)).all()
+
+
+def test_batches_run_across_epoch_boundaries():
+    # 5 examples in batches of 3: the second batch takes two of the first epoch and one of the second.
+    batches = DataOrder(seed=0, num_train=5, batch_size=3).block(0, 5)
+    assert sorted([*batches[0], *batches[1][:2]]) == [0, 1, 2, 3, 4]
+    assert sorted([batches[1][2], *batches[2], batches[3][0]]) == [0, 1, 2, 3, 4]
+
+
+@given(orders, st.integers(0, 9), st.integers(1, 9), st.integers(1, 9))
+def test_any_block_is_a_piece_of_the_whole(order, start, first, second):
+    whole = DataOrder(**order).block(0, start + first + second)
+    pieces = DataOrder(**order)
+    assert np.array_equal(pieces.block(start + first, second), whole[start + first :])
+    assert np.array_equal(pieces.block(start, first), whole[start : start + first])
+
+
+@given(orders)
+def test_blocks_are_shaped_updates_by_batch(order):
+    block = DataOrder(**order).block(3, 4)
+    assert block.shape == (4, order["batch_size"])
+    assert block.dtype == np.int64
+
+
+def test_seeds_and_epochs_have_their_own_order():
+    epochs = [
+        tuple(epoch)
+        for seed in range(5)
+        for epoch in DataOrder(seed=seed, num_train=30, batch_size=30).block(0, 4)
+    ]
+    assert len(set(epochs)) == 20
+
+
+def test_batch_sizes_of_one_seed_share_the_order():
+    small, large = (DataOrder(seed=3, num_train=30, batch_size=b).block(0, 60 // b) for b in (5, 20))
+    assert np.array_equal(small.flatten(), large.flatten())
