@@ -10,9 +10,7 @@ def test_user_errors_are_value_errors_and_store_errors_are_user_errors():
     assert issubclass(StoreError, UserError)
 
 
-@pytest.mark.parametrize(
-    ("given", "meant"), [("momentun", "momentum"), ("batchsize", "batch_size"), ("l_2", "l2")]
-)
+@pytest.mark.parametrize(("given", "meant"), [("momentun", "momentum"), ("batchsize", "batch_size"), ("l_2", "l2")])
 def test_nearest_names_the_one_meant_and_lists_all(given, meant):
     assert nearest(given, KNOWN) == f"did you mean {meant!r}? Known: batch_size, l2, momentum"
 

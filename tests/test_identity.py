@@ -5,13 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import cases
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+import cases
 from isotherm import identity
 from isotherm.errors import UserError
 from isotherm.tasks import accuracy, cross_entropy, mean_squared_error

@@ -46,7 +46,7 @@ OTHER = {
     "seed": 8,
 }
 
-names = st.text("abé \"{", max_size=5)  # a small alphabet: reading all of Unicode takes seconds
+names = st.text('abé "{', max_size=5)  # a small alphabet: reading all of Unicode takes seconds
 numbers = st.floats(allow_nan=False, allow_infinity=False)
 specs = st.builds(
     RunSpec,

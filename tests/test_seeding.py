@@ -48,13 +48,18 @@ def test_seeded_puts_the_global_states_back():
         assert global_draws() == expected
 
 
+def draw_and_fail() -> None:
+    with seeded(0, "noise"):
+        global_draws()
+        raise KeyError
+
+
 def test_seeded_puts_the_global_states_back_after_an_error():
     with seeded(5, "expected"):
         expected = global_draws()
     with seeded(5, "expected"):
-        with pytest.raises(KeyError), seeded(0, "noise"):
-            global_draws()
-            raise KeyError
+        with pytest.raises(KeyError):
+            draw_and_fail()
         assert global_draws() == expected
 
 
@@ -63,9 +68,7 @@ def weights(module: nn.Module) -> torch.Tensor:
 
 
 def test_initial_models_are_equal_for_equal_seeds_and_differ_for_different_ones():
-    first, again, other = (
-        weights(initial_model(lambda: nn.Linear(4, 4), seed=seed)) for seed in (0, 0, 1)
-    )
+    first, again, other = (weights(initial_model(lambda: nn.Linear(4, 4), seed=seed)) for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.isclose(first, other).any()
 
@@ -134,9 +137,7 @@ def test_blocks_are_shaped_updates_by_batch(order):
 
 def test_seeds_and_epochs_have_their_own_order():
     epochs = [
-        tuple(epoch)
-        for seed in range(5)
-        for epoch in DataOrder(seed=seed, num_train=30, batch_size=30).block(0, 4)
+        tuple(epoch) for seed in range(5) for epoch in DataOrder(seed=seed, num_train=30, batch_size=30).block(0, 4)
     ]
     assert len(set(epochs)) == 20
 

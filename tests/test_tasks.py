@@ -1,11 +1,11 @@
 import math
 
-import cases
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+import cases
 from isotherm.errors import UserError
 from isotherm.records import Direction
 from isotherm.tasks import LOSSES, METRICS, TASKS, Metric, Task, check_model, get_task
@@ -41,9 +41,7 @@ def test_losses_are_those_of_torch():
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(5, 3, generator=generator, dtype=torch.float64)
     labels = torch.tensor([0, 2, 1, 1, 0])
-    torch.testing.assert_close(
-        LOSSES["cross_entropy"](logits, labels), nn.functional.cross_entropy(logits, labels)
-    )
+    torch.testing.assert_close(LOSSES["cross_entropy"](logits, labels), nn.functional.cross_entropy(logits, labels))
     torch.testing.assert_close(
         LOSSES["mean_squared_error"](logits, logits.flip(0)), nn.functional.mse_loss(logits, logits.flip(0))
     )
@@ -127,9 +125,7 @@ def test_a_name_is_text(name):
 
 
 def test_a_module_instead_of_a_builder():
-    refused(
-        ["'mine'", "not a module", "own initialisation", "model=lambda: MyModule(...)"], model=nn.Linear(2, 3)
-    )
+    refused(["'mine'", "not a module", "own initialisation", "model=lambda: MyModule(...)"], model=nn.Linear(2, 3))
 
 
 def test_something_that_cannot_be_called():
@@ -341,7 +337,9 @@ def test_an_initial_loss_that_is_not_finite(value):
 def numbered_task(num: int = 40) -> Task:
     """Return a task whose inputs are the numbers of its examples."""
     numbers = torch.arange(num, dtype=torch.float32).unsqueeze(1)
-    return task(model=lambda: nn.Linear(1, 3), train=(numbers, torch.arange(num) % 3), test=(numbers, torch.arange(num) % 3))
+    return task(
+        model=lambda: nn.Linear(1, 3), train=(numbers, torch.arange(num) % 3), test=(numbers, torch.arange(num) % 3)
+    )
 
 
 @pytest.mark.parametrize("fraction", [0.1, 0.25, 0.5, 0.975])

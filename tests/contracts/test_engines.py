@@ -6,11 +6,11 @@ import logging
 import math
 from collections.abc import Sequence
 
-import cases
 import pytest
 import torch
 from torch import Tensor, nn
 
+import cases
 from isotherm.engine.fleet import BLOCK, run_fleet
 from isotherm.engine.problem import Problem, prepare
 from isotherm.engine.reference import run_reference

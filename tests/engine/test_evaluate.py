@@ -1,11 +1,11 @@
 import math
 
-import cases
 import pytest
 import torch
 from torch import Tensor
 from torch.func import vmap
 
+import cases
 from isotherm.engine import evaluate
 from isotherm.engine.evaluate import Scores, diverged, evaluate_all, evaluate_split, final_result
 from isotherm.engine.problem import prepare

@@ -1,9 +1,9 @@
 """What `contracts/test_engines.py` does not see: refusals, the fleet's size, and memory."""
 
-import cases
 import pytest
 import torch
 
+import cases
 from isotherm.engine import fleet
 from isotherm.engine.fleet import BLOCK, run_fleet
 from isotherm.engine.problem import prepare
@@ -66,10 +66,7 @@ def test_results_come_in_the_order_given():
 def diverging_fleet(num_diverging: int, num_others: int):
     task = cases.regression_task()
     rates = [1e3] * num_diverging + [0.1] * num_others
-    specs = [
-        cases.spec(task, seed=seed, effective_learning_rate=rate, momentum=0.0)
-        for seed, rate in enumerate(rates)
-    ]
+    specs = [cases.spec(task, seed=seed, effective_learning_rate=rate, momentum=0.0) for seed, rate in enumerate(rates)]
     return run_fleet(problem_of(task), specs)
 
 
@@ -121,3 +118,15 @@ def test_out_of_memory_is_no_reason_to_train_one_at_a_time(monkeypatch, error, c
     with pytest.raises(type(error)):
         run_fleet(problem_of(task), [cases.spec(task, num_steps=3, seed=seed) for seed in range(4)])
     assert "one run at a time" not in caplog.text
+
+
+def test_a_module_that_refuses_without_a_word_falls_back_too(monkeypatch, caplog):
+    def trace(*_):
+        raise AssertionError  # as a bare assert in somebody's forward does
+
+    monkeypatch.setattr(fleet, "trace", trace)
+    task = cases.blobs_task()
+    [result] = run_fleet(problem_of(task), [cases.spec(task, num_steps=3)])
+    assert result.outcome is Outcome.FINISHED
+    assert "one run at a time" in caplog.text
+    assert "AssertionError" in caplog.text

@@ -1,10 +1,10 @@
-import cases
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+import cases
 from isotherm.engine.problem import (
     checked_device,
     evaluation_steps,

@@ -1,11 +1,11 @@
 import math
 
-import cases
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+import cases
 from isotherm.engine.problem import prepare
 from isotherm.engine.reference import run_reference
 from isotherm.records import Outcome, RunSpec
@@ -111,16 +111,16 @@ def test_full_batches_with_l2_reach_the_ridge_optimum():
     x, y = task.train
     design = torch.cat([x, torch.ones(len(x), 1, dtype=x.dtype)], dim=1)
     # Gradient of the mean squared error plus (λ/2)‖w‖²: (2/N) Xᵀ(Xw - y) + λw = 0.
-    ridge = torch.linalg.solve(2 / len(x) * design.T @ design + 0.3 * torch.eye(4, dtype=x.dtype), 2 / len(x) * design.T @ y)
+    ridge = torch.linalg.solve(
+        2 / len(x) * design.T @ design + 0.3 * torch.eye(4, dtype=x.dtype), 2 / len(x) * design.T @ y
+    )
     ours = torch.cat([module.weight.detach()[0], module.bias.detach()])
     torch.testing.assert_close(ours, ridge[:, 0], rtol=1e-9, atol=1e-9)
 
 
 def test_gradient_descent_on_a_quadratic_contracts_by_one_minus_rate_times_curvature():
     task = cases.quadratic_task()
-    spec = cases.spec(
-        task, num_steps=19, effective_learning_rate=0.3, momentum=0.0, gamma=1.0, l2=0.0, batch_size=2
-    )
+    spec = cases.spec(task, num_steps=19, effective_learning_rate=0.3, momentum=0.0, gamma=1.0, l2=0.0, batch_size=2)
     _, module = trained(task, spec)
     expected = [(1 - 0.3 * curvature) ** 19 for curvature in cases.CURVATURES]
     np.testing.assert_allclose(module.point.detach().numpy(), expected, rtol=1e-12)
@@ -129,9 +129,7 @@ def test_gradient_descent_on_a_quadratic_contracts_by_one_minus_rate_times_curva
 @pytest.mark.parametrize(("rate", "stable"), [(0.49, True), (0.51, False)])
 def test_the_stability_limit_is_two_over_the_largest_curvature(rate, stable):
     task = cases.quadratic_task()
-    spec = cases.spec(
-        task, num_steps=200, effective_learning_rate=rate, momentum=0.0, gamma=1.0, l2=0.0, batch_size=2
-    )
+    spec = cases.spec(task, num_steps=200, effective_learning_rate=rate, momentum=0.0, gamma=1.0, l2=0.0, batch_size=2)
     result, _ = trained(task, spec)
     assert (result.train_loss < 0.5 * sum(cases.CURVATURES)) == stable
 

@@ -3,12 +3,13 @@ import logging
 import random
 from collections.abc import Iterable
 
-import cases
 import pytest
 import torch
 from torch import Tensor, nn
 
+import cases
 import isotherm
+from isotherm.engine import fleet
 from isotherm.engine.problem import prepare
 from isotherm.engine.reference import run_reference
 from isotherm.errors import UserError
@@ -25,7 +26,7 @@ def executor_for(*tasks: Task, **options) -> LocalExecutor:
 
 
 def run_all(executor: LocalExecutor, specs: Iterable[RunSpec]) -> dict[str, StoredRun]:
-    return {stored.spec.key: stored for fleet in executor.run(list(specs)) for stored in fleet}
+    return {stored.spec.key: stored for done in executor.run(list(specs)) for stored in done}
 
 
 def grid(task: Task, **changes) -> list[RunSpec]:
@@ -45,11 +46,9 @@ def test_every_run_is_in_one_fleet_of_its_like():
     task = cases.blobs_task()
     specs = grid(task) + grid(task, precision="float32") + grid(task, l2_scope="all", num_evaluations=2)
     fleets = executor_for(task).fleets(specs)
-    assert sorted(spec.key for fleet in fleets for spec in fleet) == sorted(spec.key for spec in specs)
-    for fleet in fleets:
-        shared = {
-            (s.batch_size, s.num_steps, s.precision, s.l2_scope, s.num_evaluations, s.model_id) for s in fleet
-        }
+    assert sorted(spec.key for group in fleets for spec in group) == sorted(spec.key for spec in specs)
+    for group in fleets:
+        shared = {(s.batch_size, s.num_steps, s.precision, s.l2_scope, s.num_evaluations, s.model_id) for s in group}
         assert len(shared) == 1
     assert len(fleets) == 18
 
@@ -57,12 +56,12 @@ def test_every_run_is_in_one_fleet_of_its_like():
 def test_tasks_do_not_mix():
     tasks = cases.blobs_task(), cases.dropout_task()
     fleets = executor_for(*tasks).fleets([cases.spec(task, seed=s) for s in range(3) for task in tasks])
-    assert [{spec.task for spec in fleet} for fleet in fleets] == [{"blobs"}, {"dropout"}]
+    assert [{spec.task for spec in group} for group in fleets] == [{"blobs"}, {"dropout"}]
 
 
 def test_small_work_comes_first():
     task = cases.blobs_task()
-    work = [fleet[0].batch_size * fleet[0].num_steps for fleet in executor_for(task).fleets(grid(task))]
+    work = [group[0].batch_size * group[0].num_steps for group in executor_for(task).fleets(grid(task))]
     assert work == sorted(work)
 
 
@@ -78,8 +77,8 @@ def test_runs_keep_their_order_within_a_group():
     task = cases.blobs_task()
     specs = grid(task)
     random.Random(0).shuffle(specs)
-    for fleet in executor_for(task).fleets(specs):
-        places = [specs.index(spec) for spec in fleet]
+    for group in executor_for(task).fleets(specs):
+        places = [specs.index(spec) for spec in group]
         assert places == sorted(places)
 
 
@@ -87,13 +86,11 @@ def test_fleet_size_cuts_the_groups():
     task = cases.blobs_task()
     specs = [cases.spec(task, seed=seed) for seed in range(7)]
     fleets = executor_for(task, fleet_size=3).fleets(specs)
-    assert [len(fleet) for fleet in fleets] == [3, 3, 1]
-    assert [spec for fleet in fleets for spec in fleet] == specs
+    assert [len(group) for group in fleets] == [3, 3, 1]
+    assert [spec for group in fleets for spec in group] == specs
 
 
-@pytest.mark.parametrize(
-    ("batch_size", "size"), [(8, 64), (160, 64), (256, 40), (1024, 10), (10_240, 1), (100_000, 1)]
-)
+@pytest.mark.parametrize(("batch_size", "size"), [(8, 64), (160, 64), (256, 40), (1024, 10), (10_240, 1), (100_000, 1)])
 def test_default_fleets_hold_a_bounded_number_of_examples(batch_size, size):
     executor = executor_for(cases.blobs_task())
     assert executor.default_fleet_size(batch_size) == size
@@ -152,8 +149,8 @@ def test_fleets_are_yielded_as_they_finish():
 def test_provenance_says_how_a_run_came_about():
     task = cases.blobs_task()
     specs = [cases.spec(task, num_steps=3, seed=seed) for seed in range(3)]
-    [fleet] = executor_for(task).run(specs)
-    for stored in fleet:
+    [done] = executor_for(task).run(specs)
+    for stored in done:
         assert stored.provenance["isotherm"] == isotherm.__version__
         assert stored.provenance["torch"] == torch.__version__
         assert stored.provenance["device"].startswith("cpu: ")
@@ -163,9 +160,7 @@ def test_provenance_says_how_a_run_came_about():
 
 def test_divergence_is_a_result():
     task = cases.regression_task()
-    specs = [
-        cases.spec(task, effective_learning_rate=rate, momentum=0.0, num_steps=100) for rate in (0.1, 1e3)
-    ]
+    specs = [cases.spec(task, effective_learning_rate=rate, momentum=0.0, num_steps=100) for rate in (0.1, 1e3)]
     stored = run_all(executor_for(task), specs)
     outcomes = [stored[spec.key].result.outcome for spec in specs]
     assert outcomes == [Outcome.FINISHED, Outcome.DIVERGED]
@@ -204,8 +199,7 @@ def test_a_module_that_raises_midway_fails_alone(error):
     # Four of forty examples a batch, five updates: about half of the seeds meet example 5.
     specs = [cases.spec(task, seed=seed, batch_size=4, num_steps=5) for seed in range(8)]
     meets = [
-        bool((DataOrder(seed=spec.seed, num_train=40, batch_size=4).block(0, 5) == POISON).any())
-        for spec in specs
+        bool((DataOrder(seed=spec.seed, num_train=40, batch_size=4).block(0, 5) == POISON).any()) for spec in specs
     ]
     assert 0 < sum(meets) < 8
     stored = run_all(executor_for(task), specs)
@@ -274,9 +268,9 @@ def test_out_of_memory_halves_the_fleet_and_loses_no_run(memory_for, caplog, kin
     expected = {key: stored.result for key, stored in run_all(executor_for(task), specs).items()}
     tried = memory_for(2, OUT_OF_MEMORY[kind])
     with caplog.at_level(logging.WARNING, logger="isotherm"):
-        [fleet] = executor_for(task).run(specs)
-    assert [stored.spec for stored in fleet] == specs
-    for stored in fleet:
+        [done] = executor_for(task).run(specs)
+    assert [stored.spec for stored in done] == specs
+    for stored in done:
         assert stored.result.outcome is Outcome.FINISHED
         assert stored.result.train_loss == pytest.approx(expected[stored.spec.key].train_loss, rel=1e-9)
     assert tried[0] == 7
@@ -295,8 +289,6 @@ def test_one_run_that_does_not_fit_is_the_users_error(memory_for):
 
 def test_out_of_memory_of_a_real_fleet_halves_it(monkeypatch, caplog):
     """The first forward pass of a fleet that is too large fails while the fleet is being tried out."""
-    from isotherm.engine import fleet
-
     plain = fleet.trace
 
     def trace(function, *arguments):

@@ -13,7 +13,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
-from matplotlib.markers import CARETDOWN, CARETUP
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from isotherm.errors import UserError
@@ -33,7 +32,7 @@ from isotherm.report.figures import (
     study_figures,
 )
 from isotherm.report.files import unique_stems, write_atomically
-from isotherm.report.style import Style, dodges, ordered_styles, series_styles
+from isotherm.report.style import ARROW_GAP, Style, dodges, ordered_styles, series_styles
 from isotherm.report.wording import rate_text
 from isotherm.results import StudyResults
 
@@ -143,11 +142,12 @@ def _draw_optima(
     below = [rate - point.interval[0] for rate, point in zip(rates, points, strict=True)]
     above = [point.interval[1] - rate for rate, point in zip(rates, points, strict=True)]
     _line(axes, x, rates, style, errors=(below, above))
+    arrow: dict[str, Any] = {"color": style.colour, "markersize": 4, "linestyle": "none"}
     for place, point in zip(x, points, strict=True):
         if point.edge in (Edge.UPPER, Edge.BOTH):
-            axes.plot(place, point.interval[1], marker=CARETUP, color=style.colour, markersize=6, clip_on=False)
+            axes.plot(place, point.interval[1] * ARROW_GAP, marker="^", **arrow)
         if point.edge in (Edge.LOWER, Edge.BOTH):
-            axes.plot(place, point.interval[0], marker=CARETDOWN, color=style.colour, markersize=6, clip_on=False)
+            axes.plot(place, point.interval[0] / ARROW_GAP, marker="v", **arrow)
     if show_train:
         train = [point.train_optimal_effective_learning_rate for point in points]
         hollow: dict[str, Any] = {"markerfacecolor": "white", "markeredgecolor": style.colour, "markeredgewidth": 1.1}
@@ -161,6 +161,8 @@ def _explain_optima(axes: Axes, record: SweepFigure) -> None:
         handles.append(_proxy(f"best {TRAIN_LOSS_LABEL}", marker="o", markersize=7, markerfacecolor="white"))
     if any(series.guide is not None for series in record.series):
         handles.append(_proxy("ε_eff ∝ B", linestyle=":", linewidth=1.1))
+    if any(point.edge in (Edge.LOWER, Edge.UPPER, Edge.BOTH) for point in record.points):
+        handles.append(_proxy("touches the grid's end", marker="^", markersize=4))
     axes.legend(handles=handles, frameon=False, loc="best", fontsize=7.5, handletextpad=0.5, labelspacing=0.3)
 
 

@@ -25,7 +25,7 @@ from isotherm.report.figures import (
     SweepFigure,
     SweepPoint,
 )
-from isotherm.report.style import Style, dodges, ordered_styles, series_styles
+from isotherm.report.style import ARROW_GAP, Style, dodges, ordered_styles, series_styles
 from isotherm.report.wording import interval_text, power_text, rate_text, spread_text
 from isotherm.temperature import temperature
 
@@ -152,13 +152,13 @@ def _train_optima_trace(place: int, x: Sequence[float], points: Sequence[SweepPo
 
 
 def _edge_trace(place: int, x: Sequence[float], points: Sequence[SweepPoint], style: Style) -> Plain:
-    """Return arrows at interval ends that touch an end of the grid."""
+    """Return arrows beyond interval ends that touch an end of the grid."""
     arrows: list[tuple[float, float, str]] = []
     for at, point in zip(x, points, strict=True):
         if point.edge in (Edge.LOWER, Edge.BOTH):
-            arrows.append((at, point.interval[0], "arrow-down"))
+            arrows.append((at, point.interval[0] / ARROW_GAP, "arrow-down"))
         if point.edge in (Edge.UPPER, Edge.BOTH):
-            arrows.append((at, point.interval[1], "arrow-up"))
+            arrows.append((at, point.interval[1] * ARROW_GAP, "arrow-up"))
     marker = {"symbol": [symbol for _, _, symbol in arrows], "size": _MARKER_SIZE + 2, "color": style.colour}
     places = {"x": [at for at, _, _ in arrows], "y": [rate for _, rate, _ in arrows]}
     return _meta(place) | places | {"mode": "markers", "marker": marker, "hoverinfo": "skip"}

@@ -14,6 +14,8 @@ from matplotlib.colors import to_hex
 
 # As a power of two on the x axis: equal optima of two series stand side by side instead of on top of each other.
 DODGE = 0.11
+# The factor from an interval's end to the arrow that points beyond it, where it touches the grid's end.
+ARROW_GAP = 1.25
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,110 @@
+"""Every verdict on made-up results that support the paper's claim, and on others that do not."""
+
+from __future__ import annotations
+
+from helpers_landscape import broken_line, landscape_study
+from isotherm.budget import Budget
+from isotherm.results import StudyResults
+from isotherm.verdicts import Verdict, judge
+
+LINE = broken_line(1.0, 64, 4.0)
+
+
+def verdict(study: StudyResults, *words: str) -> Verdict:
+    """Return the one verdict whose claim holds all these words."""
+    (found,) = [v for v in judge(study) if all(word in v.claim for word in words)]
+    assert found.evidence
+    return found
+
+
+def test_linear_scaling_holds_for_slope_one_and_not_for_the_square_root() -> None:
+    for slope, holds in ((1.0, True), (0.5, False)):
+        study = landscape_study(optimum=broken_line(slope, 256, 8.0), peak=lambda _b, _m: 0.7, momenta=(0.9,))
+        found = verdict(study, "proportional to the batch size")
+        assert found.holds is holds
+        assert f"B^{slope:.2f}"[:4] in found.evidence
+
+
+def test_linear_scaling_does_not_hold_where_the_interval_is_too_wide_to_tell() -> None:
+    study = landscape_study(
+        optimum=broken_line(1.0, 64, 4.0), peak=lambda _b, _m: 0.7, momenta=(0.9,), sizes=(8, 16, 32), noise=0.3
+    )
+    found = verdict(study, "proportional to the batch size")
+    assert not found.holds
+
+
+def test_the_kink_is_found_or_said_not_to_be_seen() -> None:
+    level = verdict(landscape_study(optimum=LINE, peak=lambda _b, _m: 0.7, momenta=(0.9,)), "ends at a kink")
+    assert level.holds
+    assert "kink at B ≈ 64" in level.evidence
+    rising = landscape_study(optimum=broken_line(1.0, 2**12, 64.0), peak=lambda _b, _m: 0.7, momenta=(0.9,))
+    found = verdict(rising, "ends at a kink")
+    assert not found.holds
+    assert "no kink seen up to B = 1024" in found.evidence
+
+
+def test_momentum_on_either_side_of_the_kink() -> None:
+    def helps_above(batch_size: int, momentum: float) -> float:
+        return 0.7 + (0.05 if momentum > 0 and batch_size > 64 else 0.0)
+
+    study = landscape_study(optimum=LINE, peak=helps_above)
+    assert verdict(study, "below the kink", "does not help").holds
+    assert verdict(study, "above the kink", "momentum helps").holds
+
+    study = landscape_study(optimum=LINE, peak=lambda b, m: 0.7 + (0.05 if m > 0 and b <= 64 else 0.0))
+    assert not verdict(study, "below the kink").holds
+    assert not verdict(study, "above the kink").holds
+
+
+def test_momentum_that_harms_below_the_kink_is_said_so() -> None:
+    study = landscape_study(optimum=LINE, peak=lambda _b, m: 0.7 - (0.05 if m > 0 else 0.0))
+    found = verdict(study, "below the kink")
+    assert found.holds
+    assert "even worse" in found.evidence
+    assert "-5." in found.evidence or "-4." in found.evidence
+
+
+def falling(batch_size: int, _momentum: float) -> float:
+    return 0.7 - (0.1 if batch_size == 1024 else 0.0)
+
+
+def test_large_batches_fall_at_equal_steps() -> None:
+    steps = Budget.steps(1000)
+    study = landscape_study(optimum=LINE, peak=falling, budget=steps, momenta=(0.9,))
+    assert verdict(study, "generalises worse although it fits no worse").holds
+    level = landscape_study(optimum=LINE, peak=lambda _b, _m: 0.7, budget=steps, momenta=(0.9,))
+    assert not verdict(level, "generalises worse").holds
+    best_last = landscape_study(optimum=LINE, peak=lambda b, _m: 0.5 + b / 1e4, budget=steps, momenta=(0.9,))
+    found = verdict(best_last, "generalises worse")
+    assert not found.holds
+    assert "is the best" in found.evidence
+    misfit = landscape_study(
+        optimum=LINE, peak=falling, budget=steps, momenta=(0.9,), train_floor=lambda b, _m: 1.0 if b == 1024 else 0.1
+    )
+    assert not verdict(misfit, "generalises worse").holds  # it fits worse too: nothing about generalisation
+
+
+def test_test_optimum_against_train_optimum() -> None:
+    steps = Budget.steps(1000)
+
+    def with_train(factor: float) -> StudyResults:
+        return landscape_study(
+            optimum=LINE,
+            train_optimum=lambda b, m: factor * LINE(b, m),
+            peak=lambda _b, _m: 0.7,
+            budget=steps,
+            momenta=(0.9,),
+        )
+
+    assert verdict(with_train(0.5), "lies above the one that fits best").holds
+    assert not verdict(with_train(1.0), "lies above the one that fits best").holds
+    below = verdict(with_train(2.0), "lies above the one that fits best")
+    assert not below.holds
+    assert "below at 8 of 8" in below.evidence
+
+
+def test_claims_that_the_results_cannot_speak_to_are_not_judged() -> None:
+    study = landscape_study(optimum=LINE, peak=lambda _b, _m: 0.7, momenta=(0.9,), sizes=(8, 16))
+    assert judge(study) == []
+    epochs_only = landscape_study(optimum=LINE, peak=lambda _b, _m: 0.7, momenta=(0.9,))
+    assert not any("equal steps" in v.claim or "momentum helps" in v.claim for v in judge(epochs_only))
