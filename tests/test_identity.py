@@ -45,6 +45,7 @@ def test_any_changed_input_changes_the_data(index, change):
     [
         lambda x, y: {"train": (x, y.flip(0))},
         lambda x, y: {"train": (x.double(), y)},
+        lambda x, y: {"train": (x.view(torch.int32), y)},
         lambda x, y: {"train": (x, y.int())},
         lambda x, y: {"train": (x.reshape(3, 1, 2), y)},
         lambda x, y: {"train": (x[[1, 0, 2]], y)},
@@ -52,7 +53,17 @@ def test_any_changed_input_changes_the_data(index, change):
         lambda x, y: {"test": (x, y)},
         lambda x, y: {"train": (x, y), "test": (x, y)},
     ],
-    ids=["targets", "dtype", "target dtype", "shape", "order", "length", "split name", "another split"],
+    ids=[
+        "targets",
+        "dtype",
+        "dtype of equal bytes",
+        "target dtype",
+        "shape",
+        "order",
+        "length",
+        "split name",
+        "another split",
+    ],
 )
 def test_every_property_of_the_data_counts(change):
     assert identity.data_id(change(*splits()["train"])) != identity.data_id(splits())

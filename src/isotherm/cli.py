@@ -116,7 +116,8 @@ def quickstart(
     study = STUDIES["quickstart"]()
     path = output / "quickstart.sqlite"
     results = _run(study, path, console=console, device="cpu", workers=workers, fleet_size=fleet_size)
-    _present(results, output, console=console, json_path=json_path, start=start)
+    _write_json(json_path, _present(results, output, console=console, start=start))
+    _exit_if_failed(results)
 
 
 @app.command()
@@ -224,11 +225,11 @@ def report(
     _check_json(json_path)
     found = _stored(store, study=study)
     base = output or Path(store).with_suffix("")
-    for results in found:
-        folder = base if len(found) == 1 else base / results.plan.name
-        _present(results, folder, console=console, json_path=None)
-    summaries = [study_summary(results, verdicts=judge(results)) for results in found]
+    folders = [base] if len(found) == 1 else [base / results.plan.name for results in found]
+    summaries = [_present(results, folder, console=console) for results, folder in zip(found, folders, strict=True)]
     _write_json(json_path, summaries[0] if len(summaries) == 1 else {"studies": summaries})
+    for results in found:
+        _exit_if_failed(results)
 
 
 def _run(
@@ -241,10 +242,8 @@ def _run(
         )
 
 
-def _present(
-    results: StudyResults, folder: Path, *, console: Console, json_path: Path | None, start: float | None = None
-) -> None:
-    """Write every file of a report and print tables, verdicts and where to look."""
+def _present(results: StudyResults, folder: Path, *, console: Console, start: float | None = None) -> dict[str, Any]:
+    """Write every file of a report, print tables, verdicts and where to look; return the summary."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -264,8 +263,7 @@ def _present(
     seconds = None if start is None else time.perf_counter() - start
     if seconds is not None:
         console.print(f"  {results.plan.name}.sqlite: every run; took {seconds:.0f} s", highlight=False)
-    _write_json(json_path, study_summary(results, verdicts=verdicts, seconds=seconds))
-    _exit_if_failed(results)
+    return study_summary(results, verdicts=verdicts, seconds=seconds)
 
 
 def _print_results(results: StudyResults, verdicts: list[Verdict], console: Console) -> None:

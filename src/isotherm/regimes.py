@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from isotherm.protocol import Grid
 from isotherm.records import Direction
 from isotherm.results import Results
-from isotherm.statistics import BrokenLine, Interval, bootstrap, fit_broken_line
+from isotherm.statistics import Floats, Interval, fit_broken_line, fit_broken_lines, percentile_limits
 from isotherm.sweep import GridAxes
 
-NUM_DRAWS = 400
+NUM_DRAWS = 2000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,11 +71,12 @@ def fit_regimes(grids: Sequence[Grid]) -> Regimes:
     line = fit_broken_line(x, [math.log2(o.effective_learning_rate) for o in optima if o is not None])
     tables = [ResampledGrid(grid) for grid in grids]
 
-    def resampled(generator: np.random.Generator) -> BrokenLine:
-        return fit_broken_line(x, [table.draw(generator) + table.jitter(generator) for table in tables])
-
-    slope_low, slope_high, _ = bootstrap(lambda g: resampled(g).slope, num_draws=NUM_DRAWS)
-    kink_low, kink_high, part = bootstrap(lambda g: resampled(g).kink, num_draws=NUM_DRAWS)
+    generator = np.random.default_rng(0)
+    drawn = [table.optima(table.seeds(generator, NUM_DRAWS)) + table.jitter(generator, NUM_DRAWS) for table in tables]
+    slopes, kinks, _ = fit_broken_lines(x, np.stack(drawn, axis=1))
+    slope_low, slope_high = percentile_limits(slopes)
+    kink_low, kink_high = percentile_limits(kinks)
+    part = float(np.mean(~np.isnan(kinks)))
     seen = line.kink is not None and part >= 0.5
     axes: GridAxes = grids[0].axes
     return Regimes(
@@ -101,17 +102,20 @@ class ResampledGrid:
         values = [[sign * r.quantity(name) for r in cell.results if r is not None] for cell in usable]
         self._num_kept = usable[0].num_kept
         self._log_rates = np.log2([cell.effective_learning_rate for cell in usable])
-        self._values: NDArray[np.float64] = np.nan_to_num(np.array(values), nan=-np.inf)
+        self._values: Floats = np.nan_to_num(np.array(values), nan=-np.inf)
         rates = np.log2([cell.effective_learning_rate for cell in grid.cells])
         self._spacing = float(np.min(np.diff(rates))) if len(rates) > 1 else 1.0
 
-    def draw(self, generator: np.random.Generator) -> float:
-        """Return log2 of the optimal learning rate with seeds drawn with replacement, alike for all cells."""
+    def seeds(self, generator: np.random.Generator, num_draws: int) -> NDArray[np.int64]:
+        """Return seeds drawn with replacement, shape (num_draws, num_seeds)."""
         num_seeds = self._values.shape[1]
-        drawn = self._values[:, generator.integers(num_seeds, size=num_seeds)]
-        best = np.sort(drawn, axis=1)[:, num_seeds - self._num_kept :]
-        return float(self._log_rates[int(np.argmax(best.mean(axis=1)))])
+        return generator.integers(num_seeds, size=(num_draws, num_seeds))
 
-    def jitter(self, generator: np.random.Generator) -> float:
+    def optima(self, seeds: NDArray[np.int64]) -> Floats:
+        """Return log2 of the optimal learning rate for every draw of seeds, alike for all cells, shape (num_draws,)."""
+        best = np.sort(self._values[:, seeds], axis=2)[:, :, seeds.shape[1] - self._num_kept :]
+        return np.asarray(self._log_rates[np.argmax(best.mean(axis=2), axis=0)])
+
+    def jitter(self, generator: np.random.Generator, num_draws: int) -> Floats:
         """Return how far the true optimum may lie from the grid point: up to half a step."""
-        return float(generator.uniform(-0.5, 0.5)) * self._spacing
+        return generator.uniform(-0.5, 0.5, size=num_draws) * self._spacing

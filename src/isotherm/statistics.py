@@ -6,7 +6,7 @@ Pure NumPy and SciPy; knows nothing of runs or stores.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -119,39 +119,46 @@ def fit_broken_line(log_batch_size: Sequence[float], log_learning_rate: Sequence
     >>> fit_broken_line([3, 4, 5], [0, 1, 2]).kink is None
     True
     """
-    x, y = np.asarray(log_batch_size, dtype=np.float64), np.asarray(log_learning_rate, dtype=np.float64)
+    y = np.asarray(log_learning_rate, dtype=np.float64)
+    (slope,), (kink,), (plateau,) = fit_broken_lines(log_batch_size, y[None])
+    return BrokenLine(slope=float(slope), kink=None if math.isnan(kink) else float(kink), plateau=float(plateau))
+
+
+def fit_broken_lines(log_batch_size: Sequence[float], log_learning_rates: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return slopes, kinks (NaN where none is seen) and plateaus of many lines at once.
+
+    Args:
+        log_batch_size: rising, shape (num_points,).
+        log_learning_rates: shape (num_lines, num_points).
+    """
+    x = np.asarray(log_batch_size, dtype=np.float64)
     if len(x) < 3:
         raise ValueError(f"a broken line needs three points or more, got {len(x)}")
     # At least two points rise; a kink at the last point means that none was seen.
     kinks = np.arange(x[1], x[-1] + 1e-9, 1 / 16)
     rise = np.minimum(0.0, x - kinks[:, None])
-    centred, residual = rise - rise.mean(axis=1, keepdims=True), y - y.mean()
-    slopes = centred @ residual / np.sum(centred**2, axis=1)
-    errors = np.sum((slopes[:, None] * centred - residual) ** 2, axis=1)
-    place = len(kinks) - 1 - int(np.argmin(errors[::-1].round(12)))  # of equal fits the one with the later kink
-    kink, slope = float(kinks[place]), float(slopes[place])
-    plateau = float(y.mean() - slope * rise[place].mean())
-    return BrokenLine(slope=slope, kink=None if kink >= x[-1] - 1e-6 else kink, plateau=plateau)
+    centred = rise - rise.mean(axis=1, keepdims=True)
+    means = log_learning_rates.mean(axis=1, keepdims=True)
+    residuals = log_learning_rates - means
+    slopes = residuals @ centred.T / np.sum(centred**2, axis=1)
+    errors = np.sum(residuals**2, axis=1, keepdims=True) - slopes**2 * np.sum(centred**2, axis=1)
+    # Of equal fits the one with the later kink.
+    place = len(kinks) - 1 - np.argmin(errors[:, ::-1].round(12), axis=1)
+    line = np.arange(len(place))
+    slope = slopes[line, place]
+    plateau = means[:, 0] - slope * rise.mean(axis=1)[place]
+    kink = np.where(kinks[place] >= x[-1] - 1e-6, np.nan, kinks[place])
+    return slope, kink, plateau
 
 
-def bootstrap(
-    draw: Callable[[np.random.Generator], float | None],
-    *,
-    num_draws: int = 400,
-    seed: int = 0,
-    level: float = 0.95,
-) -> tuple[float, float, float]:
-    """Return the percentile limits of a resampled quantity, and the part of draws in which it exists.
+def percentile_limits(draws: Floats, *, level: float = 0.95) -> tuple[float, float]:
+    """Return the limits that hold the middle part of resampled values, NaNs left aside; unbounded if all are NaN.
 
-    Args:
-        draw: makes one resampled value with the generator it is handed; None where there is none.
-        num_draws: how many.
-        seed: of the generator.
-        level: of the interval.
+    >>> percentile_limits(np.arange(101.0), level=0.9)
+    (5.0, 95.0)
     """
-    generator = np.random.default_rng(seed)
-    values = [value for value in (draw(generator) for _ in range(num_draws)) if value is not None]
-    if not values:
-        return -math.inf, math.inf, 0.0
+    values = draws[~np.isnan(draws)]
+    if len(values) == 0:
+        return -math.inf, math.inf
     low, high = np.quantile(values, [0.5 - level / 2, 0.5 + level / 2])
-    return float(low), float(high), len(values) / num_draws
+    return float(round(low, 12)), float(round(high, 12))
