@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import functools
-import json
 import logging
 import sys
 import time
@@ -23,7 +22,7 @@ from isotherm.console import RunProgress
 from isotherm.errors import StoreError, UserError, nearest
 from isotherm.report.draw import save_figures
 from isotherm.report.html import write_report
-from isotherm.report.summary import study_summary, write_json
+from isotherm.report.summary import json_text, study_summary, write_json
 from isotherm.report.tables import optima_table, write_csv
 from isotherm.results import StudyResults
 from isotherm.runner import default_workers, run_study
@@ -334,7 +333,7 @@ def _check_json(path: Path | None) -> None:
 
 def _write_json(path: Path | None, content: Any) -> None:
     if path == Path("-"):
-        sys.stdout.write(json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
+        sys.stdout.write(json_text(content))
     elif path is not None:
         write_json(path, content)
 

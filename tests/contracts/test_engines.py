@@ -127,7 +127,7 @@ def test_fleet_equals_reference(name, caplog):
 
 @pytest.mark.parametrize("name", ["mlp", "batch_norm"])
 def test_fleet_equals_reference_with_l2_on_everything(name):
-    specs = members(TASKS[name](), l2_scope="all", num_steps=80)[3:6]
+    specs = members(TASKS[name](), l2_scope="all", num_steps=30)[3:6]
     expected = [shared_reference(name, spec) for spec in specs]
     assert_same(by_fleet(shared_problem(name), specs), expected)
     weights_only = shared_reference(name, dataclasses.replace(specs[1], l2_scope="weights"))[0]

@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from isotherm.errors import UserError
 from isotherm.protocol import Estimate, Grid
 from isotherm.regimes import Regimes, regimes
+from isotherm.report.files import write_atomically
 from isotherm.results import Results, StudyResults
 from isotherm.verdicts import Verdict
 
@@ -104,28 +102,14 @@ def _regimes_entry(fit: Regimes | None) -> dict[str, Any] | None:
     }
 
 
+def json_text(content: Any) -> str:
+    """Return JSON as it is written everywhere: indented, no NaN, ends in a new line."""
+    return json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+
 def write_json(path: Path, content: Any) -> None:
     """Write JSON so that a reader sees the old file or the whole new one."""
-    text = json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
-    write_text(path, text)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old one or the whole new one."""
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                stream.write(text)
-            Path(temporary).chmod(0o644)
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise UserError(
-            f"{path} cannot be written: {error.strerror}; choose another place or free some space"
-        ) from error
+    write_atomically(path, json_text(content).encode())
 
 
 def _finite(value: float) -> float | None:
