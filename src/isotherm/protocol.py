@@ -151,6 +151,9 @@ class Grid:
             return None
         kept = {place: tuple(self.cells[place].kept(name, way)) for place in usable}
         estimates = {place: self.cells[place].estimate(name, kept=kept[place]) for place in usable}
+        usable = [place for place in usable if math.isfinite(estimates[place].mean)]
+        if not usable:
+            return None
         best = max(usable, key=lambda place: way.sign * estimates[place].mean)
         limit = way.sign * estimates[best].mean - estimates[best].standard_deviation
         within = [place for place in usable if way.sign * estimates[place].mean >= limit]
@@ -228,7 +231,14 @@ def extended_grid(
 def missing_runs(
     plans: Sequence[SweepPlan], results: Mapping[str, RunResult], *, skip: Set[str] = frozenset()
 ) -> list[RunSpec]:
-    """Return the runs to do next: what the base grids lack, then what their first extensions lack, and so on.
+    """Return the runs of `next_round`; none where the plans are complete."""
+    return next_round(plans, results, skip=skip)[1]
+
+
+def next_round(
+    plans: Sequence[SweepPlan], results: Mapping[str, RunResult], *, skip: Set[str] = frozenset()
+) -> tuple[int, list[RunSpec]]:
+    """Return the first round that lacks runs, and those: round 0 are the base grids, 1 their first extensions.
 
     Failed runs count as missing unless their keys are in `skip`. Rounds are finished one after another, so what is run
     together does not depend on where a sweep was interrupted.
@@ -243,8 +253,8 @@ def missing_runs(
                     if spec.key not in skip and (known is None or known.outcome is Outcome.FAILED):
                         wanted[spec.key] = spec
         if wanted:
-            return list(wanted.values())
-    return []
+            return round_, list(wanted.values())
+    return 0, []
 
 
 def all_runs(plans: Sequence[SweepPlan], results: Mapping[str, RunResult]) -> dict[str, RunSpec]:

@@ -12,7 +12,7 @@ from typing import Protocol
 from isotherm.errors import UserError
 from isotherm.executors.local import LocalExecutor
 from isotherm.executors.pool import PoolExecutor, can_fork, num_cores
-from isotherm.protocol import missing_runs
+from isotherm.protocol import next_round
 from isotherm.records import Outcome, RunResult, RunSpec
 from isotherm.results import Results, StudyResults
 from isotherm.store import Store
@@ -117,15 +117,14 @@ def run_study(
         opened.put_study(plan.name, plan.to_json())
         results = opened.results()
         failed: set[str] = set()  # tried in this call; tried again by the next one
-        round_ = 0
-        while specs := missing_runs(plan.sweeps, results, skip=failed):
+        while (found := next_round(plan.sweeps, results, skip=failed))[1]:
+            round_, specs = found
             told.round_started(specs, round_=round_)
             for fleet in executor.run(specs):
                 opened.put(fleet)
                 results.update({stored.spec.key: stored.result for stored in fleet})
                 failed.update(s.spec.key for s in fleet if s.result.outcome is Outcome.FAILED)
                 told.runs_done([stored.result for stored in fleet])
-            round_ += 1
         return StudyResults(plan=plan, by_key=results)
 
 

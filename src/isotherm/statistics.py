@@ -39,8 +39,8 @@ def best_k_of_n(values: Sequence[float], *, num_kept: int, direction: Direction)
     >>> best_k_of_n([0.5, 0.9, math.nan, 0.9], num_kept=3, direction=Direction.MAXIMISE)
     [1, 3, 0]
     """
-    worst_first = [-math.inf if math.isnan(v) else direction.sign * v for v in values]
-    return sorted(range(len(values)), key=lambda place: -worst_first[place])[:num_kept]
+    keys = [(True, 0.0) if math.isnan(v) else (False, -direction.sign * v) for v in values]
+    return sorted(range(len(values)), key=lambda place: keys[place])[:num_kept]
 
 
 def standard_deviation(values: Sequence[float]) -> float:
@@ -49,6 +49,8 @@ def standard_deviation(values: Sequence[float]) -> float:
     >>> standard_deviation([1.0, 3.0]) == 2**0.5
     True
     """
+    if not np.isfinite(values).all():
+        return math.nan
     return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
@@ -135,7 +137,7 @@ def fit_broken_lines(log_batch_size: Sequence[float], log_learning_rates: Floats
     if len(x) < 3:
         raise ValueError(f"a broken line needs three points or more, got {len(x)}")
     # At least two points rise; a kink at the last point means that none was seen.
-    kinks = np.arange(x[1], x[-1] + 1e-9, 1 / 16)
+    kinks = np.append(np.arange(x[1], x[-1] - 1e-9, 1 / 16), x[-1])
     rise = np.minimum(0.0, x - kinks[:, None])
     centred = rise - rise.mean(axis=1, keepdims=True)
     means = log_learning_rates.mean(axis=1, keepdims=True)

@@ -8,6 +8,7 @@ schema is refused.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -76,20 +77,27 @@ class Store:
             file.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(f"the folder {file.parent} cannot be made: {error.strerror}; choose another") from error
+        _check_header(file)
+        if file.exists() and not os.access(file, os.W_OK):
+            raise StoreError(f"the store {file} is read-only; change its permissions or choose another file")
         lock = _take_lock(file)
         try:
-            _check_header(file)
-            if file.exists() and not os.access(file, os.W_OK):
-                raise StoreError(f"the store {file} is read-only; change its permissions or choose another file")
             with _translated(file):
                 connection = sqlite3.connect(file, isolation_level=None, timeout=30.0)
-                connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute("PRAGMA synchronous = FULL")
             store = cls(connection, path=str(file), lock=lock)
-            store._check_or_create_schema()
-            return store
         except BaseException:
             lock.close()
+            raise
+        try:
+            if not store._is_empty():  # before the first write of any kind: what is refused stays as it was
+                store._check_schema()
+            with _translated(file):
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = FULL")
+            store._create_schema()
+            return store
+        except BaseException:
+            store.close()
             raise
 
     @classmethod
@@ -101,18 +109,30 @@ class Store:
         _check_header(file)
         # SQLite needs to write beside a WAL file even to read it; without permission the file itself must do.
         option = "mode=ro" if os.access(file.parent, os.W_OK) else "immutable=1"
+        journal = file.with_name(file.name + "-wal")
+        if option == "immutable=1" and journal.exists() and journal.stat().st_size > 0:
+            raise StoreError(
+                f"the store {file} lies in a read-only folder, and its last runs are still in {journal.name}; "
+                "copy both files to a folder you may write to and read the copy"
+            )
         with _translated(file):
             uri = f"{file.resolve().as_uri()}?{option}"
             connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=30.0)
         store = cls(connection, path=str(file))
-        store._check_schema()
-        return store
+        try:
+            if store._is_empty():
+                raise StoreError(f"the store {file} is empty: its writer was stopped before the first run; run again")
+            store._check_schema()
+            return store
+        except BaseException:
+            store.close()
+            raise
 
     @classmethod
     def in_memory(cls) -> Self:
         """Open a store that lives as long as the object."""
         store = cls(sqlite3.connect(":memory:", isolation_level=None), path=":memory:")
-        store._check_or_create_schema()
+        store._create_schema()
         return store
 
     def put(self, runs: Sequence[StoredRun]) -> None:
@@ -147,20 +167,22 @@ class Store:
         """Return every result by key."""
         with _translated(Path(self.path)):
             rows = self._connection.execute("SELECT key, result FROM runs").fetchall()
-        return {key: RunResult.from_json(json.loads(result)) for key, result in rows}
+            return {key: RunResult.from_json(json.loads(result)) for key, result in rows}
 
     def runs(self) -> Iterator[StoredRun]:
         """Yield every run in a fixed order: by task, batch size, steps, momentum, learning rate and seed."""
         query = """SELECT spec, result, provenance FROM runs
             ORDER BY task, batch_size, num_steps, momentum, effective_learning_rate, seed, key"""
         with _translated(Path(self.path)):
-            rows = self._connection.execute(query).fetchall()
-        for spec, result, provenance in rows:
-            yield StoredRun(
-                spec=RunSpec.from_json(json.loads(spec)),
-                result=RunResult.from_json(json.loads(result)),
-                provenance=json.loads(provenance),
-            )
+            found = [
+                StoredRun(
+                    spec=RunSpec.from_json(json.loads(spec)),
+                    result=RunResult.from_json(json.loads(result)),
+                    provenance=json.loads(provenance),
+                )
+                for spec, result, provenance in self._connection.execute(query)
+            ]
+        yield from found
 
     def counts(self) -> dict[Outcome, int]:
         """Return how many runs ended which way."""
@@ -179,7 +201,7 @@ class Store:
         """Return the definitions of the studies run into this store, by name."""
         with _translated(Path(self.path)):
             rows = self._connection.execute("SELECT name, definition FROM studies ORDER BY stored_at").fetchall()
-        return {name: json.loads(definition) for name, definition in rows}
+            return {name: json.loads(definition) for name, definition in rows}
 
     def close(self) -> None:
         """Close the file and let the next writer in."""
@@ -208,12 +230,12 @@ class Store:
                     cursor.execute("ROLLBACK")
                 raise
 
-    def _check_or_create_schema(self) -> None:
+    def _is_empty(self) -> bool:
         with _translated(Path(self.path)):
-            tables = self._connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0]
-            if tables:
-                self._check_schema()
-                return
+            return not self._connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0]
+
+    def _create_schema(self) -> None:
+        if self._is_empty():
             with self._transaction() as cursor:
                 for statement in _statements(_SCHEMA):
                     cursor.execute(statement)
@@ -254,10 +276,15 @@ def _take_lock(file: Path) -> IO[str]:
         raise StoreError(
             f"the store {file} is being written by another process (pid {owner}); wait for it, or use another store"
         ) from error
-    lock.seek(0)
-    lock.truncate()
-    lock.write(f"{os.getpid()}\n")
-    lock.flush()
+    try:
+        lock.seek(0)
+        lock.truncate()
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+    except OSError as error:
+        with contextlib.suppress(OSError):  # closing tries once more to write what did not fit
+            lock.close()
+        raise StoreError(f"the store {file} cannot be written: {error.strerror} ({path}); make room first") from error
     return lock
 
 
@@ -295,3 +322,8 @@ def _translated(file: Path) -> Iterator[None]:
         else:
             remedy = "check the disk and the file's permissions"
         raise StoreError(f"the store {file}: {text}; {remedy}") from error
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise StoreError(
+            f"the store {file} holds a damaged row ({error}), changed by another program or a failing disk: "
+            "restore it from a copy"
+        ) from error

@@ -19,8 +19,13 @@ class Study:
     question: str = ""
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[\w.\- ]+", self.name):
-            raise UserError(f"study name {self.name!r}: use letters, digits, spaces, '.', '_' and '-'; it names files")
+        if not isinstance(self.name, str) or not re.fullmatch(r"\w[\w.\- ]*", self.name):
+            raise UserError(
+                f"study name {self.name!r}: use letters, digits, spaces, '.', '_' and '-', a letter or digit first; "
+                "it names files"
+            )
+        if not isinstance(self.sweeps, tuple | list):
+            raise UserError(f"study {self.name!r}: sweeps is {type(self.sweeps).__name__}; give a tuple of sweeps")
         if not self.sweeps:
             raise UserError(f"study {self.name!r} has no sweeps; give at least one")
         for sweep in self.sweeps:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, get_args
@@ -55,12 +56,12 @@ class IsothermGrid:
 
     def __post_init__(self) -> None:
         _require_positive("temperature", self.temperature)
-        if not self.ceiling > 0:
-            raise UserError(f"ceiling={self.ceiling} is not positive; it is the largest learning rate worth trying")
-        if self.num_below < 0 or self.num_above < 0:
-            raise UserError(f"num_below={self.num_below}, num_above={self.num_above}: neither may be negative")
-        if not (math.isfinite(self.ratio) and self.ratio > 1):
-            raise UserError(f"ratio={self.ratio} is not above 1; neighbouring learning rates differ by this factor")
+        if not _is_number(self.ceiling) or not self.ceiling > 0:
+            raise UserError(f"ceiling={self.ceiling!r} is not positive; it is the largest learning rate worth trying")
+        _require_whole("num_below", self.num_below, at_least=0)
+        _require_whole("num_above", self.num_above, at_least=0)
+        if not _is_number(self.ratio) or not (math.isfinite(self.ratio) and self.ratio > 1):
+            raise UserError(f"ratio={self.ratio!r} is not above 1; neighbouring learning rates differ by this factor")
 
     def at(self, batch_size: int) -> tuple[float, ...]:
         """Return the effective learning rates to try at a batch size, rising."""
@@ -128,6 +129,8 @@ class Sweep:
     def __post_init__(self) -> None:
         if not isinstance(self.task, Task):
             raise UserError(f"task is {type(self.task).__name__}; give an isotherm.Task, or isotherm.get_task(name)")
+        if not isinstance(self.name, str) or not self.name:
+            raise UserError(f"a sweep's name is {self.name!r}; give a non-empty string")
         _require_choice("tune_on", self.tune_on, get_args(TuneOn))
         _require_choice("tune_quantity", self.tune_quantity, get_args(TuneQuantity))
         _require_choice("l2_scope", self.l2_scope, get_args(L2Scope))
@@ -141,10 +144,14 @@ class Sweep:
                     f"num_kept={self.num_kept} is more than num_seeds={self.num_seeds}; "
                     "the best k of n runs need k <= n: lower num_kept or raise num_seeds"
                 )
-        if not (isinstance(self.l2, int | float) and math.isfinite(self.l2) and self.l2 >= 0):
+        if not _is_number(self.l2) or not (math.isfinite(self.l2) and self.l2 >= 0):
             raise UserError(f"l2={self.l2!r} is not a number >= 0; use 0 for no penalty")
+        if not isinstance(self.schedule, Schedule):
+            raise UserError(f"schedule={self.schedule!r} is {type(self.schedule).__name__}; give an isotherm.Schedule")
+        if not _is_number(self.validation_fraction) or not 0 < self.validation_fraction < 1:
+            raise UserError(f"validation_fraction={self.validation_fraction!r} is not between 0 and 1; use e.g. 0.1")
         for momentum in self.momenta:
-            if isinstance(momentum, bool) or not isinstance(momentum, int | float) or not 0 <= momentum < 1:
+            if not _is_number(momentum) or not 0 <= momentum < 1:
                 raise UserError(f"momentum={momentum!r} is not in [0, 1); the paper uses 0.9, and 0 is plain SGD")
         if not isinstance(self.effective_learning_rates, IsothermGrid):
             _require_some("effective_learning_rates", self.effective_learning_rates)
@@ -164,16 +171,18 @@ class Sweep:
                     f"batch size {batch_size} is larger than the training set of {num_train} examples"
                     f"{self._held_out()}; use at most {num_train}"
                 )
+            for budget in self.budgets:  # refuses a budget of no whole update
+                budget.num_steps(num_train=num_train, batch_size=batch_size)
 
     @property
     def momenta(self) -> tuple[float, ...]:
         """The momenta as an axis."""
-        return tuple(self.momentum) if isinstance(self.momentum, Iterable) else (self.momentum,)
+        return tuple(self.momentum) if _is_axis(self.momentum) else (self.momentum,)  # type: ignore[arg-type,return-value]
 
     @property
     def budgets(self) -> tuple[Budget, ...]:
         """The budgets as an axis."""
-        return (self.budget,) if isinstance(self.budget, Budget) else tuple(self.budget)
+        return tuple(self.budget) if _is_axis(self.budget) else (self.budget,)  # type: ignore[arg-type,return-value]
 
     @property
     def prepared_task(self) -> Task:
@@ -192,7 +201,7 @@ class Sweep:
             metric=task.metric_definition.name,
             metric_direction=task.metric_definition.direction,
             batch_sizes=tuple(dict.fromkeys(int(b) for b in self.batch_sizes)),
-            learning_rates=tuple(self._learning_rates_at(b) for b in dict.fromkeys(self.batch_sizes)),
+            learning_rates=tuple(self._learning_rates_at(int(b)) for b in dict.fromkeys(self.batch_sizes)),
             budgets=tuple(dict.fromkeys(self.budgets)),
             momenta=tuple(dict.fromkeys(float(m) for m in self.momenta)),
             l2=float(self.l2),
@@ -301,13 +310,22 @@ class SweepPlan:
         return cls(**fields)
 
 
-def _require_positive(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
+def _is_number(value: object) -> bool:
+    """Tell whether a value is a real number, NumPy's included; True and False are none."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _is_axis(value: object) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, str)
+
+
+def _require_positive(name: str, value: Any) -> None:
+    if not _is_number(value) or not (math.isfinite(value) and value > 0):
         raise UserError(f"{name} {value!r} is not a positive number; use e.g. 0.125")
 
 
-def _require_whole(name: str, value: object, *, at_least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
+def _require_whole(name: str, value: Any, *, at_least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < at_least:
         raise UserError(f"{name} {value!r} is not a whole number of at least {at_least}")
 
 

@@ -26,6 +26,14 @@ CPU_EXAMPLES_PER_FLEET = 10_240
 CPU_RUNS_PER_FLEET = 64
 
 
+class _ListenerError(BaseException):
+    """Whoever listens to the progress raised; passes through what catches a module's errors."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+
+
 class LocalExecutor:
     """Runs specs of known tasks as fleets and yields each fleet's results as soon as it is done.
 
@@ -86,7 +94,10 @@ class LocalExecutor:
     def run_one_fleet(self, specs: Sequence[RunSpec]) -> list[StoredRun]:
         """Train runs of one shape together; a fleet that does not fit into memory is halved."""
         start = time.perf_counter()
-        results = self._results(list(specs))
+        try:
+            results = self._results(list(specs))
+        except _ListenerError as stop:
+            raise stop.error from None
         seconds = (time.perf_counter() - start) / len(specs)
         provenance = {**_provenance(self._device), "fleet_size": len(specs), "seconds_per_run": seconds}
         return [
@@ -97,10 +108,10 @@ class LocalExecutor:
     def _results(self, specs: list[RunSpec]) -> list[RunResult]:
         batch_size = specs[0].batch_size
         try:
-            return run_fleet(self.problem(specs[0]), specs, on_steps=lambda n: self._on_steps(batch_size, n))
+            return run_fleet(self.problem(specs[0]), specs, on_steps=lambda n: self._tell(batch_size, n))
         except UserError:
             raise
-        except (RuntimeError, MemoryError) as error:
+        except Exception as error:  # the user's module may raise anything
             if not _is_out_of_memory(error):
                 logger.warning("a fleet of %d runs failed, trying them one at a time: %s", len(specs), error)
                 return [self._result_alone(spec) for spec in specs]
@@ -113,10 +124,16 @@ class LocalExecutor:
         logger.warning("out of memory with %d runs; going on with %d", len(specs), half)
         return self._results(specs[:half]) + self._results(specs[half:])
 
+    def _tell(self, batch_size: int, num_updates: int) -> None:
+        try:
+            self._on_steps(batch_size, num_updates)
+        except Exception as error:
+            raise _ListenerError(error) from error
+
     def _result_alone(self, spec: RunSpec) -> RunResult:
         """Train one run by the reference; what it raises is recorded with that run and spoils no other."""
         try:
-            return run_reference(self.problem(spec), spec, on_steps=lambda n: self._on_steps(spec.batch_size, n))
+            return run_reference(self.problem(spec), spec, on_steps=lambda n: self._tell(spec.batch_size, n))
         except Exception as error:  # the user's module may raise anything
             return RunResult(outcome=Outcome.FAILED, error=f"{type(error).__name__}: {error}")
 
