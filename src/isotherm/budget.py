@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 import math
+import numbers
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -39,12 +40,14 @@ class Budget:
     amount: float
 
     def __post_init__(self) -> None:
-        if isinstance(self.amount, bool) or not isinstance(self.amount, int | float):
+        if isinstance(self.amount, bool) or not isinstance(self.amount, numbers.Real):
             raise UserError(f"a budget of {self.amount!r} {self.unit} is not a number; give one, e.g. 20")
         if not math.isfinite(self.amount) or self.amount <= 0:
             raise UserError(f"a budget of {self.amount} {self.unit} is not positive; use a number above 0")
         if self.unit is BudgetUnit.STEPS and self.amount != int(self.amount):
             raise UserError(f"a budget of {self.amount} steps is not a whole number; round it")
+        whole = self.amount == int(self.amount)
+        object.__setattr__(self, "amount", int(self.amount) if whole else float(self.amount))
 
     @classmethod
     def epochs(cls, amount: float) -> Budget:
@@ -65,10 +68,19 @@ class Budget:
         if steps < 1:
             raise UserError(
                 f"a budget of {self} on {num_train} examples is no whole update at batch_size={batch_size}; "
-                f"use at least {batch_size / num_train:.3g} epochs, or a smaller batch"
+                f"use at least {_rounded_up(batch_size / num_train)} epochs, or a smaller batch"
             )
         return steps
 
     def __str__(self) -> str:
-        amount = int(self.amount) if self.amount == int(self.amount) else self.amount
-        return f"{amount:,} {self.unit}"
+        return f"{self.amount:,} {self.unit}"
+
+
+def _rounded_up(value: float) -> float:
+    """Return a positive value with three digits, never less than it is.
+
+    >>> _rounded_up(1 / 17)
+    0.0589
+    """
+    scale = 10.0 ** (2 - math.floor(math.log10(value)))
+    return math.ceil(value * scale) / scale

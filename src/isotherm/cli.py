@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import functools
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -367,7 +368,15 @@ def main() -> None:
     handler = RichHandler(console=_errors(), show_time=False, show_path=False, show_level=False)
     handler.addFilter(_OncePerText())
     logging.getLogger("isotherm").addHandler(handler)
-    app()
+    try:
+        app()
+    except SystemExit as leaving:
+        if leaving.code != EXIT_INTERRUPTED:
+            raise
+        # An interrupt that passed through generated code makes Python end by the signal whatever is caught later.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(EXIT_INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,8 @@
-"""Content hashes of data and models: what makes two runs the same run."""
+"""Content hashes of data and models: what makes two runs the same run.
+
+A store returns a result for a key without asking again, so two different computations must not share one. Whatever a
+builder, module, loss or metric holds is followed: closures, defaults, attributes, tensors, classes and their parents.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,11 @@ import functools
 import hashlib
 import inspect
 import textwrap
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,7 +23,10 @@ from isotherm.errors import UserError
 from isotherm.records import content_hash
 from isotherm.seeding import initial_model
 
-_PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype)
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+# Of a module: what nn.Module itself keeps; parameters, buffers and submodules are described on their own.
+_INTERNAL = set(vars(nn.Module())) | {"training"}
+_LIBRARIES = ("torch", "numpy", "builtins", "functools")
 
 
 def data_id(splits: Mapping[str, tuple[Tensor, Tensor]]) -> str:
@@ -29,20 +38,16 @@ def data_id(splits: Mapping[str, tuple[Tensor, Tensor]]) -> str:
     >>> data_id({"train": (x, y)}) == data_id({"train": (x + 1, y)})
     False
     """
-    digest = hashlib.sha256()
-    for name, split in splits.items():
-        for tensor in split:
-            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-            digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+    return content_hash([[name, *(_tensor(tensor) for tensor in split)] for name, split in splits.items()])
 
 
 def model_id(model: Callable[[], nn.Module], *, loss: Any, metric: Any, version: str = "") -> str:
     """Return the hash of all that defines a module's computation, as far as it can be read off.
 
-    Hashed: sources of the builder, of module classes outside torch, of loss and metric; structure, plain attributes
-    of every submodule, shapes and types of parameters and buffers; `version`. Not hashed: other functions these
-    call; change `version` when one of them changes.
+    Hashed: source, closure, defaults, attributes and plain globals of builder, loss and metric; of every submodule its
+    class and the class's parents outside the libraries, and its attributes; shapes, types and rough size of the
+    parameters, values of the buffers; `version`. Not hashed: functions that these call by a global name; change
+    `version` when one of them changes.
     """
     try:
         module = initial_model(model, seed=0)
@@ -50,55 +55,127 @@ def model_id(model: Callable[[], nn.Module], *, loss: Any, metric: Any, version:
         raise
     except Exception as error:
         raise UserError(f"building the model raised {type(error).__name__}: {error}") from error
-    tensors = [*module.named_parameters(), *module.named_buffers()]
+    describe = _Describer()
+    parameters = [
+        # the norm, to three digits, tells initialisations apart that the sources do not
+        [name, list(p.shape), str(p.dtype), p.requires_grad, f"{float(p.detach().double().norm()):.3g}"]
+        for name, p in module.named_parameters()
+    ]
     return content_hash(
         {
-            "builder": _describe(model),
-            "modules": [[name, *_describe_module(part)] for name, part in module.named_modules()],
-            "tensors": [[name, list(t.shape), str(t.dtype), t.requires_grad] for name, t in tensors],
-            "loss": _describe(loss),
-            "metric": _describe(metric),
+            "builder": describe(model),
+            "modules": [[name, describe(part)] for name, part in module.named_modules()],
+            "parameters": parameters,
+            "buffers": [[name, _tensor(buffer)] for name, buffer in module.named_buffers()],
+            "loss": describe(loss),
+            "metric": describe(metric),
             "version": version,
         }
     )
 
 
-def _describe_module(module: nn.Module) -> list[object]:
-    attributes = {
-        name: repr(value)
-        for name, value in sorted(vars(module).items())
-        if name != "training" and not name.startswith("_") and _is_plain(value)
+def module_attributes(module: nn.Module) -> dict[str, object]:
+    """Return what a module and its parts keep besides parameters and buffers, comparable before and after a call."""
+    return {
+        f"{name}.{key}".lstrip("."): _Describer()(value)
+        for name, part in module.named_modules()
+        for key, value in vars(part).items()
+        if key not in _INTERNAL
     }
-    kind = type(module)
-    source = "" if kind.__module__.startswith("torch.") else _source(kind)
-    return [f"{kind.__module__}.{kind.__qualname__}", source, attributes]
 
 
-def _describe(function: Any) -> list[object]:
-    if isinstance(function, functools.partial):
-        arguments = [repr(a) for a in function.args] + [f"{k}={v!r}" for k, v in sorted(function.keywords.items())]
-        return ["partial", _describe(function.func), arguments]
-    if isinstance(function, type):
-        return [f"{function.__module__}.{function.__qualname__}", _source(function)]
-    closure = inspect.getclosurevars(function).nonlocals if inspect.isfunction(function) else {}
-    captured = {name: repr(value) for name, value in sorted(closure.items()) if _is_plain(value)}
-    return [getattr(function, "__qualname__", type(function).__qualname__), _source(function), captured]
+class _Describer:
+    """Turns anything into JSON values that depend on its content and never on its place in memory."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, int] = {}
+        self._kept: list[Any] = []  # ids stay taken while their objects live
+
+    def __call__(self, value: Any) -> object:
+        """Return the description of a value; a value met before is named by its number."""
+        if isinstance(value, _PLAIN):
+            return repr(value)
+        if isinstance(value, Tensor):
+            return _tensor(value)
+        if isinstance(value, np.ndarray):
+            return ["array", str(value.dtype), list(value.shape), hashlib.sha256(value.tobytes()).hexdigest()]
+        if id(value) in self._seen:
+            return ["again", self._seen[id(value)]]
+        self._seen[id(value)] = len(self._seen)
+        self._kept.append(value)
+        return self._compound(value)
+
+    def _compound(self, value: Any) -> object:
+        if isinstance(value, list | tuple):
+            return [type(value).__name__, *(self(item) for item in value)]
+        if isinstance(value, set | frozenset):
+            return ["set", *sorted(repr(item) for item in value)]
+        if isinstance(value, dict):
+            return ["dict", *([self(key), self(item)] for key, item in value.items())]
+        if isinstance(value, functools.partial):
+            return ["partial", self(value.func), self(list(value.args)), self(dict(value.keywords))]
+        if isinstance(value, types.ModuleType):
+            return ["module", value.__name__]
+        if inspect.ismethod(value):
+            return ["method", self(value.__func__), self(value.__self__)]
+        if inspect.isfunction(value):
+            return self._function(value)
+        if isinstance(value, type):
+            return ["class", *(part for kind in value.__mro__ for part in self._class(kind))]
+        if callable(value) and not hasattr(value, "__dict__"):
+            return [
+                "builtin",
+                getattr(value, "__module__", ""),
+                getattr(value, "__qualname__", type(value).__qualname__),
+            ]
+        return self._object(value)
+
+    def _function(self, function: types.FunctionType) -> object:
+        variables = inspect.getclosurevars(function)
+        plain_globals = {name: repr(v) for name, v in sorted(variables.globals.items()) if isinstance(v, _PLAIN)}
+        return [
+            "function",
+            function.__qualname__,
+            _source(function) if not _of_a_library(function) else function.__module__,
+            self(dict(variables.nonlocals)),
+            plain_globals,
+            self(list(function.__defaults__ or ())),
+            self(dict(function.__kwdefaults__ or {})),
+        ]
+
+    def _class(self, kind: type) -> list[object]:
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        return [name] if _of_a_library(kind) else [name, _source(kind)]
+
+    def _object(self, value: Any) -> object:
+        skipped = _INTERNAL if isinstance(value, nn.Module) else set()
+        attributes = {
+            name: self(item) for name, item in sorted(getattr(value, "__dict__", {}).items()) if name not in skipped
+        }
+        described = ["object", self(type(value)), attributes]
+        if isinstance(value, nn.Module):  # a loss may be a module with buffers, weights for example
+            described.append([[name, _tensor(buffer)] for name, buffer in value.named_buffers(recurse=False)])
+        return described
 
 
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, tuple | list):
-        return all(_is_plain(item) for item in value)
-    return isinstance(value, _PLAIN)
+def _of_a_library(thing: Any) -> bool:
+    return (getattr(thing, "__module__", None) or "").split(".")[0] in _LIBRARIES
+
+
+def _tensor(tensor: Tensor) -> list[object]:
+    content = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+    return ["tensor", str(tensor.dtype), list(tensor.shape), hashlib.sha256(content.tobytes()).hexdigest()]
 
 
 def _source(thing: Any) -> str:
     """Return the source without comments and layout; byte code where there is no source (interactive sessions)."""
-    thing = thing if inspect.isfunction(thing) or inspect.ismethod(thing) or isinstance(thing, type) else type(thing)
     try:
         text = textwrap.dedent(inspect.getsource(thing))
     except (OSError, TypeError):
         code = getattr(thing, "__code__", None)
-        return "" if code is None else repr((code.co_code, [c for c in code.co_consts if _is_plain(c)], code.co_names))
+        if code is None:
+            return ""
+        return repr((code.co_code, [c for c in code.co_consts if isinstance(c, _PLAIN)], code.co_names))
     try:
         return ast.unparse(ast.parse(text))
     except SyntaxError:  # a lambda cut out of the middle of a statement

@@ -9,6 +9,7 @@ there are exactly ten, so the last learning rate is ε_f = ε_0 γ^-10. In whole
 from __future__ import annotations
 
 import math
+import numbers
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,8 +41,9 @@ class Schedule:
             )
         for name in ("gamma", "final_effective_learning_rate"):
             value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise UserError(f"{name}={value} is not a positive number; the paper uses gamma=2")
+            is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+            if value is not None and not (is_number and math.isfinite(value) and value > 0):
+                raise UserError(f"{name}={value!r} is not a positive number; the paper uses gamma=2")
 
     @classmethod
     def ending_at(cls, final_effective_learning_rate: float) -> Schedule:

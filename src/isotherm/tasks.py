@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -66,7 +67,7 @@ class Task:
         train: inputs and targets, tensors or arrays of equal length.
         test: the same, never trained on.
         loss: a name from `LOSSES`, or a function (output, target) -> mean over the batch.
-        metric: a name from `METRICS`, or a `Metric`.
+        metric: a name from `METRICS`, or a `Metric`; by default accuracy for cross entropy, else the loss itself.
         validation: the same as `test`, for choosing the learning rate. Without one, a sweep that tunes on
             validation data holds out part of `train`.
         version: change it when code that the builder calls changes: sources of the builder, of the module
@@ -78,7 +79,7 @@ class Task:
     train: Split
     test: Split
     loss: str | LossFunction = "cross_entropy"
-    metric: str | Metric = "accuracy"
+    metric: str | Metric | None = None
     validation: Split | None = None
     version: str = ""
 
@@ -92,6 +93,8 @@ class Task:
                 "every seed needs its own initialisation, so pass e.g. model=lambda: MyModule(...)"
             )
         _known(self.loss, LOSSES, what="loss", task=self.name)
+        if self.metric is None:
+            object.__setattr__(self, "metric", self._default_metric())
         _known(self.metric, METRICS, what="metric", task=self.name)
         for part in ("train", "test", "validation"):
             if part != "validation" or self.validation is not None:
@@ -119,7 +122,13 @@ class Task:
     @property
     def metric_definition(self) -> Metric:
         """The metric as a function with its direction."""
+        assert self.metric is not None  # set when the task was made
         return METRICS[self.metric] if isinstance(self.metric, str) else self.metric
+
+    def _default_metric(self) -> str | Metric:
+        if isinstance(self.loss, str):
+            return "accuracy" if self.loss == "cross_entropy" else self.loss
+        return Metric(name="loss", function=self.loss, direction=Direction.MINIMISE)
 
     @cached_property
     def _held_out(self) -> dict[float, Task]:
@@ -224,6 +233,11 @@ def _check_output(task: Task, output: Tensor, target: Tensor) -> None:
             f"{where}: mean_squared_error needs outputs shaped like the targets, the model gives {tuple(output.shape)} "
             f"for targets {tuple(target.shape)}; reshape one of them"
         )
+    if task.metric == "accuracy" and (target.is_floating_point() or target.shape != output.shape[:-1]):
+        raise UserError(
+            f"{where}: accuracy needs class labels of shape {tuple(output.shape[:-1])}, the targets are {target.dtype} "
+            f"of shape {tuple(target.shape)}; choose another metric, e.g. 'mean_squared_error'"
+        )
     if target.is_floating_point():
         target = target.to(output.dtype)
     for what, function in (("loss", task.loss_function), ("metric", task.metric_definition.function)):
@@ -237,10 +251,10 @@ def _check_output(task: Task, output: Tensor, target: Tensor) -> None:
         if not isinstance(value, Tensor) or value.ndim != 0:
             shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise UserError(f"{where}: the {what} must return a scalar tensor, the mean over the batch, not {shape}")
-        if what == "loss" and not math.isfinite(float(value)):
+        if what == "loss" and not math.isfinite(float(value.detach())):
             raise UserError(
-                f"{where}: the loss of the untrained model is {float(value)}; check the initialisation and the scale "
-                "of the inputs"
+                f"{where}: the loss of the untrained model is {float(value.detach())}; check the initialisation and "
+                "the scale of the inputs"
             )
 
 
@@ -256,6 +270,8 @@ _EXPECTED = {"loss": "a function (output, target) -> mean", "metric": "an isothe
 
 def _as_tensor(value: Any, where: str) -> Tensor:
     try:
+        if isinstance(value, np.ndarray) and not value.flags.writeable:
+            value = value.copy()  # torch cannot share it
         return torch.as_tensor(value).detach().cpu()
     except (TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"{where}: {type(value).__name__} is neither a tensor nor an array: {error}") from error
@@ -274,10 +290,11 @@ def _checked_labels(labels: Tensor, where: str) -> Tensor:
             f"{where}: cross_entropy needs whole-number labels of shape (n,), got {labels.dtype} of shape "
             f"{tuple(labels.shape)}; use class numbers, e.g. y.long()"
         )
+    labels = labels.long()
     if int(labels.min()) < 0:
         index = int(labels.argmin())
         raise UserError(f"{where}: the label at index {index} is {int(labels[index])}; labels start at 0")
-    return labels.long()
+    return labels
 
 
 def _mlp_mnist1d() -> Task:

@@ -75,5 +75,5 @@ def final_result(
 
 def diverged(step: int, *, curve: tuple[CurvePoint, ...]) -> RunResult:
     """Return the record of a run whose loss was first not finite at update `step`."""
-    finite = tuple(p for p in curve if math.isfinite(p.test_loss))
-    return RunResult(outcome=Outcome.DIVERGED, divergence_step=step, curve=finite)
+    before = tuple(p for p in curve if p.step <= step and math.isfinite(p.test_loss))
+    return RunResult(outcome=Outcome.DIVERGED, divergence_step=step, curve=before)

@@ -8,6 +8,7 @@ Shape suffixes: M runs, K updates of a block, B batch; `parameters_M` maps names
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 from collections.abc import Callable, Sequence
@@ -20,13 +21,14 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from isotherm.engine.evaluate import Scores, diverged, evaluate_all, evaluate_split, final_result
 from isotherm.engine.noise import KeyedDropout, noise_key
-from isotherm.engine.problem import Problem, evaluation_steps, is_penalised, running_window
+from isotherm.engine.problem import Problem, evaluation_steps, is_out_of_memory, is_penalised, running_window
 from isotherm.engine.reference import run_reference
 from isotherm.engine.trace import trace
 from isotherm.errors import UserError
+from isotherm.identity import module_attributes
 from isotherm.records import CurvePoint, RunResult, RunSpec
 from isotherm.schedule import multipliers
-from isotherm.seeding import DataOrder, initial_model
+from isotherm.seeding import DataOrder, initial_model, seeded
 
 logger = logging.getLogger("isotherm")
 
@@ -60,8 +62,9 @@ def run_fleet(
     """
     _check_alike(specs)
     try:
-        fleet = _Fleet(problem, specs)
-        fleet.probe()
+        with seeded(0, "probe"):  # what it draws disturbs nobody's stream
+            fleet = _Fleet(problem, specs)
+            fleet.probe()
     except NotVectorisable as reason:
         logger.warning("training one run at a time, as this model cannot be trained as a fleet: %s", reason)
         return [
@@ -70,7 +73,7 @@ def run_fleet(
                 spec,
                 on_steps=on_steps,
                 on_trained=lambda model, i=index: on_trained(  # type: ignore[misc]
-                    i, {name: p.detach() for name, p in model.named_parameters()}
+                    i, {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
                 ),
             )
             for index, spec in enumerate(specs)
@@ -104,16 +107,15 @@ class _Fleet:
         self.key_M = torch.stack([noise_key(seed) for seed in seeds]).to(problem.device)[place]
         stacked = _stack(models, place)
         named = dict(self.module.named_parameters())
-        # Penalised parameters come first, so that L2 is one operation on the front of the flat buffer.
-        self.shapes = {
-            name: p.shape
-            for penalised in (True, False)
-            for name, p in named.items()
-            if p.requires_grad and is_penalised(p, scope=first.l2_scope) is penalised
-        }
-        self.num_penalised = sum(
-            shape.numel() for name, shape in self.shapes.items() if is_penalised(named[name], scope=first.l2_scope)
-        )
+        # What L2 moves comes first, so that it is one operation on the front of the flat buffer; then what it covers
+        # but cannot move, as the loss does not depend on it and SGD leaves such parameters alone; then the rest.
+        unused = self._unused_parameters()
+        front = {n for n, p in named.items() if p.requires_grad and is_penalised(p, scope=first.l2_scope)}
+        rest = [n for n, p in named.items() if p.requires_grad and n not in front]
+        moved, resting = [n for n in named if n in front - unused], [n for n in named if n in front & unused]
+        self.shapes = {name: named[name].shape for name in (*moved, *resting, *rest)}
+        self.num_decayed = sum(self.shapes[name].numel() for name in moved)
+        self.num_penalised = self.num_decayed + sum(self.shapes[name].numel() for name in resting)
         self.weights_MP = torch.cat([stacked[name].flatten(1) for name in self.shapes], dim=1)
         self.velocity_MP = torch.zeros_like(self.weights_MP)
         self.fixed_M = {name: stacked[name] for name, p in named.items() if not p.requires_grad}
@@ -131,6 +133,20 @@ class _Fleet:
         self.curves: list[list[CurvePoint]] = [[] for _ in specs]
         self._program: Callable[..., tuple[Tensor, ...]] | None = None
         self._gradient_MP = torch.empty_like(self.weights_MP)
+
+    def _unused_parameters(self) -> set[str]:
+        """Return the trainable parameters that the loss does not depend on: plain SGD never touches them."""
+        inputs, targets = self.problem.splits["train"]
+        module = copy.deepcopy(self.module).train()
+        trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        try:
+            loss = self.problem.loss(module(inputs[: self.batch_size]), targets[: self.batch_size])
+            gradients = torch.autograd.grad(loss, list(trainable.values()), allow_unused=True)
+        except Exception as error:  # the reference will show what is wrong with it
+            if is_out_of_memory(error):
+                raise
+            raise NotVectorisable(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}") from error
+        return {name for name, gradient in zip(trainable, gradients, strict=True) if gradient is None}
 
     # -- one update ---------------------------------------------------------------------------------------------
 
@@ -196,8 +212,8 @@ class _Fleet:
     def _update(self, gradients: Sequence[Tensor], buffers: Sequence[Tensor], step: int) -> None:
         """Heavy ball with coupled L2, u = m u + g + λ w and w = w - ε u, as `torch.optim.SGD` does it."""
         g = torch.cat([gradient.flatten(1) for gradient in gradients], dim=1, out=self._gradient_MP)
-        penalised = slice(0, self.num_penalised)
-        g[:, penalised].addcmul_(self.weights_MP[:, penalised], self.l2_M1)
+        decayed = slice(0, self.num_decayed)
+        g[:, decayed].addcmul_(self.weights_MP[:, decayed], self.l2_M1)
         self.velocity_MP.mul_(self.momentum_M1).add_(g)
         self.weights_MP.addcmul_(self.velocity_MP, self.learning_rate_TM1[step], value=-1.0)
         for old, new in zip(self.buffers_M.values(), buffers, strict=True):
@@ -331,10 +347,11 @@ class _Fleet:
         try:
             self._prepare_program(batches[0])
             evaluate_split(self._evaluator(), *(t[:2] for t in self.problem.splits["test"]))
-        except UserError:
-            raise
         except Exception as error:  # whatever a user's module may raise under vmap
-            raise NotVectorisable(f"{type(error).__name__}: {str(error).strip().splitlines()[0]}") from error
+            if is_out_of_memory(error):
+                raise
+            text = str(error).strip().partition("\n")[0]
+            raise NotVectorisable(f"{type(error).__name__}: {text}") from error
         ours = [self._forward_backward(batch_MB, step) for step, batch_MB in enumerate(batches)]
         for place in sorted({0, len(self.index_M) - 1}):
             for step, batch_MB in enumerate(batches):
@@ -353,12 +370,15 @@ class _Fleet:
         model = initial_model(self.problem.build, seed=self.specs[self.index_M[place]].seed)
         model = model.to(self.problem.device, self.problem.dtype).train()
         buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-        for _ in range(step):  # by now a module has what it keeps between calls outside its buffers
-            model(inputs[batch])
-        for name, buffer in model.named_buffers():
-            buffer.copy_(buffers[name])
-        with KeyedDropout(self.key_M[place], torch.tensor(step, device=self.problem.device)):
-            loss = self.problem.loss(model(inputs[batch]), targets[batch])
+        attributes = module_attributes(model)
+        for now in (*range(step), step):  # earlier calls too: by now a module has what it keeps between them
+            for name, buffer in model.named_buffers():
+                buffer.copy_(buffers[name])
+            with KeyedDropout(self.key_M[place], torch.tensor(now, device=self.problem.device)):
+                loss = self.problem.loss(model(inputs[batch]), targets[batch])
+        changed = [name for name, value in module_attributes(model).items() if attributes.get(name) != value]
+        if changed:
+            raise NotVectorisable(f"its forward pass changes {', '.join(changed)}, neither parameter nor buffer")
         named = dict(model.named_parameters())
         gradients = torch.autograd.grad(loss, [named[name] for name in self.shapes], materialize_grads=True)
         return [loss.detach(), *gradients, *(buffer for _, buffer in model.named_buffers())]
@@ -372,5 +392,5 @@ def _stack(models: Sequence[nn.Module], place: Tensor) -> Tensors:
 
 
 def _close(ours: Tensor, plain: Tensor, tolerance: float) -> bool:
-    difference, scale = float((ours - plain).double().norm()), float(plain.double().norm())
+    difference, scale = float((ours.double() - plain.double()).norm()), float(plain.double().norm())
     return not math.isfinite(scale) or difference <= tolerance * scale + tolerance * 1e-3

@@ -19,12 +19,13 @@ from torch.overrides import TorchFunctionMode
 from isotherm.seeding import derive
 
 _MASK = 0xFFFFFFFF
-# Which dimensions of the input share one draw: none, or all after the channel.
-_NUM_SHARED: dict[Callable[..., Tensor], int] = {
-    functional.dropout: 0,
-    functional.dropout1d: 1,
-    functional.dropout2d: 2,
-    functional.dropout3d: 3,
+# Dimensions of an input without a batch, which the channel-wise functions take too. PyTorch reads three dimensions in
+# `dropout2d` as (batch, channels, length).
+_UNBATCHED: dict[Callable[..., Tensor], int | None] = {
+    functional.dropout: None,
+    functional.dropout1d: 2,
+    functional.dropout2d: None,
+    functional.dropout3d: 4,
 }
 
 
@@ -66,16 +67,19 @@ class KeyedDropout(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Replace the dropout functions, pass everything else on."""
-        if func in _NUM_SHARED:
+        if func in _UNBATCHED:
             bound = inspect.signature(func).bind(*args, **(kwargs or {}))
             bound.apply_defaults()
-            return self._dropout(_NUM_SHARED[func], **bound.arguments)
+            x = bound.arguments["input"]
+            num_own = x.ndim if func is functional.dropout else 1 if x.ndim == _UNBATCHED[func] else 2
+            return self._dropout(num_own, **bound.arguments)
         return func(*args, **(kwargs or {}))
 
-    def _dropout(self, num_shared: int, *, input: Tensor, p: float, training: bool, inplace: bool) -> Tensor:
+    def _dropout(self, num_own: int, *, input: Tensor, p: float, training: bool, inplace: bool) -> Tensor:
+        """Drop with one draw per index of the first `num_own` dimensions."""
         if not training or p == 0.0:
             return input
-        shape = torch.Size([*input.shape[: input.ndim - num_shared], *[1] * num_shared])
+        shape = torch.Size([*input.shape[:num_own], *[1] * (input.ndim - num_own)])
         bits = uniform_bits(self._key, self._step, self._num_calls, shape)
         self._num_calls += 1
         keep = bits >= round(p * 2**32)

@@ -55,9 +55,18 @@ def checked_device(device: torch.device | str) -> torch.device:
         place = torch.device(device)
     except RuntimeError as error:
         raise UserError(f"device {device!r} is not known to PyTorch; use 'cpu' or 'cuda'") from error
+    if place.type not in ("cpu", "cuda"):
+        raise UserError(f"device {device!r} is not one that Isotherm trains on; use 'cpu' or 'cuda'")
     if place.type == "cuda" and not torch.cuda.is_available():
         raise UserError(f"device {device!r} was asked for, but PyTorch sees no GPU here; use --device cpu")
     return place
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether an error says that memory ran out, on the CPU or on a GPU."""
+    if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and ("allocate memory" in str(error) or "out of memory" in str(error))
 
 
 def is_penalised(parameter: Tensor, *, scope: L2Scope) -> bool:

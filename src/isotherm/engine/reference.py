@@ -62,11 +62,11 @@ def run_reference(
             if step + 1 in evaluate_at:
                 score = _evaluate_test(problem, model)
                 curve.append(CurvePoint(step=step + 1, test_loss=score.loss, test_metric=score.metric))
+        scores = evaluate_all(problem, _batch_evaluator(problem, model))
     on_trained(model)
 
     norm = float(sum(p.detach().double().square().sum() for p in penalised))
     window = running_window(spec, num_train=problem.num_train)
-    scores = evaluate_all(problem, _batch_evaluator(problem, model))
     return final_result(
         {name: score[0] for name, score in scores.items()},
         num_steps=spec.num_steps,

@@ -22,8 +22,9 @@ def trace(function: Callable[..., tuple[Tensor, ...]], *arguments: Tensor) -> Ca
     module = make_fx(lambda *values: function(*values))(*arguments)
     _drop_reshapes_to_same_shape(module.graph)
     _drop_double_transposes(module.graph)
-    _drop_multiplications_by_one(module.graph)
-    _fuse_bias_into_product(module.graph)
+    if not any(_writes(node) for node in module.graph.nodes):  # else copies and order matter
+        _drop_multiplications_by_one(module.graph)
+        _fuse_bias_into_product(module.graph)
     module.graph.eliminate_dead_code()
     module.graph.set_codegen(fx.graph.CodeGen())  # plain positional arguments, no trees
     output = next(node for node in module.graph.nodes if node.op == "output")
@@ -43,6 +44,11 @@ def _sizes(node: Any) -> tuple[int, ...] | None:
     return None if shape is None else shape[0]
 
 
+def _dtype(node: Any) -> torch.dtype | None:
+    value = node.meta.get("val") if isinstance(node, fx.Node) else None
+    return value.dtype if isinstance(value, torch.Tensor) else None
+
+
 def _drop_reshapes_to_same_shape(graph: fx.Graph) -> None:
     for node in graph.nodes:
         if node.target in _RESHAPES and _shape(node) is not None and _shape(node) == _shape(node.args[0]):
@@ -59,7 +65,7 @@ def _drop_double_transposes(graph: fx.Graph) -> None:
 
 
 def _drop_multiplications_by_one(graph: fx.Graph) -> None:
-    """Drop x * 1, which only makes a copy: unless something writes into the copy."""
+    """Drop x * 1, which only makes a copy."""
     for node in graph.nodes:
         if (
             node.target in (_aten.mul.Scalar, _aten.mul.Tensor)
@@ -67,7 +73,7 @@ def _drop_multiplications_by_one(graph: fx.Graph) -> None:
             and node.args[1] == 1
             and _sizes(node) is not None
             and _sizes(node) == _sizes(node.args[0])
-            and not any(_writes(user) for user in node.users)
+            and _dtype(node) == _dtype(node.args[0])
         ):
             for user in node.users:
                 if user.target is _aten.view.default:  # the copy was contiguous, the original may not be
@@ -86,7 +92,12 @@ def _fuse_bias_into_product(graph: fx.Graph) -> None:
         if node.target is not _aten.add.Tensor or node.kwargs or len(node.args) != 2:
             continue
         for bias, product in (node.args, node.args[::-1]):
-            fusable = isinstance(product, fx.Node) and product.target is _aten.bmm.default
+            fusable = (
+                isinstance(product, fx.Node)
+                and product is not bias
+                and product.target is _aten.bmm.default
+                and _dtype(bias) == _dtype(product) == _dtype(node)
+            )
             sizes = _sizes(bias)
             if fusable and len(product.users) == 1 and sizes is not None and len(sizes) == 3:
                 if _sizes(product) != _sizes(node):

@@ -12,7 +12,7 @@ import torch
 
 import isotherm
 from isotherm.engine.fleet import run_fleet
-from isotherm.engine.problem import Problem, checked_device, prepare
+from isotherm.engine.problem import Problem, checked_device, is_out_of_memory, prepare
 from isotherm.engine.reference import run_reference
 from isotherm.errors import UserError
 from isotherm.records import Outcome, Precision, RunResult, RunSpec
@@ -22,7 +22,7 @@ from isotherm.tasks import Task
 logger = logging.getLogger("isotherm")
 
 # Examples that a fleet holds at once on a CPU: more of them fall out of the caches and gain nothing.
-CPU_EXAMPLES_PER_FLEET = 10_240
+CPU_EXAMPLES_PER_FLEET = 4_096
 CPU_RUNS_PER_FLEET = 64
 
 
@@ -112,7 +112,7 @@ class LocalExecutor:
         except UserError:
             raise
         except Exception as error:  # the user's module may raise anything
-            if not _is_out_of_memory(error):
+            if not is_out_of_memory(error):
                 logger.warning("a fleet of %d runs failed, trying them one at a time: %s", len(specs), error)
                 return [self._result_alone(spec) for spec in specs]
         if len(specs) == 1:
@@ -141,9 +141,3 @@ class LocalExecutor:
 def _provenance(device: torch.device) -> dict[str, Any]:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     return {"isotherm": isotherm.__version__, "torch": torch.__version__, "device": f"{device.type}: {name}"}
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError):
-        return True
-    return "allocate memory" in str(error) or "out of memory" in str(error)
