@@ -32,7 +32,7 @@ def test_the_study_is_what_it_says() -> None:
     found = [(s.name, s.momenta, str(s.budget), tuple(s.batch_sizes)) for s in study.sweeps]
     sizes = (8, 16, 32, 64, 128, 256, 512, 1024)
     assert found == [
-        ("constant_steps", (0.9,), "2,000 steps", sizes[:-1]),
+        ("constant_steps", (0.9,), "1,500 steps", sizes[:-1]),
         ("constant_epochs", (0.0,), "20 epochs", sizes),
         ("constant_epochs", (0.9,), "20 epochs", sizes),
     ]

@@ -10,8 +10,8 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from isotherm.executors.local import work_of
 from isotherm.records import Outcome, RunResult, RunSpec
-from isotherm.runner import work_of
 
 # Without a terminal, one line so often.
 SECONDS_BETWEEN_LINES = 10.0

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from isotherm.errors import UserError
-from isotherm.executors.local import LocalExecutor
+from isotherm.executors.local import LocalExecutor, work_of
 from isotherm.executors.pool import PoolExecutor, can_fork, num_cores
 from isotherm.protocol import next_round
 from isotherm.records import Outcome, RunResult, RunSpec
@@ -19,9 +19,6 @@ from isotherm.store import Store
 from isotherm.study import Study
 from isotherm.sweep import Sweep
 from isotherm.tasks import Task, check_model
-
-# Fixed cost of an update in examples: for the estimate of the time left, nothing else.
-EXAMPLES_PER_UPDATE = 40
 
 
 class Progress(Protocol):
@@ -49,15 +46,6 @@ class Silent:
 
     def runs_done(self, results: Sequence[RunResult]) -> None:
         """Say nothing."""
-
-
-def work_of(batch_size: int, num_updates: int) -> float:
-    """Return the work of so many updates: examples, and a fixed cost per update.
-
-    >>> work_of(60, 10)
-    1000
-    """
-    return num_updates * (batch_size + EXAMPLES_PER_UPDATE)
 
 
 def run(

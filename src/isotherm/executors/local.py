@@ -24,6 +24,17 @@ logger = logging.getLogger("isotherm")
 # Examples that a fleet holds at once on a CPU: more of them fall out of the caches and gain nothing.
 CPU_EXAMPLES_PER_FLEET = 4_096
 CPU_RUNS_PER_FLEET = 64
+# Fixed cost of an update in examples, for the order of fleets and the estimate of the time left.
+EXAMPLES_PER_UPDATE = 40
+
+
+def work_of(batch_size: int, num_updates: int) -> int:
+    """Return the work of so many updates: examples, and a fixed cost per update.
+
+    >>> work_of(60, 10)
+    1000
+    """
+    return num_updates * (batch_size + EXAMPLES_PER_UPDATE)
 
 
 class _ListenerError(BaseException):
@@ -71,11 +82,11 @@ class LocalExecutor:
         for spec in specs:
             alike = (spec.data_id, spec.model_id, spec.batch_size, spec.num_steps)
             groups.setdefault((*alike, spec.l2_scope, spec.num_evaluations, spec.precision), []).append(spec)
-        fleets = []
-        for group in sorted(groups.values(), key=lambda g: g[0].batch_size * g[0].num_steps):
+        fleets: list[list[RunSpec]] = []
+        for group in groups.values():
             size = self._fleet_size or self.default_fleet_size(group[0].batch_size)
             fleets += [group[start : start + size] for start in range(0, len(group), size)]
-        return fleets
+        return sorted(fleets, key=lambda fleet: sum(work_of(s.batch_size, s.num_steps) for s in fleet))
 
     def default_fleet_size(self, batch_size: int) -> int:
         """Return how many runs to train together."""

@@ -27,7 +27,7 @@ def quickstart() -> Study:
         name="quickstart",
         question="Does SGD have a noise dominated and a curvature dominated regime, and does noise help it generalise?",
         sweeps=(
-            _sweep(task, "constant_steps", sizes[:-1], Budget.steps(2000), momentum=0.9, ceiling=CEILING_MOMENTUM),
+            _sweep(task, "constant_steps", sizes[:-1], Budget.steps(1500), momentum=0.9, ceiling=CEILING_MOMENTUM),
             _sweep(task, "constant_epochs", sizes, Budget.epochs(20), momentum=0.0, ceiling=CEILING_SGD),
             _sweep(task, "constant_epochs", sizes, Budget.epochs(20), momentum=0.9, ceiling=CEILING_MOMENTUM),
         ),
