@@ -44,6 +44,9 @@ class RunProgress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is None and self._task is not None:  # updates that diverged runs did not make were never counted
+            self._done = self._total
+            self._show()
         self._bar.__exit__(kind, error, trace)
 
     def round_started(self, specs: Sequence[RunSpec], *, round_: int) -> None:

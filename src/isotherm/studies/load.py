@@ -90,14 +90,18 @@ class _Table(BaseModel):
 
 
 class _Isotherm(_Table):
+    """The fields of an `IsothermGrid`; what is left out keeps the default it has there."""
+
     temperature: float
-    ceiling: float = float("inf")
-    num_below: int = 2
-    num_above: int = 2
-    ratio: float = 2.0
+    ceiling: float | None = None
+    num_below: int | None = None
+    num_above: int | None = None
+    ratio: float | None = None
 
 
 class _Sweep(_Table):
+    """The fields of a `Sweep`; what is left out keeps the default it has there."""
+
     name: str
     batch_sizes: list[int]
     task: str | None = None
@@ -105,20 +109,20 @@ class _Sweep(_Table):
     isotherm: _Isotherm | None = None
     steps: Annotated[list[int] | None, BeforeValidator(_listed)] = None
     epochs: Annotated[list[float] | None, BeforeValidator(_listed)] = None
-    momentum: Annotated[list[float], BeforeValidator(_listed)] = [0.9]
-    l2: float = 0.0
-    l2_scope: L2Scope = "weights"
+    momentum: Annotated[list[float] | None, BeforeValidator(_listed)] = None
+    l2: float | None = None
+    l2_scope: L2Scope | None = None
     gamma: float | None = None
     final_effective_learning_rate: float | None = None
-    num_seeds: int = 5
+    num_seeds: int | None = None
     num_kept: int | None = None
-    tune_on: TuneOn = "validation"
-    tune_quantity: TuneQuantity = "metric"
-    validation_fraction: float = 0.1
-    num_evaluations: int = 10
-    max_extensions: int = 3
-    first_seed: int = 0
-    precision: Precision = "float32"
+    tune_on: TuneOn | None = None
+    tune_quantity: TuneQuantity | None = None
+    validation_fraction: float | None = None
+    num_evaluations: int | None = None
+    max_extensions: int | None = None
+    first_seed: int | None = None
+    precision: Precision | None = None
 
 
 class _File(_Table):
@@ -158,12 +162,9 @@ def _sweep(table: _Sweep, default_task: str | None, tasks: dict[str, Task]) -> S
         raise UserError(f'it names no task; add task = "..." to it or to the file; {nearest("", TASKS)}')
     if name not in tasks:
         tasks[name] = load_task(name)
-    fields = table.model_dump(
-        exclude={
-            *("task", "isotherm", "effective_learning_rates", "steps", "epochs"),
-            *("gamma", "final_effective_learning_rate"),
-        }
-    )
+    combined = {"task", "isotherm", "effective_learning_rates", "steps", "epochs"}
+    scheduled = {"gamma", "final_effective_learning_rate"}
+    fields = table.model_dump(exclude_unset=True, exclude=combined | scheduled)
     return Sweep(
         **fields,
         task=tasks[name],
@@ -176,7 +177,7 @@ def _sweep(table: _Sweep, default_task: str | None, tasks: dict[str, Task]) -> S
 def _learning_rates(table: _Sweep) -> list[float] | IsothermGrid:
     _exactly_one(table, "effective_learning_rates", "isotherm")
     if table.isotherm is not None:
-        return IsothermGrid(**table.isotherm.model_dump())
+        return IsothermGrid(**table.isotherm.model_dump(exclude_unset=True))
     assert table.effective_learning_rates is not None
     return table.effective_learning_rates
 

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from helpers_landscape import broken_line, landscape_study
+from isotherm.report.summary import study_summary, write_json
+from isotherm.results import StudyResults
+from isotherm.verdicts import Verdict
+
+
+def example() -> StudyResults:
+    return landscape_study(optimum=broken_line(1.0, 64, 4.0), peak=lambda b, _m: 0.7 if b < 512 else 0.6)
+
+
+def test_one_entry_per_momentum_with_its_grids_and_regimes() -> None:
+    content = study_summary(example(), verdicts=[Verdict(claim="c", holds=True, evidence="e")], seconds=1.5)
+    assert content["seconds"] == 1.5
+    assert content["verdicts"] == [{"claim": "c", "holds": True, "evidence": "e"}]
+    assert [entry["momentum"] for entry in content["sweeps"]] == [0.0, 0.9]
+    for entry in content["sweeps"]:
+        grids = {grid["batch_size"]: grid for grid in entry["grids"]}
+        assert grids[32]["optimal_effective_learning_rate"] == 2.0
+        assert grids[32]["temperature"] == 2.0 / 32
+        assert grids[32]["learning_rate"] == 2.0 * (1 - entry["momentum"])
+        assert not grids[32]["at_edge"]
+        assert grids[32]["edge"] == "interior"
+        assert abs(grids[1024]["test_accuracy"]["mean"] - 0.6) < 0.01
+        assert grids[1024]["test_accuracy"]["num_kept"] == 4
+        low, high = grids[1024]["test_accuracy"]["interval_all"]
+        assert low < 0.6 < high or abs(low - 0.6) < 0.01
+        assert abs(entry["regimes"]["slope"] - 1.0) < 0.2
+        assert entry["budget"] == {"unit": "epochs", "amount": 20}
+
+
+def test_an_unfinished_study_is_null_not_an_error(tmp_path: Path) -> None:
+    empty = StudyResults(plan=example().plan, by_key={})
+    content = study_summary(empty)
+    assert content["counts"]["missing"] > 0
+    grid = content["sweeps"][0]["grids"][0]
+    assert grid["optimal_effective_learning_rate"] is None
+    assert grid["test_accuracy"] is None
+    assert grid["at_edge"]
+    write_json(tmp_path / "s.json", content)
+    assert json.loads((tmp_path / "s.json").read_text()) == content
+    assert [p.name for p in tmp_path.iterdir()] == ["s.json"]

@@ -1,0 +1,110 @@
+"""From a name, a file or `module:function` to a study; what is refused is in tests/test_cli.py."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import pytest
+
+from isotherm.budget import Budget
+from isotherm.errors import UserError
+from isotherm.schedule import Schedule
+from isotherm.studies.load import load_study, load_task, read_study
+from isotherm.sweep import IsothermGrid, Sweep
+
+MINIMAL = """
+name = "minimal"
+task = "mlp_mnist1d"
+[[sweep]]
+name = "only"
+batch_sizes = [64]
+effective_learning_rates = [0.5, 1]
+steps = 10
+"""
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_what_a_file_leaves_out_has_the_defaults_of_a_sweep(tmp_path: Path) -> None:
+    (sweep,) = read_study(write(tmp_path / "s.toml", MINIMAL)).sweeps
+    plain = Sweep(
+        name="only", task=sweep.task, batch_sizes=[64], effective_learning_rates=[0.5, 1.0], budget=[Budget.steps(10)]
+    )
+    for field in dataclasses.fields(Sweep):
+        assert getattr(sweep, field.name) == getattr(plain, field.name), field.name
+
+
+def test_every_key_reaches_its_field(tmp_path: Path) -> None:
+    text = """
+name = "full"
+question = "why?"
+[[sweep]]
+name = "all"
+task = "mlp_mnist1d"
+batch_sizes = [32, 64]
+isotherm = { temperature = 0.25, ceiling = 4.0, num_below = 1, num_above = 0, ratio = 3.0 }
+epochs = [1, 2.5]
+momentum = 0.5
+l2 = 1e-3
+l2_scope = "all"
+final_effective_learning_rate = 0.01
+num_seeds = 3
+num_kept = 2
+tune_on = "train"
+tune_quantity = "loss"
+validation_fraction = 0.2
+num_evaluations = 4
+max_extensions = 1
+first_seed = 7
+precision = "float64"
+"""
+    study = read_study(write(tmp_path / "s.toml", text))
+    (sweep,) = study.sweeps
+    assert (study.name, study.question) == ("full", "why?")
+    assert sweep.effective_learning_rates == IsothermGrid(
+        temperature=0.25, ceiling=4.0, num_below=1, num_above=0, ratio=3.0
+    )
+    assert sweep.budgets == (Budget.epochs(1), Budget.epochs(2.5))
+    assert sweep.schedule == Schedule.ending_at(0.01)
+    assert (sweep.momenta, sweep.l2, sweep.l2_scope) == ((0.5,), 1e-3, "all")
+    assert (sweep.num_seeds, sweep.num_kept, sweep.first_seed) == (3, 2, 7)
+    assert (sweep.tune_on, sweep.tune_quantity, sweep.validation_fraction) == ("train", "loss", 0.2)
+    assert (sweep.num_evaluations, sweep.max_extensions, sweep.precision) == (4, 1, "float64")
+
+
+def test_sweeps_of_a_file_share_their_task(tmp_path: Path) -> None:
+    second = MINIMAL.partition("[[sweep]]")[2].replace("only", "second")
+    study = read_study(write(tmp_path / "s.toml", MINIMAL + "[[sweep]]" + second))
+    assert study.sweeps[0].task is study.sweeps[1].task
+
+
+def test_a_function_may_give_a_sweep_or_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    write(
+        tmp_path / "givers_of_studies.py",
+        """
+import isotherm as it
+def sweep():
+    return it.Sweep(name="one", task=it.get_task("mlp_mnist1d"), batch_sizes=[8], effective_learning_rates=[1.0],
+                    budget=it.Budget.steps(1))
+def study():
+    return it.Study(name="two", sweeps=(sweep(), sweep()))
+def refused():
+    return it.Budget.steps(-1)
+""",
+    )
+    assert load_study("givers_of_studies:sweep").name == "one"
+    assert len(load_study("givers_of_studies:study").sweeps) == 2
+    with pytest.raises(UserError, match="givers_of_studies:refused: a budget of -1 steps"):
+        load_study("givers_of_studies:refused")
+    assert load_task("mlp_mnist1d").name == "mlp_mnist1d"
+
+
+def test_a_shipped_study_by_name() -> None:
+    assert load_study("quickstart").name == "quickstart"
