@@ -258,8 +258,9 @@ def _present(results: StudyResults, folder: Path, *, console: Console, start: fl
     _print_results(results, verdicts, console)
     console.print(f"\n[bold]Where to look[/] in {folder}/", highlight=False)
     console.print(f"  {page.name}: everything in one page, works offline")
-    console.print(f"  {', '.join(sorted(f.name for f in figures))}", soft_wrap=True)
-    console.print(f"  {', '.join(sorted(t.name for t in tables))}", soft_wrap=True)
+    formats = " and ".join(sorted({f.suffix.lstrip(".").upper() for f in figures}, reverse=True))
+    console.print(f"  figures ({formats}): {', '.join(sorted({f.stem for f in figures}))}", highlight=False)
+    console.print(f"  {', '.join(sorted(t.name for t in tables))}: the same as numbers", highlight=False)
     seconds = None if start is None else time.perf_counter() - start
     if seconds is not None:
         console.print(f"  {results.plan.name}.sqlite: every run; took {seconds:.0f} s", highlight=False)
@@ -272,10 +273,11 @@ def _print_results(results: StudyResults, verdicts: list[Verdict], console: Cons
         console.print(optima_table(sweep))
     if verdicts:
         console.print("\n[bold]Verdicts[/], computed from these runs")
+    lines = Table.grid(padding=(0, 2))
     for verdict in verdicts:
-        mark = "[green]holds        [/]" if verdict.holds else "[red]does not hold[/]"
-        console.print(f"{mark}  {_escaped(verdict.claim)}", highlight=False, soft_wrap=True)
-        console.print(f"               [dim]{_escaped(verdict.evidence)}[/]", highlight=False, soft_wrap=True)
+        mark = "[green]holds[/]" if verdict.holds else "[red]does not hold[/]"
+        lines.add_row(mark, f"{_escaped(verdict.claim)}\n[dim]{_escaped(verdict.evidence)}[/]")
+    console.print(lines, highlight=False)
 
 
 def _exit_if_failed(results: StudyResults) -> None:

@@ -41,6 +41,7 @@ FLAG_WORDS = {
     Edge.INCOMPLETE: "runs are missing, the optimum may move",
     Edge.NO_OPTIMUM: "no learning rate is stable",
 }
+MAX_WIDTH = 78
 HEADER_WIDTH = 9  # in the terminal, headers wrap so that columns stay as narrow as their numbers
 _NOTHING = "–"
 
@@ -183,6 +184,7 @@ def optima_table(results: Results) -> Table:
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         padding=(0, 1, 0, 0),
+        min_width=min(len(content.title), MAX_WIDTH),  # a title on one line
     )
     for name in content.columns:
         header = "\n".join(textwrap.wrap(name, HEADER_WIDTH, break_long_words=False))
