@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.logging import RichHandler
 from rich.table import Table
@@ -126,6 +127,7 @@ def plan(
     study: StudyArgument,
     store: StoreOption = None,
     device: DeviceOption = "cpu",
+    workers: WorkersOption = None,
     fleet_size: FleetOption = None,
     json_path: JsonOption = None,
 ) -> None:
@@ -139,20 +141,24 @@ def plan(
         with Store.read(path) as opened:
             known = opened.results()
     with console.status("timing a few updates of every shape"):
-        cost = planning.estimate(loaded, known, device=device, fleet_size=fleet_size)
-    table = Table(title=f"{loaded.name}: {cost.num_runs} runs to do, {cost.num_stored} stored in {path}")
-    for name in ("task", "batch size", "steps", "runs", "fleet", "examples", "TFLOP", "MiB", "seconds"):
+        cost = planning.estimate(
+            loaded, known, device=device, workers=workers or default_workers(device), fleet_size=fleet_size
+        )
+    console.print(f"[bold]{loaded.name}[/]: {cost.num_runs} runs to do, {cost.num_stored} stored in {path}")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("task", "B", "steps", "runs", "fleet", "examples", "TFLOP", "MiB", "seconds"):
         table.add_column(name, justify="left" if name == "task" else "right")
     for c in cost.costs:
         table.add_row(
             c.task,
             *(f"{value:,}" for value in (c.batch_size, c.num_steps, c.num_runs, c.fleet_size, c.num_examples)),
-            *(f"{c.flop / 1e12:.3g}", f"{c.memory_bytes / 2**20:.0f}", f"{c.seconds:.1f}"),
+            *(f"{c.flop / 1e12:.2g}", f"{c.memory_bytes / 2**20:.0f}", f"{c.seconds:.1f}"),
         )
     console.print(table)
     console.print(
         f"In all {cost.num_examples:,} examples, {cost.flop / 1e12:.3g} TFLOP, about {_duration(cost.seconds)} here. "
-        "Grids whose optimum lies at an edge will add to it."
+        "Grids whose optimum lies at an edge will add to it.",
+        highlight=False,
     )
     content = {
         "study": loaded.name,
@@ -198,10 +204,11 @@ def status(store: StoreArgument, json_path: JsonOption = None) -> None:
     console = _console(json_path)
     _check_json(json_path)
     content: list[dict[str, Any]] = []
-    table = Table(title=store)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("study", "sweep", "finished", "diverged", "failed", "missing"):
         table.add_column(name, justify="left" if name in ("study", "sweep") else "right")
-    for results in _stored(store, study=None):
+    path = _store_path(store)
+    for results in _stored(path, study=None):
         for sweep in results.sweeps:
             counts = sweep.counts()
             momenta = ", ".join(f"{m:g}" for m in sweep.plan.momenta)
@@ -209,7 +216,7 @@ def status(store: StoreArgument, json_path: JsonOption = None) -> None:
             content.append({"study": results.plan.name, "sweep": sweep.plan.name, "momenta": momenta, **counts})
     console.print(table)
     console.print("Extensions of grids that touch an edge count once their base grids are complete.")
-    _write_json(json_path, {"store": store, "sweeps": content})
+    _write_json(json_path, {"store": str(path), "sweeps": content})
 
 
 @app.command()
@@ -223,8 +230,9 @@ def report(
     """Write report.html, figures (PNG and PDF) and CSV from a store."""
     console = _console(json_path)
     _check_json(json_path)
-    found = _stored(store, study=study)
-    base = output or Path(store).with_suffix("")
+    path = _store_path(store)
+    found = _stored(path, study=study)
+    base = output or path.with_suffix("")
     folders = [base] if len(found) == 1 else [base / results.plan.name for results in found]
     summaries = [_present(results, folder, console=console) for results, folder in zip(found, folders, strict=True)]
     _write_json(json_path, summaries[0] if len(summaries) == 1 else {"studies": summaries})
@@ -288,8 +296,8 @@ def _exit_if_failed(results: StudyResults) -> None:
         raise typer.Exit(EXIT_FAILED_RUNS)
 
 
-def _stored(reference: str, *, study: str | None) -> list[StudyResults]:
-    """Return the studies of a store, named by its path or by a study whose store lies here."""
+def _store_path(reference: str) -> Path:
+    """Return the store that is meant: by its path, its folder, or a study whose store lies here."""
     path = Path(reference)
     if not path.exists() and reference in STUDIES:
         path = next(
@@ -302,6 +310,11 @@ def _stored(reference: str, *, study: str | None) -> list[StudyResults]:
         if len(stores) != 1:
             raise StoreError(f"{path} is a folder with {len(stores)} stores in it; name one file")
         path = stores[0]
+    return path
+
+
+def _stored(path: Path, *, study: str | None) -> list[StudyResults]:
+    """Return the studies of a store, one of them or all."""
     with Store.read(path) as store:
         plans = {name: StudyPlan.from_json(content) for name, content in store.studies().items()}
         results = store.results()

@@ -107,8 +107,10 @@ class Store:
         if not file.is_file():
             raise StoreError(f"there is no store at {file}; `isotherm run` makes one, or check the path")
         _check_header(file)
-        # SQLite needs to write beside a WAL file even to read it; without permission the file itself must do.
-        option = "mode=ro" if os.access(file.parent, os.W_OK) else "immutable=1"
+        # SQLite needs to write beside a WAL file even to read it; without permission the file itself must do. With it,
+        # a connection that may write tidies up behind itself when it is the last.
+        option = "mode=rw" if os.access(file, os.W_OK) else "mode=ro"
+        option = option if os.access(file.parent, os.W_OK) else "immutable=1"
         journal = file.with_name(file.name + "-wal")
         if option == "immutable=1" and journal.exists() and journal.stat().st_size > 0:
             raise StoreError(
@@ -118,6 +120,7 @@ class Store:
         with _translated(file):
             uri = f"{file.resolve().as_uri()}?{option}"
             connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=30.0)
+            connection.execute("PRAGMA query_only = ON")
         store = cls(connection, path=str(file))
         try:
             if store._is_empty():
