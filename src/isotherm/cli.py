@@ -147,11 +147,12 @@ def plan(
     console.print(f"[bold]{loaded.name}[/]: {cost.num_runs} runs to do, {cost.num_stored} stored in {path}")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("task", "B", "steps", "runs", "fleet", "examples", "TFLOP", "MiB", "seconds"):
-        table.add_column(name, justify="left" if name == "task" else "right")
-    for c in cost.costs:
+        table.add_column(name, justify="left" if name == "task" else "right", no_wrap=True)
+    for c in sorted(cost.costs, key=lambda c: (c.task, c.num_steps * c.batch_size, c.batch_size)):
         table.add_row(
             c.task,
-            *(f"{value:,}" for value in (c.batch_size, c.num_steps, c.num_runs, c.fleet_size, c.num_examples)),
+            *(f"{value:,}" for value in (c.batch_size, c.num_steps, c.num_runs, c.fleet_size)),
+            *(f"{c.num_examples:.3g}" if c.num_examples < 1e3 else f"{c.num_examples / 1e3:,.0f}k",),
             *(f"{c.flop / 1e12:.2g}", f"{c.memory_bytes / 2**20:.0f}", f"{c.seconds:.1f}"),
         )
     console.print(table)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -22,8 +24,9 @@ from isotherm.study import Study
 from isotherm.sweep import SweepPlan
 from isotherm.tasks import Task
 
-# Updates timed per fleet shape, after as many to warm up.
-PROBE_UPDATES = 12
+# Per shape of fleet, at most so many updates are timed, and not many more once so much time has gone.
+PROBE_UPDATES = 40
+PROBE_SECONDS = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,7 +113,7 @@ def _base_keys(plan: SweepPlan) -> set[str]:
     }
 
 
-@contextmanager
+@contextlib.contextmanager
 def _threads_of(workers: int) -> Iterator[None]:
     """Use as many threads as a worker does."""
     before = torch.get_num_threads()
@@ -146,21 +149,31 @@ def _cost(executor: LocalExecutor, task: Task, fleets: Sequence[Sequence[RunSpec
     )
 
 
+class _Enough(Exception):
+    """Ends a probe."""
+
+
 def _seconds(executor: LocalExecutor, fleet: Sequence[RunSpec]) -> float:
-    """Return the estimated time of a fleet: set-up and evaluation as timed, updates in proportion."""
+    """Return the estimated time of a fleet: its updates by the median of a few, the rest as timed once."""
+    problem, num_steps = executor.problem(fleet[0]), fleet[0].num_steps
 
-    def timed(num_steps: int) -> float:
-        short = [dataclasses.replace(s, num_steps=num_steps, num_evaluations=min(1, s.num_evaluations)) for s in fleet]
-        start = time.perf_counter()
-        run_fleet(executor.problem(fleet[0]), short)
-        return time.perf_counter() - start
+    def shortened(num: int) -> list[RunSpec]:
+        return [dataclasses.replace(s, num_steps=num, num_evaluations=min(1, s.num_evaluations)) for s in fleet]
 
-    timed(1)  # the first call of a shape pays for what later ones find ready
-    base = min(timed(1), timed(1))
-    num_updates = min(PROBE_UPDATES, fleet[0].num_steps)
-    longer = min(timed(num_updates + 1), timed(num_updates + 1))  # what else the machine does only adds
-    per_update = max(0.0, longer - base) / num_updates
-    return base + per_update * fleet[0].num_steps
+    times: list[float] = []
+
+    def on_steps(_num: int) -> None:
+        times.append(time.perf_counter())
+        if len(times) > 2 and times[-1] - times[0] > PROBE_SECONDS:
+            raise _Enough
+
+    with contextlib.suppress(_Enough):
+        run_fleet(problem, shortened(min(PROBE_UPDATES, num_steps)), on_steps=on_steps, block=1)
+    start = time.perf_counter()
+    run_fleet(problem, shortened(1))
+    once = time.perf_counter() - start  # set-up, one update, evaluation
+    per_update = statistics.median(np.diff(times).tolist()) if len(times) > 1 else 0.0
+    return once + per_update * (num_steps - 1)
 
 
 def _work_per_example(task: Task) -> tuple[float, int, int]:

@@ -49,6 +49,7 @@ def run_fleet(
     *,
     on_steps: Callable[[int], None] = lambda _: None,
     on_trained: Callable[[int, Tensors], None] = lambda _index, _parameters: None,
+    block: int = BLOCK,
 ) -> list[RunResult]:
     """Train all runs and return what each gave, in the order given.
 
@@ -59,11 +60,12 @@ def run_fleet(
         specs: runs of one batch size and one number of updates.
         on_steps: told how many run-updates were made, now and then.
         on_trained: handed every finished run's index and parameters.
+        block: updates between two looks at the losses; results do not depend on it.
     """
     _check_alike(specs)
     try:
         with seeded(0, "probe"):  # what it draws disturbs nobody's stream
-            fleet = _Fleet(problem, specs)
+            fleet = _Fleet(problem, specs, block=block)
             fleet.probe()
     except NotVectorisable as reason:
         logger.warning("training one run at a time, as this model cannot be trained as a fleet: %s", reason)
@@ -90,8 +92,9 @@ def _check_alike(specs: Sequence[RunSpec]) -> None:
 class _Fleet:
     """State of the runs that are still alive, and where each came from."""
 
-    def __init__(self, problem: Problem, specs: Sequence[RunSpec]) -> None:
+    def __init__(self, problem: Problem, specs: Sequence[RunSpec], *, block: int = BLOCK) -> None:
         self.problem = problem
+        self.block = block
         self.specs = list(specs)
         first = specs[0]
         self.batch_size, self.num_steps = first.batch_size, first.num_steps
@@ -252,7 +255,7 @@ class _Fleet:
 
     def _block_size(self, step: int) -> int:
         next_look = next((s for s in self.evaluate_at if s > step), self.num_steps)
-        return min(BLOCK, next_look - step, self.num_steps - step)
+        return min(self.block, next_look - step, self.num_steps - step)
 
     def _note_divergence(self, losses_KM: Tensor, start: int) -> None:
         bad_KM = ~torch.isfinite(losses_KM)

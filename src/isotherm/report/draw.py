@@ -42,6 +42,7 @@ DOTS_PER_INCH = 160
 PANEL_WIDTH, PANEL_HEIGHT = 3.0, 2.8  # inches
 LEGEND_WIDTH = 0.9
 MAX_TICKS = 6
+MIN_OCTAVES = 4
 ROW_HEIGHT = 0.024  # of the crosses for unstable learning rates, as a part of the panel's height
 
 _INK, _FAINT = "#222222", "#e4e4e4"
@@ -130,6 +131,7 @@ def _draw_sweep(record: SweepFigure, axes: Sequence[Axes]) -> None:
         _power_of_two_axis(panel, "x", {point.x for point in record.points})
     _log_if_positive(loss_axes, [point.train_loss for point in record.points])
     _power_of_two_axis(rate_axes, "y", None)
+    _widen_to_octaves(rate_axes)
     if len(record.series) > 1:
         test_axes.legend(frameon=False, loc="best", handletextpad=0.5)
     _explain_optima(rate_axes, record)
@@ -285,6 +287,14 @@ def _power_of_two_axis(axes: Axes, which: Literal["x", "y"], values: set[float] 
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_locator(FixedLocator(places))
     axis.set_minor_formatter(NullFormatter())
+
+
+def _widen_to_octaves(axes: Axes) -> None:
+    """Show at least so many octaves, so that one step of the grid does not look like the world."""
+    low, high = axes.get_ylim()
+    missing = MIN_OCTAVES - math.log2(high / low)
+    if missing > 0:
+        axes.set_ylim(low / 2 ** (missing / 2), high * 2 ** (missing / 2))
 
 
 def _log_if_positive(axes: Axes, spreads: Sequence[Spread]) -> None:
