@@ -73,7 +73,7 @@ class Budget:
         return steps
 
     def __str__(self) -> str:
-        return f"{self.amount:,} {self.unit}"
+        return f"{self.amount:,} {str(self.unit)[:-1] if self.amount == 1 else self.unit}"
 
 
 def _rounded_up(value: float) -> float:

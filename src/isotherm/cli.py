@@ -22,6 +22,7 @@ import isotherm
 from isotherm import planning
 from isotherm.console import RunProgress
 from isotherm.errors import StoreError, UserError, nearest
+from isotherm.protocol import all_runs
 from isotherm.report.draw import save_figures
 from isotherm.report.html import write_report
 from isotherm.report.summary import json_text, study_summary, write_json
@@ -76,9 +77,7 @@ def _guarded(command: Callable[P, R]) -> Callable[P, R]:
             _errors().print(f"[bold red]error:[/] {_escaped(str(error))}", highlight=False, soft_wrap=True)
             raise typer.Exit(EXIT_USER) from error
         except KeyboardInterrupt as error:
-            _errors().print(
-                "[bold]stopped.[/] Every finished fleet is in the store; the same command goes on from there."
-            )
+            _errors().print("[bold]stopped.[/] What was finished is in the store; the same command goes on from there.")
             raise typer.Exit(EXIT_INTERRUPTED) from error
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EPERM, errno.EDQUOT):
@@ -272,7 +271,7 @@ def _present(results: StudyResults, folder: Path, *, console: Console, start: fl
     console.print(f"  {', '.join(sorted(t.name for t in tables))}: the same as numbers", highlight=False)
     seconds = None if start is None else time.perf_counter() - start
     if seconds is not None:
-        console.print(f"  {results.plan.name}.sqlite: every run; took {seconds:.0f} s", highlight=False)
+        console.print(f"  {results.plan.name}.sqlite: every run; this call took {seconds:.0f} s", highlight=False)
     return study_summary(results, verdicts=verdicts, seconds=seconds)
 
 
@@ -292,7 +291,8 @@ def _print_results(results: StudyResults, verdicts: list[Verdict], console: Cons
 def _exit_if_failed(results: StudyResults) -> None:
     failed = results.counts()["failed"]
     if failed:
-        reasons = _escaped("; ".join(sorted({r.error for r in results.by_key.values() if r.error})))
+        own = all_runs(results.plan.sweeps, results.by_key)
+        reasons = _escaped("; ".join(sorted({r.error for k, r in results.by_key.items() if k in own and r.error})))
         _errors().print(f"[bold red]{failed} runs failed[/] and are tried again by the next run: {reasons}")
         raise typer.Exit(EXIT_FAILED_RUNS)
 

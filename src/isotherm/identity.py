@@ -44,10 +44,10 @@ def data_id(splits: Mapping[str, tuple[Tensor, Tensor]]) -> str:
 def model_id(model: Callable[[], nn.Module], *, loss: Any, metric: Any, version: str = "") -> str:
     """Return the hash of all that defines a module's computation, as far as it can be read off.
 
-    Hashed: source, closure, defaults, attributes and plain globals of builder, loss and metric; of every submodule its
-    class and the class's parents outside the libraries, and its attributes; shapes, types and rough size of the
-    parameters, values of the buffers; `version`. Not hashed: functions that these call by a global name; change
-    `version` when one of them changes.
+    Hashed: source, closure, defaults, attributes of builder, loss and metric, and what they and the functions they call
+    refer to by a global name; of every submodule its class and the class's parents outside the libraries, and its
+    attributes; shapes, types and rough size of the parameters, values of the buffers; `version`. Not hashed: libraries,
+    and the state of global objects other than values; change `version` when one of them matters.
     """
     try:
         module = initial_model(model, seed=0)
@@ -122,7 +122,7 @@ class _Describer:
             return self._function(value)
         if isinstance(value, type):
             return ["class", *(part for kind in value.__mro__ for part in self._class(kind))]
-        if callable(value) and not hasattr(value, "__dict__"):
+        if inspect.isbuiltin(value) or isinstance(value, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
             return [
                 "builtin",
                 getattr(value, "__module__", ""),
@@ -131,27 +131,40 @@ class _Describer:
         return self._object(value)
 
     def _function(self, function: types.FunctionType) -> object:
+        if _of_a_library(function):
+            return ["function", function.__module__, function.__qualname__]
         variables = inspect.getclosurevars(function)
-        plain_globals = {name: repr(v) for name, v in sorted(variables.globals.items()) if isinstance(v, _PLAIN)}
         return [
             "function",
             function.__qualname__,
-            _source(function) if not _of_a_library(function) else function.__module__,
+            _source(function),
             self(dict(variables.nonlocals)),
-            plain_globals,
+            {name: self._global(value) for name, value in sorted(variables.globals.items())},
             self(list(function.__defaults__ or ())),
             self(dict(function.__kwdefaults__ or {})),
         ]
 
+    def _global(self, value: Any) -> object:
+        """Describe what code refers to by a global name: values, functions and classes, not the state of services."""
+        known = isinstance(value, (*_PLAIN, Tensor, np.ndarray, list, tuple, set, frozenset, dict, functools.partial))
+        if known or inspect.isfunction(value) or isinstance(value, type | types.ModuleType | nn.Module):
+            return self(value)
+        return f"{type(value).__module__}.{type(value).__qualname__}"
+
     def _class(self, kind: type) -> list[object]:
         name = f"{kind.__module__}.{kind.__qualname__}"
-        return [name] if _of_a_library(kind) else [name, _source(kind)]
+        if _of_a_library(kind):
+            return [name]
+        methods = {key: self(value) for key, value in sorted(vars(kind).items()) if inspect.isfunction(value)}
+        return [name, _source(kind), methods]
 
     def _object(self, value: Any) -> object:
         skipped = _INTERNAL if isinstance(value, nn.Module) else set()
-        attributes = {
-            name: self(item) for name, item in sorted(getattr(value, "__dict__", {}).items()) if name not in skipped
-        }
+        slots = [
+            name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ()) if hasattr(value, name)
+        ]
+        held = {**{name: getattr(value, name) for name in slots}, **getattr(value, "__dict__", {})}
+        attributes = {name: self(item) for name, item in sorted(held.items()) if name not in skipped}
         described = ["object", self(type(value)), attributes]
         if isinstance(value, nn.Module):  # a loss may be a module with buffers, weights for example
             described.append([[name, _tensor(buffer)] for name, buffer in value.named_buffers(recurse=False)])

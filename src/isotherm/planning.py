@@ -15,6 +15,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from isotherm.engine.fleet import run_fleet
+from isotherm.errors import UserError
 from isotherm.executors.local import LocalExecutor
 from isotherm.protocol import missing_runs
 from isotherm.records import RunResult, RunSpec
@@ -167,10 +168,18 @@ def _seconds(executor: LocalExecutor, fleet: Sequence[RunSpec]) -> float:
         if len(times) > 2 and times[-1] - times[0] > PROBE_SECONDS:
             raise _Enough
 
-    with contextlib.suppress(_Enough):
-        run_fleet(problem, shortened(min(PROBE_UPDATES, num_steps)), on_steps=on_steps, block=1)
-    start = time.perf_counter()
-    run_fleet(problem, shortened(1))
+    try:
+        with contextlib.suppress(_Enough):
+            run_fleet(problem, shortened(min(PROBE_UPDATES, num_steps)), on_steps=on_steps, block=1)
+        start = time.perf_counter()
+        run_fleet(problem, shortened(1))
+    except UserError:
+        raise
+    except Exception as error:  # the user's module may raise anything
+        raise UserError(
+            f"a few updates of task {fleet[0].task!r} at batch size {fleet[0].batch_size} raised "
+            f"{type(error).__name__}: {error}; such runs would fail"
+        ) from error
     once = time.perf_counter() - start  # set-up, one update, evaluation
     per_update = statistics.median(np.diff(times).tolist()) if len(times) > 1 else 0.0
     return once + per_update * (num_steps - 1)

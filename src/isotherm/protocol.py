@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from isotherm.records import Direction, Outcome, RunResult, RunSpec
 from isotherm.statistics import Interval, best_k_of_n, standard_deviation, t_interval
-from isotherm.sweep import GridAxes, SweepPlan
+from isotherm.sweep import GridAxes, SweepPlan, tidy
 from isotherm.temperature import bare_learning_rate
 
 # Points added per extension, the specification's boundary rule.
@@ -118,6 +118,10 @@ class Optimum:
         """Whether optimum or interval touches an end of the grid, so that the true one may lie beyond."""
         return self.edge is not Edge.INTERIOR
 
+    def lies_at_end_of(self, grid: Grid) -> bool:
+        """Whether the optimum itself is the lowest or highest learning rate tried."""
+        return self.place in (0, len(grid.cells) - 1)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grid:
@@ -186,7 +190,9 @@ class Grid:
     def bare_learning_rate_at_optimum(self) -> float | None:
         """Return ε = ε_eff (1 - m) at the optimum: what the optimiser wants."""
         best = self.optimum()
-        return None if best is None else bare_learning_rate(best.effective_learning_rate, momentum=self.axes.momentum)
+        if best is None:
+            return None
+        return tidy(bare_learning_rate(best.effective_learning_rate, momentum=self.axes.momentum))
 
     def _edge(self, within: Sequence[int]) -> Edge:
         if not self.is_complete:
@@ -220,7 +226,7 @@ def extended_grid(
     rates = list(plan.base_learning_rates(axes))
     grid = build_grid(plan, axes, results, rates)
     for _ in range(plan.max_extensions if max_extensions is None else max_extensions):
-        added = _extension(grid)
+        added = _extension(grid, for_train=plan.extend_for == "tuned_and_train")
         if not added:
             break
         rates = sorted({*rates, *added})
@@ -274,17 +280,20 @@ def _specs(plan: SweepPlan, grid: Grid) -> list[RunSpec]:
     ]
 
 
-def _extension(grid: Grid) -> list[float]:
+def _extension(grid: Grid, *, for_train: bool) -> list[float]:
     """Return the learning rates to add, none where the optimum is interior or not known yet."""
     edge = grid.edge()
+    train = grid.train_optimum() if for_train and grid.is_complete else None
+    train_lower = train is not None and train.place == 0
+    train_upper = train is not None and train.place == len(grid.cells) - 1
     rates = [cell.effective_learning_rate for cell in grid.cells]
     below = rates[1] / rates[0] if len(rates) > 1 else 2.0
     above = rates[-1] / rates[-2] if len(rates) > 1 else 2.0
     added: list[float] = []
-    if edge in (Edge.LOWER, Edge.BOTH, Edge.NO_OPTIMUM):
-        added += [rates[0] / below**k for k in range(1, POINTS_PER_EXTENSION + 1)]
-    if edge in (Edge.UPPER, Edge.BOTH):
-        added += [rates[-1] * above**k for k in range(1, POINTS_PER_EXTENSION + 1)]
+    if edge in (Edge.LOWER, Edge.BOTH, Edge.NO_OPTIMUM) or train_lower:
+        added += [tidy(rates[0] / below**k) for k in range(1, POINTS_PER_EXTENSION + 1)]
+    if edge in (Edge.UPPER, Edge.BOTH) or train_upper:
+        added += [tidy(rates[-1] * above**k) for k in range(1, POINTS_PER_EXTENSION + 1)]
     return added
 
 

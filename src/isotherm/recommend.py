@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from isotherm.errors import UserError
-from isotherm.protocol import Grid
-from isotherm.regimes import series
+from isotherm.protocol import Estimate, Grid, Optimum
+from isotherm.regimes import Regimes, fit_regimes, series
 from isotherm.results import Results
-from isotherm.statistics import welch_interval
+from isotherm.sweep import tidy
 from isotherm.temperature import bare_learning_rate
 
 
@@ -16,7 +18,7 @@ from isotherm.temperature import bare_learning_rate
 class Recommendation:
     """What to use for one budget and momentum, and what it rests on.
 
-    `batch_size` is the largest whose test metric does not differ from the best one's at the 95 % level.
+    `batch_size` is the largest whose mean test metric lies within one standard deviation, over seeds, of the best.
     """
 
     budget: str
@@ -34,7 +36,7 @@ class Recommendation:
         return (
             f"{self.budget}, momentum {self.momentum:g}: batch size {self.batch_size}, learning rate "
             f"{self.learning_rate:.4g} (effective {self.effective_learning_rate:.4g}, within [{low:.4g}, {high:.4g}]); "
-            f"keep the temperature {self.temperature:.3g} when you make the batch smaller. {self.evidence}"
+            f"temperature {self.temperature:.3g}. {self.evidence}"
         )
 
 
@@ -52,32 +54,48 @@ def recommend(results: Results) -> list[Recommendation]:
 
 def _recommend(grids: list[Grid], *, sign: int) -> Recommendation:
     metrics = {grid.axes.batch_size: grid.at_optimum("test_metric") for grid in grids}
-    known = {b: m for b, m in metrics.items() if m is not None}
+    known = {b: m for b, m in metrics.items() if m is not None and math.isfinite(m.mean_all)}
     best = max(known, key=lambda b: sign * known[b].mean_all)
-    level = [b for b in known if _as_good(known[b].values_all, known[best].values_all, sign=sign)]
-    chosen = next(grid for grid in grids if grid.axes.batch_size == max([*level, best]))
+    limit = sign * known[best].mean_all - known[best].standard_deviation_all
+    size = max(b for b in known if sign * known[b].mean_all >= limit)
+    chosen = next(grid for grid in grids if grid.axes.batch_size == size)
     optimum = chosen.optimum()
     assert optimum is not None
-    size, momentum = chosen.axes.batch_size, chosen.axes.momentum
-    n = len(known[best].values_all)
-    evidence = (
-        f"Best mean test metric {known[best].mean_all:.4g} at B = {best}, {known[size].mean_all:.4g} here (n = {n})"
-    )
-    if optimum.at_edge:
-        evidence += f"; the optimum touches the {optimum.edge}, so it may lie further out"
+    momentum = chosen.axes.momentum
+    fit = fit_regimes(grids) if len(grids) >= 4 else None
     return Recommendation(
         budget=str(chosen.axes.budget),
         momentum=momentum,
         batch_size=size,
         effective_learning_rate=optimum.effective_learning_rate,
         interval=optimum.interval,
-        learning_rate=bare_learning_rate(optimum.effective_learning_rate, momentum=momentum),
+        learning_rate=tidy(bare_learning_rate(optimum.effective_learning_rate, momentum=momentum)),
         temperature=optimum.effective_learning_rate / size,
         test_metric=known[size].mean,
-        evidence=evidence + ".",
+        evidence=" ".join([_evidence(known, best, size), *_edge_words(optimum), _smaller_batches(fit, size)]),
     )
 
 
-def _as_good(values: tuple[float, ...], best: tuple[float, ...], *, sign: int) -> bool:
-    difference = welch_interval([sign * v for v in best], [sign * v for v in values])
-    return difference.low <= 0.0
+def _evidence(known: Mapping[int, Estimate], best: int, size: int) -> str:
+    here, top = known[size], known[best]
+    n = len(top.values_all)
+    if n < 2:
+        return f"Rests on a single seed: test metric {top.mean_all:.4g} at B = {best}; run more seeds."
+    spread = f"{top.mean_all:.4g} ± {top.standard_deviation_all:.2g}"
+    return f"Mean test metric {here.mean_all:.4g}; the best is {spread} at B = {best} (n = {n})."
+
+
+def _edge_words(optimum: Optimum) -> list[str]:
+    return [f"The optimum touches the {optimum.edge}, so it may lie further out."] if optimum.at_edge else []
+
+
+def _smaller_batches(fit: Regimes | None, size: int) -> str:
+    """Say what to do with a smaller batch, as far as the sweep can tell."""
+    if fit is None or not fit.shows_kink or fit.kink is None:
+        return "How the learning rate scales with the batch is not determined by these batch sizes."
+    if size <= fit.kink.estimate:
+        return f"Below B ≈ {fit.kink.estimate:.0f} keep the temperature: ε_eff ∝ B^{fit.slope.estimate:.2f}."
+    return (
+        f"This batch lies above the kink at B ≈ {fit.kink.estimate:.0f}: down to it keep the learning rate, below it "
+        f"scale it as B^{fit.slope.estimate:.2f}."
+    )

@@ -27,7 +27,9 @@ class Regimes:
     """The broken line through the optima of one budget and momentum; intervals at 95 %.
 
     They come from resampling the seeds of every grid and from the spacing of the learning rates, half a step to either
-    side. `kink` is None where fewer than half of the resampled sweeps show one.
+    side. `shortfall` is by how many octaves the optimum at the largest batch stays below the line through the rising
+    part; 0 where a resampled sweep shows no kink. `kink` is None where the fit has none or most resampled sweeps do not
+    show it; its upper limit is infinite where more than one in forty do not.
     """
 
     momentum: float
@@ -36,12 +38,14 @@ class Regimes:
     slope: Interval
     kink: Interval | None
     plateau: float
+    shortfall: Interval
     part_with_kink: float
+    num_seeds: int
 
     @property
-    def boundary(self) -> float:
-        """The batch size at which the noise dominated regime ends, infinite where no kink was seen."""
-        return math.inf if self.kink is None else self.kink.estimate
+    def shows_kink(self) -> bool:
+        """Whether the data determine a kink: four points or more, a rise before it, and no rise like it after it."""
+        return self.kink is not None and len(self.batch_sizes) >= 4 and self.slope.low > 0 and self.shortfall.low > 0
 
     def __str__(self) -> str:
         line = f"ε_eff* ∝ B^{self.slope.estimate:.2f} [{self.slope.low:.2f}, {self.slope.high:.2f}] at small B"
@@ -75,7 +79,8 @@ def fit_regimes(grids: Sequence[Grid]) -> Regimes:
     drawn = [table.optima(table.seeds(generator, NUM_DRAWS)) + table.jitter(generator, NUM_DRAWS) for table in tables]
     slopes, kinks, _ = fit_broken_lines(x, np.stack(drawn, axis=1))
     slope_low, slope_high = percentile_limits(slopes)
-    kink_low, kink_high = percentile_limits(kinks)
+    kink_low, kink_high = percentile_limits(np.nan_to_num(kinks, nan=np.inf))
+    shortfalls = np.nan_to_num(slopes * (x[-1] - kinks), nan=0.0)
     part = float(np.mean(~np.isnan(kinks)))
     seen = line.kink is not None and part >= 0.5
     axes: GridAxes = grids[0].axes
@@ -88,7 +93,13 @@ def fit_regimes(grids: Sequence[Grid]) -> Regimes:
         if seen and line.kink is not None
         else None,
         plateau=2.0**line.plateau,
+        shortfall=Interval(
+            estimate=0.0 if line.kink is None else line.slope * (x[-1] - line.kink),
+            low=percentile_limits(shortfalls)[0],
+            high=percentile_limits(shortfalls)[1],
+        ),
         part_with_kink=part,
+        num_seeds=len(grids[0].cells[0].results),
     )
 
 

@@ -68,13 +68,15 @@ def num_drops(step: int, *, num_steps: int) -> int:
     return 0 if step < hold else min(NUM_DROPS, 1 + (step - hold) // interval)
 
 
-def multipliers(num_steps: int, *, gamma: float) -> NDArray[np.float64]:
-    """Return γ^-k for every update, shape (num_steps,).
+def multipliers(num_steps: int, *, gamma: float, start: int = 0, stop: int | None = None) -> NDArray[np.float64]:
+    """Return γ^-k for the updates start .. stop - 1 of `num_steps`, by default all of them.
 
     >>> multipliers(4, gamma=2.0).tolist()
     [1.0, 1.0, 0.5, 0.25]
+    >>> multipliers(4, gamma=2.0, start=1, stop=3).tolist()
+    [1.0, 0.5]
     """
-    steps = np.arange(num_steps)
+    steps = np.arange(start, num_steps if stop is None else stop)
     hold, interval = num_steps // 2, max(1, num_steps // 20)
     drops = np.where(steps < hold, 0, np.minimum(NUM_DROPS, 1 + (steps - hold) // interval))
     return np.asarray(float(gamma) ** -drops.astype(np.float64), dtype=np.float64)

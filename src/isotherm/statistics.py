@@ -154,13 +154,13 @@ def fit_broken_lines(log_batch_size: Sequence[float], log_learning_rates: Floats
 
 
 def percentile_limits(draws: Floats, *, level: float = 0.95) -> tuple[float, float]:
-    """Return the limits that hold the middle part of resampled values, NaNs left aside; unbounded if all are NaN.
+    """Return the limits that hold the middle part of resampled values; infinite ones count as what they are.
 
     >>> percentile_limits(np.arange(101.0), level=0.9)
     (5.0, 95.0)
+    >>> percentile_limits(np.array([1.0, 2.0, 3.0, np.inf]))
+    (1.0, inf)
     """
-    values = draws[~np.isnan(draws)]
-    if len(values) == 0:
-        return -math.inf, math.inf
-    low, high = np.quantile(values, [0.5 - level / 2, 0.5 + level / 2])
-    return float(round(low, 12)), float(round(high, 12))
+    low = np.quantile(draws, 0.5 - level / 2, method="inverted_cdf")
+    high = np.quantile(draws, 0.5 + level / 2, method="inverted_cdf")
+    return float(low), float(high)

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, get_args
 
+import numpy as np
+
 from isotherm.budget import Budget, BudgetUnit
 from isotherm.errors import UserError
 from isotherm.records import Direction, L2Scope, Precision, RunSpec
@@ -22,6 +24,12 @@ from isotherm.temperature import effective_learning_rate_at
 
 TuneOn = Literal["validation", "test", "train"]
 TuneQuantity = Literal["metric", "loss"]
+ExtendFor = Literal["tuned", "tuned_and_train"]
+
+
+# Far beyond any use; a slip of the keyboard should not fill a disk.
+_MAX_POINTS = 100
+_LIMITS = {"num_seeds": 10_000, "num_evaluations": 10_000, "max_extensions": 50, "first_seed": 2**62}
 
 
 def powers_of_two(lowest: int, highest: int) -> tuple[float, ...]:
@@ -33,6 +41,16 @@ def powers_of_two(lowest: int, highest: int) -> tuple[float, ...]:
     if lowest > highest:
         raise UserError(f"powers_of_two({lowest}, {highest}) is empty; the lower exponent comes first")
     return tuple(2.0**k for k in range(lowest, highest + 1))
+
+
+def tidy(value: float) -> float:
+    """Return a computed learning rate as one would write it, so that it meets the one that was written.
+
+    >>> tidy(0.09 * 3 * 3), tidy(2.0**-30) == 2.0**-30
+    (0.81, True)
+    """
+    is_power_of_two = math.frexp(value)[0] == 0.5
+    return value if is_power_of_two else float(f"{value:.15g}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,15 +76,15 @@ class IsothermGrid:
         _require_positive("temperature", self.temperature)
         if not _is_number(self.ceiling) or not self.ceiling > 0:
             raise UserError(f"ceiling={self.ceiling!r} is not positive; it is the largest learning rate worth trying")
-        _require_whole("num_below", self.num_below, at_least=0)
-        _require_whole("num_above", self.num_above, at_least=0)
+        _require_whole("num_below", self.num_below, at_least=0, at_most=_MAX_POINTS)
+        _require_whole("num_above", self.num_above, at_least=0, at_most=_MAX_POINTS)
         if not _is_number(self.ratio) or not (math.isfinite(self.ratio) and self.ratio > 1):
             raise UserError(f"ratio={self.ratio!r} is not above 1; neighbouring learning rates differ by this factor")
 
     def at(self, batch_size: int) -> tuple[float, ...]:
         """Return the effective learning rates to try at a batch size, rising."""
         centre = min(effective_learning_rate_at(self.temperature, batch_size), self.ceiling)
-        return tuple(centre * self.ratio**k for k in range(-self.num_below, self.num_above + 1))
+        return tuple(tidy(centre * self.ratio**k) for k in range(-self.num_below, self.num_above + 1))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,6 +119,8 @@ class Sweep:
         tune_quantity: choose by the task's metric or by its loss; on training data always by the loss.
         num_evaluations: looks at the test set along the way.
         max_extensions: how often a grid whose optimum or interval touches an edge grows by two points there.
+        extend_for: "tuned" extends a grid for the optimum tuned for; "tuned_and_train" also until the learning rate
+            with the lowest training loss is not at an edge.
         first_seed: seeds are first_seed .. first_seed + num_seeds - 1.
         name: for people and reports.
         precision: of the computation.
@@ -122,21 +142,26 @@ class Sweep:
     validation_fraction: float = 0.1
     num_evaluations: int = 10
     max_extensions: int = 3
+    extend_for: ExtendFor = "tuned"
     first_seed: int = 0
     name: str = "sweep"
     precision: Precision = "float32"
 
     def __post_init__(self) -> None:
+        for name in ("batch_sizes", "effective_learning_rates", "momentum"):
+            if isinstance(getattr(self, name), np.ndarray):
+                object.__setattr__(self, name, getattr(self, name).tolist())
         if not isinstance(self.task, Task):
             raise UserError(f"task is {type(self.task).__name__}; give an isotherm.Task, or isotherm.get_task(name)")
         if not isinstance(self.name, str) or not self.name:
             raise UserError(f"a sweep's name is {self.name!r}; give a non-empty string")
         _require_choice("tune_on", self.tune_on, get_args(TuneOn))
         _require_choice("tune_quantity", self.tune_quantity, get_args(TuneQuantity))
+        _require_choice("extend_for", self.extend_for, get_args(ExtendFor))
         _require_choice("l2_scope", self.l2_scope, get_args(L2Scope))
         _require_choice("precision", self.precision, get_args(Precision))
         for name in ("num_seeds", "num_evaluations", "max_extensions", "first_seed"):
-            _require_whole(name, getattr(self, name), at_least=1 if name == "num_seeds" else 0)
+            _require_whole(name, getattr(self, name), at_least=1 if name == "num_seeds" else 0, at_most=_LIMITS[name])
         if self.num_kept is not None:
             _require_whole("num_kept", self.num_kept, at_least=1)
             if self.num_kept > self.num_seeds:
@@ -213,6 +238,7 @@ class Sweep:
             tune_quantity=self.tune_quantity,
             num_evaluations=self.num_evaluations,
             max_extensions=self.max_extensions,
+            extend_for=self.extend_for,
             precision=self.precision,
         )
 
@@ -250,6 +276,7 @@ class SweepPlan:
     tune_quantity: TuneQuantity
     num_evaluations: int
     max_extensions: int
+    extend_for: ExtendFor
     precision: Precision
 
     @property
@@ -324,9 +351,11 @@ def _require_positive(name: str, value: Any) -> None:
         raise UserError(f"{name} {value!r} is not a positive number; use e.g. 0.125")
 
 
-def _require_whole(name: str, value: Any, *, at_least: int) -> None:
+def _require_whole(name: str, value: Any, *, at_least: int, at_most: int | None = None) -> None:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < at_least:
-        raise UserError(f"{name} {value!r} is not a whole number of at least {at_least}")
+        raise UserError(f"{name} {value!r} is not a whole number of at least {at_least}; give one")
+    if at_most is not None and int(value) > at_most:
+        raise UserError(f"{name} {value!r} is more than Isotherm takes, {at_most:,}; lower it")
 
 
 def _require_some(name: str, values: object) -> None:

@@ -48,6 +48,15 @@ class Metric:
     function: LossFunction
     direction: Direction
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name or not callable(self.function):
+            raise UserError(f"a metric needs a name and a function (output, target) -> mean, not {self.name!r}")
+        try:
+            object.__setattr__(self, "direction", Direction(self.direction))
+        except ValueError as error:
+            ways = " or ".join(repr(str(way)) for way in Direction)
+            raise UserError(f"metric {self.name!r}: direction {self.direction!r} is unknown; use {ways}") from error
+
 
 LOSSES: dict[str, LossFunction] = {"cross_entropy": cross_entropy, "mean_squared_error": mean_squared_error}
 METRICS: dict[str, Metric] = {
@@ -70,8 +79,8 @@ class Task:
         metric: a name from `METRICS`, or a `Metric`; by default accuracy for cross entropy, else the loss itself.
         validation: the same as `test`, for choosing the learning rate. Without one, a sweep that tunes on
             validation data holds out part of `train`.
-        version: change it when code that the builder calls changes: sources of the builder, of the module
-            classes and of a custom loss or metric are hashed, functions they call elsewhere are not.
+        version: change it when something changes that `identity.model_id` does not see: another release of a library,
+            the state of a global object.
     """
 
     name: str
@@ -99,9 +108,10 @@ class Task:
         for part in ("train", "test", "validation"):
             if part != "validation" or self.validation is not None:
                 object.__setattr__(self, part, self._checked_split(part))
-        shapes = {part: tuple(split[0].shape[1:]) for part, split in self.splits.items()}
-        if len(set(shapes.values())) > 1:
-            raise UserError(f"task {self.name!r}: examples differ in shape between splits: {shapes}; make them equal")
+        for place, what in enumerate(("examples", "targets")):
+            shapes = {part: tuple(split[place].shape[1:]) for part, split in self.splits.items()}
+            if len(set(shapes.values())) > 1:
+                raise UserError(f"task {self.name!r}: {what} differ in shape between splits: {shapes}; make them equal")
 
     @property
     def splits(self) -> dict[str, Split]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import logging
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -129,8 +130,6 @@ class _Fleet:
 
         self.momentum_M1 = column([s.momentum for s in specs])
         self.l2_M1 = column([s.l2 for s in specs])
-        table = np.stack([s.learning_rate * multipliers(self.num_steps, gamma=s.gamma) for s in specs], axis=1)
-        self.learning_rate_TM1 = torch.from_numpy(table).to(problem.device, problem.dtype).unsqueeze(2)
         self.index_M = list(range(len(specs)))
         self.dead: dict[int, int] = {}  # original index -> divergence step
         self.curves: list[list[CurvePoint]] = [[] for _ in specs]
@@ -212,13 +211,13 @@ class _Fleet:
         losses, *others = self._program(*self._arguments(batch_MB, step))
         return losses, others[: len(self.shapes)], others[len(self.shapes) :]
 
-    def _update(self, gradients: Sequence[Tensor], buffers: Sequence[Tensor], step: int) -> None:
+    def _update(self, gradients: Sequence[Tensor], buffers: Sequence[Tensor], learning_rate_M1: Tensor) -> None:
         """Heavy ball with coupled L2, u = m u + g + λ w and w = w - ε u, as `torch.optim.SGD` does it."""
         g = torch.cat([gradient.flatten(1) for gradient in gradients], dim=1, out=self._gradient_MP)
         decayed = slice(0, self.num_decayed)
         g[:, decayed].addcmul_(self.weights_MP[:, decayed], self.l2_M1)
         self.velocity_MP.mul_(self.momentum_M1).add_(g)
-        self.weights_MP.addcmul_(self.velocity_MP, self.learning_rate_TM1[step], value=-1.0)
+        self.weights_MP.addcmul_(self.velocity_MP, learning_rate_M1, value=-1.0)
         for old, new in zip(self.buffers_M.values(), buffers, strict=True):
             old.copy_(new)
 
@@ -226,6 +225,15 @@ class _Fleet:
         """Return the examples of every run for a block of updates, shape (K, M, B)."""
         blocks = np.stack([order.block(start, num_steps) for order in self.orders], axis=1)
         return torch.from_numpy(blocks).to(self.problem.device)[:, self.seed_M]
+
+    def _block_of_learning_rates(self, start: int, num_steps: int) -> Tensor:
+        """Return every run's learning rate for a block of updates, shape (K, M, 1)."""
+        columns = [
+            spec.learning_rate * multipliers(self.num_steps, gamma=spec.gamma, start=start, stop=start + num_steps)
+            for spec in (self.specs[index] for index in self.index_M)
+        ]
+        table = torch.from_numpy(np.stack(columns, axis=1))
+        return table.to(self.problem.device, self.problem.dtype).unsqueeze(2)
 
     # -- the whole training -------------------------------------------------------------------------------------
 
@@ -237,9 +245,10 @@ class _Fleet:
         while step < self.num_steps and len(self.dead) < len(self.specs):
             size = self._block_size(step)
             losses_KM = torch.empty(size, len(self.index_M), dtype=torch.float64, device=self.problem.device)
+            learning_rates_KM1 = self._block_of_learning_rates(step, size)
             for k, batch_MB in enumerate(self._block_of_batches(step, size)):
                 losses_KM[k], gradients, buffers = self._forward_backward(batch_MB, step + k)
-                self._update(gradients, buffers, step + k)
+                self._update(gradients, buffers, learning_rates_KM1[k])
             in_window = max(0, step + size - (self.num_steps - self.window))
             running += losses_KM[size - min(size, in_window) :].sum(dim=0)
             last = losses_KM[-1]
@@ -280,7 +289,6 @@ class _Fleet:
                 tensors[name] = tensor[keep]
         for name in ("weights_MP", "velocity_MP", "seed_M", "key_M", "momentum_M1", "l2_M1"):
             setattr(self, name, getattr(self, name)[keep])
-        self.learning_rate_TM1 = self.learning_rate_TM1[:, keep]
         self.index_M = [self.index_M[place] for place in alive]
         self._gradient_MP = torch.empty_like(self.weights_MP)
         self._program = None
@@ -348,7 +356,9 @@ class _Fleet:
         batches = self._block_of_batches(0, steps)
         tolerance = 1e-3 if self.problem.dtype == torch.float32 else 1e-9
         try:
-            self._prepare_program(batches[0])
+            with warnings.catch_warnings():  # vmap warns of slow paths; the comparison below is what counts
+                warnings.simplefilter("ignore")
+                self._prepare_program(batches[0])
             evaluate_split(self._evaluator(), *(t[:2] for t in self.problem.splits["test"]))
         except Exception as error:  # whatever a user's module may raise under vmap
             if is_out_of_memory(error):

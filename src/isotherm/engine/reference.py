@@ -12,7 +12,7 @@ from isotherm.engine.evaluate import Scores, diverged, evaluate_all, evaluate_sp
 from isotherm.engine.noise import KeyedDropout, noise_key
 from isotherm.engine.problem import Problem, evaluation_steps, is_penalised, running_window
 from isotherm.records import CurvePoint, RunResult, RunSpec
-from isotherm.schedule import multipliers
+from isotherm.schedule import num_drops
 from isotherm.seeding import DataOrder, initial_model, seeded
 
 
@@ -40,20 +40,22 @@ def run_reference(
     inputs, targets = problem.splits["train"]
     key = noise_key(spec.seed).to(problem.device)
     evaluate_at = evaluation_steps(spec)
-    losses: list[float] = []
+    window = running_window(spec, num_train=problem.num_train)
+    losses: list[float] = []  # of the last epoch's worth of updates
     curve: list[CurvePoint] = []
 
     # Whatever random function the module uses besides dropout draws from the seeded global generator.
     with seeded(spec.seed, "noise"):
-        for step, multiplier in enumerate(multipliers(spec.num_steps, gamma=spec.gamma)):
+        for step in range(spec.num_steps):
             for group in optimizer.param_groups:
-                group["lr"] = spec.learning_rate * float(multiplier)
+                group["lr"] = spec.learning_rate * spec.gamma ** -num_drops(step, num_steps=spec.num_steps)
             batch = torch.from_numpy(order.block(step, 1)[0]).to(problem.device)
             model.train()
             optimizer.zero_grad()
             with KeyedDropout(key, torch.tensor(step, device=problem.device)):
                 loss = problem.loss(model(inputs[batch]), targets[batch])
             losses.append(float(loss.detach()))
+            del losses[:-window]
             if not math.isfinite(losses[-1]):
                 return diverged(step, curve=tuple(curve))
             loss.backward()  # type: ignore[no-untyped-call]
@@ -66,11 +68,10 @@ def run_reference(
     on_trained(model)
 
     norm = float(sum(p.detach().double().square().sum() for p in penalised))
-    window = running_window(spec, num_train=problem.num_train)
     return final_result(
         {name: score[0] for name, score in scores.items()},
         num_steps=spec.num_steps,
-        train_loss_running=math.fsum(losses[-window:]) / window,
+        train_loss_running=math.fsum(losses) / window,
         last_batch_loss=losses[-1],
         l2_penalty=0.5 * spec.l2 * norm,
         weight_norm_squared=norm,

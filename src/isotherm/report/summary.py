@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from isotherm.protocol import Estimate, Grid
+from isotherm.protocol import Estimate, Grid, Optimum
+from isotherm.records import Direction
 from isotherm.regimes import Regimes, regimes
 from isotherm.report.files import write_atomically
 from isotherm.results import Results, StudyResults
@@ -68,6 +69,8 @@ def _grid_entry(grid: Grid, metric: str) -> dict[str, Any]:
         "train_loss": None if train_loss is None else _finite(train_loss.mean),
         "train_objective": None if objective is None else _finite(objective.mean),
         "train_optimal_effective_learning_rate": None if train_best is None else train_best.effective_learning_rate,
+        "train_optimum_at_end": None if train_best is None else train_best.lies_at_end_of(grid),
+        "train_objective_optimal_effective_learning_rate": _rate(grid.optimum("train_objective", Direction.MINIMISE)),
         "num_diverged": grid.num_diverged,
         "num_runs": sum(r is not None for cell in grid.cells for r in cell.results),
         "effective_learning_rates": [cell.effective_learning_rate for cell in grid.cells],
@@ -89,6 +92,10 @@ def estimate_entry(estimate: Estimate | None) -> dict[str, Any] | None:
     }
 
 
+def _rate(optimum: Optimum | None) -> float | None:
+    return None if optimum is None else optimum.effective_learning_rate
+
+
 def _regimes_entry(fit: Regimes | None) -> dict[str, Any] | None:
     if fit is None:
         return None
@@ -97,7 +104,8 @@ def _regimes_entry(fit: Regimes | None) -> dict[str, Any] | None:
         "slope": fit.slope.estimate,
         "slope_interval": [fit.slope.low, fit.slope.high],
         "kink_batch_size": None if kink is None else kink.estimate,
-        "kink_interval": None if kink is None else [kink.low, kink.high],
+        "kink_interval": None if kink is None else [_finite(kink.low), _finite(kink.high)],
+        "shows_kink": fit.shows_kink,
         "plateau": fit.plateau,
     }
 

@@ -17,7 +17,7 @@ from isotherm.records import L2Scope, Precision
 from isotherm.schedule import Schedule
 from isotherm.studies import STUDIES
 from isotherm.study import Study
-from isotherm.sweep import IsothermGrid, Sweep, TuneOn, TuneQuantity
+from isotherm.sweep import ExtendFor, IsothermGrid, Sweep, TuneOn, TuneQuantity
 from isotherm.tasks import TASKS, Task, get_task
 
 
@@ -57,7 +57,7 @@ def call_reference(reference: str, *, expected: str) -> Any:
         sys.path.insert(0, folder)
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # whatever the user's module raises on import
+    except (Exception, SystemExit) as error:  # whatever the user's module raises on import
         raise UserError(
             f"{reference!r}: module {module_name!r} cannot be imported: {type(error).__name__}: {error}; "
             "it is looked for in the current folder and in the environment"
@@ -72,7 +72,7 @@ def call_reference(reference: str, *, expected: str) -> Any:
         return function()
     except UserError as error:
         raise UserError(f"{reference}: {error}") from error
-    except Exception as error:  # whatever the user's function raises
+    except (Exception, SystemExit) as error:  # whatever the user's function raises
         raise UserError(
             f"{reference!r} was called for {expected} and raised {type(error).__name__}: {error}"
         ) from error
@@ -121,6 +121,7 @@ class _Sweep(_Table):
     validation_fraction: float | None = None
     num_evaluations: int | None = None
     max_extensions: int | None = None
+    extend_for: ExtendFor | None = None
     first_seed: int | None = None
     precision: Precision | None = None
 

@@ -48,5 +48,6 @@ def _sweep(
         num_seeds=5,
         num_kept=4,
         tune_on="test",
+        extend_for="tuned_and_train",
         num_evaluations=5,
     )
