@@ -86,6 +86,7 @@ def make_plan(**changes: Any) -> SweepPlan:
         "tune_quantity": "metric",
         "num_evaluations": 0,
         "max_extensions": 3,
+        "extend_for": "tuned",
         "precision": "float32",
     }
     return SweepPlan(**{**fields, **changes})

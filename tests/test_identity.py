@@ -1,8 +1,10 @@
 import functools
 import importlib.util
 import json
+import linecache
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -365,3 +367,98 @@ def test_a_builder_that_raises_is_the_users_error():
 def test_a_builder_that_returns_no_module_is_the_users_error():
     with pytest.raises(UserError, match=r"returned str; it must return a torch\.nn\.Module"):
         model_id(str)
+
+
+# -- what code refers to by a global name ---------------------------------------------------------------------------
+
+
+GLOBALS = """
+import torch
+from torch import nn
+
+SCALE = {scale}
+WEIGHTS = torch.tensor([1.0, {scale}])
+
+def helper(x):
+    return x * SCALE
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.layer(x) {use}
+
+class Slotted:
+    __slots__ = ("weight",)
+
+    def __init__(self, weight):
+        self.weight = weight
+
+    def __call__(self, output, target):
+        return self.weight * (output - target).square().mean()
+
+def weighted(output, target):
+    return (WEIGHTS * (output - target).square()).mean()
+"""
+
+
+def module_of(tmp_path: Path, *, scale: float, use: str = "") -> types.ModuleType:
+    """Import the code anew under one name, as an edited file would be."""
+    path = tmp_path / f"globals_{scale}.py"
+    path.write_text(GLOBALS.format(scale=scale, use=use))
+    linecache.checkcache(str(path))
+    loader = importlib.util.spec_from_file_location("code_with_globals", path)
+    assert loader is not None
+    assert loader.loader is not None
+    module = importlib.util.module_from_spec(loader)
+    sys.modules["code_with_globals"] = module
+    try:
+        loader.loader.exec_module(module)
+    finally:
+        del sys.modules["code_with_globals"]
+    return module
+
+
+def ident(model, loss=None) -> str:
+    return identity.model_id(model, loss=loss or cross_entropy, metric=accuracy)
+
+
+@pytest.mark.parametrize("use", ["* SCALE", "* WEIGHTS", "+ helper(1.0)"])
+def test_globals_that_a_module_uses_are_part_of_it(tmp_path: Path, use: str) -> None:
+    one, two = (module_of(tmp_path, scale=scale, use=use) for scale in (1.0, 5.0))
+    assert ident(one.Net) != ident(two.Net)
+    assert ident(one.Net) == ident(module_of(tmp_path, scale=1.0, use=use).Net)
+
+
+def test_globals_that_nothing_uses_are_not(tmp_path: Path) -> None:
+    assert ident(module_of(tmp_path, scale=1.0).Net) == ident(module_of(tmp_path, scale=5.0).Net)
+
+
+def test_globals_and_slots_of_a_loss_are_part_of_it(tmp_path: Path) -> None:
+    one, two = (module_of(tmp_path, scale=scale) for scale in (1.0, 5.0))
+    assert ident(one.Net, one.weighted) != ident(one.Net, two.weighted)
+    assert ident(one.Net, one.Slotted(1.0)) != ident(one.Net, one.Slotted(2.0))
+    assert ident(one.Net, one.Slotted(1.0)) == ident(one.Net, one.Slotted(1.0))
+
+
+def test_classes_without_source_are_told_apart_by_their_code() -> None:
+    text = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+    def forward(self, x):
+        return torch.{name}(self.layer(x))
+"""
+
+    def made(name: str):
+        space: dict[str, object] = {"__name__": "typed_in"}
+        exec(text.format(name=name), space)
+        return space["Net"]
+
+    assert ident(made("relu")) != ident(made("tanh"))
+    assert ident(made("relu")) == ident(made("relu"))

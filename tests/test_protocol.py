@@ -547,3 +547,38 @@ def test_failures_never_hang_a_sweep_and_never_pass_for_divergence(optimum: floa
         grid = extended_grid(plan, axes, results)
         assert grid.num_diverged == 0
         assert (grid.edge() is Edge.INCOMPLETE) == any(cell.num_failed for cell in grid.cells)
+
+
+def test_a_grid_may_also_grow_for_the_training_loss() -> None:
+    def landscape(spec: RunSpec) -> RunResult:
+        off = math.log2(spec.effective_learning_rate)
+        return finished(0.7 - 0.05 * off**2, train_loss=1.0 + (off + 3.0) ** 2)  # best at 1, fits best at 1/8
+
+    for extend_for, lowest in (("tuned", 0.25), ("tuned_and_train", 2.0**-4)):
+        plan = make_plan(extend_for=extend_for)
+        results: dict[str, RunResult] = {}
+        while specs := missing_runs([plan], results):
+            fill(results, specs, landscape)
+        grid = extended_grid(plan, plan.grids()[0], results)
+        assert grid.cells[0].effective_learning_rate == lowest
+        train = grid.train_optimum()
+        assert train is not None
+        assert train.lies_at_end_of(grid) is (extend_for == "tuned")
+
+
+def test_added_learning_rates_are_those_one_would_write() -> None:
+    def rising(spec: RunSpec) -> float:
+        return math.log(spec.effective_learning_rate)
+
+    plan = make_plan(rates=(0.01, 0.03, 0.09), max_extensions=1)
+    results: dict[str, RunResult] = {}
+    while specs := missing_runs([plan], results):
+        fill(results, specs, rising)
+    assert [c.effective_learning_rate for c in extended_grid(plan, plan.grids()[0], results).cells] == [
+        0.01,
+        0.03,
+        0.09,
+        0.27,
+        0.81,
+    ]
+    assert missing_runs([make_plan(rates=(0.01, 0.03, 0.09, 0.27, 0.81), max_extensions=0)], results) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -346,7 +347,8 @@ def test_interrupted_run_leaves_an_open_store_open() -> None:
 
 
 # A fault of the world, not of the model: part of no hash.
-TROUBLE: dict[str, Any] = {"error": None, "batch_size": 8}
+# A namespace: the state of such an object is no part of a model's identity, a dict's content is.
+TROUBLE = types.SimpleNamespace(error=None, batch_size=8)
 
 
 class Troubled(nn.Module):
@@ -357,8 +359,8 @@ class Troubled(nn.Module):
         self.linear = nn.Linear(2, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.training and TROUBLE["error"] is not None and len(x) == TROUBLE["batch_size"]:
-            raise TROUBLE["error"]("the tape is torn")
+        if self.training and TROUBLE.error is not None and len(x) == TROUBLE.batch_size:
+            raise TROUBLE.error("the tape is torn")
         return self.linear(x)  # type: ignore[no-any-return]
 
 
@@ -367,17 +369,17 @@ def troubled() -> nn.Module:
 
 
 @pytest.fixture
-def trouble() -> Iterator[dict[str, Any]]:
-    TROUBLE["error"] = RuntimeError
+def trouble() -> Iterator[types.SimpleNamespace]:
+    TROUBLE.error = RuntimeError
     yield TROUBLE
-    TROUBLE["error"] = None
+    TROUBLE.error = None
 
 
 def two_grids() -> Sweep:
     return growing(task=blobs_task(model=troubled), batch_sizes=[8, 16], max_extensions=1)
 
 
-def test_failed_runs_spoil_no_others_and_are_tried_again(path: Path, trouble: dict[str, Any]) -> None:
+def test_failed_runs_spoil_no_others_and_are_tried_again(path: Path, trouble: types.SimpleNamespace) -> None:
     recorder = Recorder()
     results = run(two_grids(), store=str(path), progress=recorder)
     assert results.counts() == {"finished": 8, "diverged": 0, "failed": 4, "missing": 0}
@@ -391,7 +393,7 @@ def test_failed_runs_spoil_no_others_and_are_tried_again(path: Path, trouble: di
     run(two_grids(), store=str(path), progress=again)
     assert [spec.batch_size for spec in again.specs] == [8] * 4  # tried again, with no better luck
 
-    trouble["error"] = None
+    trouble.error = None
     last = Recorder()
     results = run(two_grids(), store=str(path), progress=last)
     assert [spec.batch_size for spec in last.specs] == [8] * 8  # the base grid, then its extension
@@ -403,9 +405,9 @@ def test_failed_runs_spoil_no_others_and_are_tried_again(path: Path, trouble: di
     ("error", "workers"), [(ValueError, 1), (ZeroDivisionError, 1), (RuntimeError, 2), (ValueError, 2)]
 )
 def test_whatever_a_module_raises_is_recorded_with_its_run(
-    path: Path, trouble: dict[str, Any], error: type[Exception], workers: int
+    path: Path, trouble: types.SimpleNamespace, error: type[Exception], workers: int
 ) -> None:
-    trouble["error"] = error
+    trouble.error = error
     results = run(two_grids(), store=str(path), workers=workers)
     assert results.counts() == {"finished": 8, "diverged": 0, "failed": 4, "missing": 0}
     assert {r.error for r in results_in(path).values()} == {None, f"{error.__name__}: the tape is torn"}

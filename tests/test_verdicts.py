@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from helpers_landscape import broken_line, landscape_study
 from isotherm.budget import Budget
+from isotherm.protocol import all_runs
 from isotherm.results import StudyResults
 from isotherm.verdicts import Verdict, judge
 
@@ -108,3 +111,50 @@ def test_claims_that_the_results_cannot_speak_to_are_not_judged() -> None:
     assert judge(study) == []
     epochs_only = landscape_study(optimum=LINE, peak=lambda _b, _m: 0.7, momenta=(0.9,))
     assert not any("equal steps" in v.claim or "momentum helps" in v.claim for v in judge(epochs_only))
+
+
+def test_without_a_kink_momentum_has_no_sides() -> None:
+    study = landscape_study(optimum=lambda _b, _m: 1.0, peak=lambda _b, m: 0.7 + (0.05 if m > 0 else 0.0))
+    found = verdict(study, "below the kink", "above it does")
+    assert not found.holds
+    assert "no kink" in found.evidence
+
+
+def test_sweeps_that_differ_in_more_than_momentum_are_not_compared() -> None:
+    study = landscape_study(optimum=LINE, peak=lambda _b, _m: 0.7)
+    (plan,) = study.plan.sweeps
+    plain = dataclasses.replace(plan, momenta=(0.0,))
+    other = dataclasses.replace(plan, momenta=(0.9,), model_id="another")
+    results = {
+        spec.key: study.by_key[twin.key]
+        for changed in (plain, other)
+        for spec, twin in zip(
+            all_runs([changed], {}).values(),
+            all_runs([dataclasses.replace(changed, model_id=plan.model_id)], {}).values(),
+            strict=True,
+        )
+    }
+    apart = StudyResults(plan=dataclasses.replace(study.plan, sweeps=(plain, other)), by_key=results)
+    claims = [v.claim for v in judge(apart)]
+    assert len(claims) == 4
+    assert not any("below the kink" in claim for claim in claims)
+
+
+def test_a_single_seed_is_no_evidence() -> None:
+    study = landscape_study(optimum=LINE, peak=falling, momenta=(0.9,), budget=Budget.steps(1000), num_seeds=2)
+    plan = dataclasses.replace(study.plan.sweeps[0], seeds=(0,), num_kept=1)
+    alone = StudyResults(plan=dataclasses.replace(study.plan, sweeps=(plan,)), by_key=study.by_key)
+    assert judge(alone) == []
+
+
+def test_an_optimum_at_the_end_of_a_grid_settles_nothing() -> None:
+    study = landscape_study(
+        optimum=LINE,
+        train_optimum=lambda _b, _m: 2.0**-9,
+        peak=lambda _b, _m: 0.7,
+        budget=Budget.steps(1000),
+        momenta=(0.9,),
+    )
+    found = verdict(study, "lies above the one that fits best")
+    assert not found.holds
+    assert "the end of its grid" in found.evidence

@@ -87,7 +87,7 @@ def judge(results: StudyResults) -> list[Verdict]:
     verdicts: list[Verdict] = []
     for s in everything:
         verdicts += [_linear_scaling(s, fits[id(s)]), _kink(s, fits[id(s)])]
-    for plain in (s for s in everything if s.momentum == 0 and fits[id(s)].shows_kink):
+    for plain in (s for s in everything if s.momentum == 0):
         for heavy in (s for s in everything if s.momentum > 0 and plain.differs_in_momentum_alone(s)):
             verdicts += _momentum(plain, heavy, fits[id(plain)])
     for s in everything:
@@ -130,7 +130,9 @@ def _kink(s: _Series, fit: Regimes) -> Verdict:
 
 def _momentum(plain: _Series, heavy: _Series, fit: Regimes) -> list[Verdict]:
     """Compare momentum with plain SGD on either side of plain SGD's kink, the last batch size on its isotherm."""
-    assert fit.kink is not None
+    if fit.kink is None or not fit.shows_kink:
+        claim = f"{plain.budget}: below the kink of plain SGD momentum does not help, above it does"
+        return [Verdict(claim=claim, holds=False, evidence="plain SGD shows no kink here: there is no below and above")]
     by_size = {g.axes.batch_size: g for g in heavy.grids}
     pairs = [(g.axes.batch_size, g, by_size[g.axes.batch_size]) for g in plain.grids if g.axes.batch_size in by_size]
     # The grid resolves the kink to about half a step of the batch sizes; a size less than that above takes no side.

@@ -43,6 +43,7 @@ def make_plan(**changes: object) -> SweepPlan:
         tune_quantity="metric",
         num_evaluations=5,
         max_extensions=0,
+        extend_for="tuned",
         precision="float32",
     )
     if "batch_sizes" in changes and "learning_rates" not in changes:

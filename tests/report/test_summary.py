@@ -22,7 +22,7 @@ def test_one_entry_per_momentum_with_its_grids_and_regimes() -> None:
         grids = {grid["batch_size"]: grid for grid in entry["grids"]}
         assert grids[32]["optimal_effective_learning_rate"] == 2.0
         assert grids[32]["temperature"] == 2.0 / 32
-        assert grids[32]["learning_rate"] == 2.0 * (1 - entry["momentum"])
+        assert grids[32]["learning_rate"] == {0.0: 2.0, 0.9: 0.2}[entry["momentum"]]  # as one would write it
         assert not grids[32]["at_edge"]
         assert grids[32]["edge"] == "interior"
         assert abs(grids[1024]["test_accuracy"]["mean"] - 0.6) < 0.01
