@@ -49,5 +49,5 @@ def _sweep(
         num_kept=4,
         tune_on="test",
         extend_for="tuned_and_train",
-        num_evaluations=5,
+        num_evaluations=0,
     )
