@@ -111,7 +111,7 @@ def _summary(study: StudyResults, seconds: float | None) -> list[str]:
         f"{' or '.join(map(str, seeds))} {'seed' if seeds == [1] else 'seeds'} per learning rate",
         f"tuned on {' and '.join(tuned)}",
     ]
-    return parts if seconds is None else [*parts, duration_text(seconds)]
+    return parts if seconds is None else [*parts, f"this call took {duration_text(seconds)}"]
 
 
 def _notices(study: StudyResults, figures: Sequence[SweepFigure]) -> list[str]:

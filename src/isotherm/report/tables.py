@@ -221,8 +221,10 @@ def _text_row(plan: SweepPlan, grid: Grid) -> tuple[str, ...]:
         batch_size,
         interval_text(best.effective_learning_rate, best.interval),
         power_text(temperature(best.effective_learning_rate, grid.axes.batch_size)),
-        spread_text(scale * test.mean, scale * test.standard_deviation, percent=percent),
-        spread_text(scale * test.mean_all, scale * test.standard_deviation_all, percent=percent),
+        spread_text(scale * test.mean, scale * test.standard_deviation, percent=percent, num=test.num_kept),
+        spread_text(
+            scale * test.mean_all, scale * test.standard_deviation_all, percent=percent, num=len(test.values_all)
+        ),
         f"{train_loss.mean:.3g}",
         rate_text(train_best.effective_learning_rate),
         diverged,

@@ -87,16 +87,20 @@ def interval_text(rate: float, interval: tuple[float, float]) -> str:
     return rate_text(rate) if low == high else f"{rate_text(rate)} ({rate_text(low)}–{rate_text(high)})"
 
 
-def spread_text(mean: float, standard_deviation: float, *, percent: bool) -> str:
+def spread_text(mean: float, standard_deviation: float, *, percent: bool, num: int = 2) -> str:
     """Return mean ± standard deviation: percent with one decimal, else as many as the deviation warrants.
+
+    A single value has no spread to tell.
 
     >>> spread_text(73.61, 0.42, percent=True), spread_text(2.9134, 0.0123, percent=False)
     ('73.6 ± 0.4', '2.913 ± 0.012')
+    >>> spread_text(73.61, 0.0, percent=True, num=1)
+    '73.6 ± –'
     """
     if not math.isfinite(mean):
         return "–"
     decimals = 1 if percent else _decimals(mean, standard_deviation)
-    return f"{mean:.{decimals}f} ± {standard_deviation:.{decimals}f}"
+    return f"{mean:.{decimals}f} ± " + (f"{standard_deviation:.{decimals}f}" if num > 1 else "–")
 
 
 def duration_text(seconds: float) -> str:
