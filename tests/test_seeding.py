@@ -145,3 +145,23 @@ def test_seeds_and_epochs_have_their_own_order():
 def test_batch_sizes_of_one_seed_share_the_order():
     small, large = (DataOrder(seed=3, num_train=30, batch_size=b).block(0, 60 // b) for b in (5, 20))
     assert np.array_equal(small.flatten(), large.flatten())
+
+
+def test_seeding_does_not_start_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that started CUDA cannot fork workers, so seeding must leave it alone where nobody uses it."""
+    seen: list[list[int]] = []
+    fork_rng = torch.random.fork_rng
+
+    def recording(devices=None):
+        seen.append(list(devices))
+        return fork_rng(devices=[])
+
+    monkeypatch.setattr(torch.random, "fork_rng", recording)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    with seeded(0, "test"):
+        pass
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    with seeded(0, "test"):
+        pass
+    assert seen == [[], [0, 1]]

@@ -31,12 +31,19 @@ def derive(seed: int, purpose: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}:{purpose}".encode()).digest()[:8], "little")
 
 
+def cuda_is_in_use() -> bool:
+    """Tell whether this process has started CUDA; asking does not start it."""
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
 @contextmanager
 def seeded(seed: int, purpose: str) -> Iterator[None]:
     """Seed the global generators of torch, NumPy and Python, and put their states back afterwards."""
     bits = derive(seed, purpose)
     numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002 (user code may use it)
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+    # Only where CUDA is in use already: to start it here would forbid the forking of workers.
+    devices = list(range(torch.cuda.device_count())) if cuda_is_in_use() else []
+    with torch.random.fork_rng(devices=devices):
         torch.manual_seed(bits % 2**63)
         np.random.seed(bits % 2**32)  # noqa: NPY002
         random.seed(bits)

@@ -102,6 +102,13 @@ def test_what_a_user_can_mend_reaches_this_process(monkeypatch: pytest.MonkeyPat
         list(executor.run(specs))
 
 
+def test_workers_are_refused_once_cuda_was_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's autograd cannot run in a process forked after CUDA was used; seen on a GPU."""
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    with pytest.raises(UserError, match=r"has used CUDA.*workers=1"):
+        PoolExecutor({}, num_workers=2)
+
+
 def test_workers_are_refused_where_they_make_no_sense() -> None:
     with pytest.raises(UserError, match="num_workers=0"):
         PoolExecutor({}, num_workers=0)

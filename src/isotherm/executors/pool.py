@@ -23,6 +23,7 @@ import torch
 from isotherm.errors import UserError
 from isotherm.executors.local import LocalExecutor
 from isotherm.records import RunSpec
+from isotherm.seeding import cuda_is_in_use
 from isotherm.store import StoredRun
 from isotherm.tasks import Task
 
@@ -59,6 +60,11 @@ class PoolExecutor:
     ) -> None:
         if num_workers < 1:
             raise UserError(f"num_workers={num_workers} is not a positive number; use at most one per core")
+        if cuda_is_in_use():
+            raise UserError(
+                f"num_workers={num_workers}: this process has used CUDA, and workers forked from it could not compute; "
+                "use workers=1, or run from a fresh process"
+            )
         self._planner = LocalExecutor(tasks, device="cpu", fleet_size=fleet_size)
         self._on_steps = on_steps
         self._workers: dict[Connection, BaseProcess] = {}
