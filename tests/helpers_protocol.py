@@ -135,12 +135,15 @@ def full_result() -> RunResult:
         train_loss_running=0.1,
         last_batch_loss=1 / 3,
         train_loss=2e-17,
+        train_metric=0.95,
         l2_penalty=0.03125,
         weight_norm_squared=1e300,
         validation_loss=0.7,
         validation_metric=0.8,
         test_loss=math.pi,
         test_metric=0.9,
+        test_metric_running=0.85,
+        clipped_fraction=0.125,
         curve=(CurvePoint(step=5, test_loss=0.3, test_metric=0.6), CurvePoint(step=10, test_loss=0.2, test_metric=0.7)),
     )
 

@@ -44,6 +44,7 @@ OTHER = {
     "precision": "float64",
     "num_evaluations": 4,
     "seed": 8,
+    "clip_norm": 5.0,
 }
 
 names = st.text('abé "{', max_size=5)  # a small alphabet: reading all of Unicode takes seconds
@@ -60,9 +61,10 @@ specs = st.builds(
     gamma=st.floats(1e-3, 1e3),
     l2=st.floats(0.0, 1e3),
     l2_scope=st.sampled_from(["weights", "all"]),
-    precision=st.sampled_from(["float32", "float64"]),
+    precision=st.sampled_from(["float32", "float64", "mixed"]),
     num_evaluations=st.integers(0, 1000),
     seed=st.integers(0, 2**63),
+    clip_norm=st.none() | st.floats(1e-9, 1e9),
 )
 points = st.builds(CurvePoint, step=st.integers(1, 10**6), test_loss=numbers, test_metric=numbers)
 results = st.builds(
@@ -71,12 +73,15 @@ results = st.builds(
     train_loss_running=st.none() | numbers,
     last_batch_loss=st.none() | numbers,
     train_loss=st.none() | numbers,
+    train_metric=st.none() | numbers,
     l2_penalty=st.none() | numbers,
     weight_norm_squared=st.none() | numbers,
     validation_loss=st.none() | numbers,
     validation_metric=st.none() | numbers,
     test_loss=st.none() | numbers,
     test_metric=st.none() | numbers,
+    test_metric_running=st.none() | numbers,
+    clipped_fraction=st.none() | numbers,
     divergence_step=st.none() | st.integers(0, 10**6),
     curve=st.lists(points, max_size=3).map(tuple),
     error=st.none() | names,
@@ -112,7 +117,7 @@ def test_the_tasks_name_does_not_change_the_key():
     assert dataclasses.replace(SPEC, task="renamed").key == SPEC.key
 
 
-@pytest.mark.parametrize("field", ["effective_learning_rate", "momentum", "gamma", "l2"])
+@pytest.mark.parametrize("field", ["effective_learning_rate", "momentum", "gamma", "l2", "clip_norm"])
 def test_whole_numbers_and_floats_are_one_setting(field):
     as_int, as_float = (dataclasses.replace(SPEC, **{field: value}) for value in (1, 1.0))
     assert as_int.key == as_float.key
@@ -152,6 +157,7 @@ def test_quantities_are_read_by_name():
         validation_metric=0.8,
         validation_loss=0.5,
         train_loss=0.25,
+        train_metric=0.95,
         train_loss_running=0.3,
         l2_penalty=0.5,
     )
@@ -161,6 +167,7 @@ def test_quantities_are_read_by_name():
         "validation_metric": 0.8,
         "validation_loss": 0.5,
         "train_loss": 0.25,
+        "train_metric": 0.95,
         "train_loss_running": 0.3,
         "train_objective": 0.75,
     }

@@ -273,7 +273,7 @@ def test_run_spec_derives_gamma_from_the_final_learning_rate() -> None:
 
 
 def test_run_spec_takes_every_value_of_the_plan() -> None:
-    plan = tiny_sweep(l2=0.01, l2_scope="all", num_evaluations=4, momentum=0.5, precision="float32").plan()
+    plan = tiny_sweep(l2=0.01, l2_scope="all", num_evaluations=4, momentum=0.5, precision="float32", clip_norm=2).plan()
     spec = plan.run_spec(plan.grids()[0], effective_learning_rate=0.25, seed=3)
     assert spec.to_json() == {
         "task": "blobs",
@@ -289,6 +289,7 @@ def test_run_spec_takes_every_value_of_the_plan() -> None:
         "precision": "float32",
         "num_evaluations": 4,
         "seed": 3,
+        "clip_norm": 2.0,
     }
     assert spec.learning_rate == 0.125
 

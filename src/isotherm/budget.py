@@ -59,10 +59,20 @@ class Budget:
         """Return a budget of so many updates."""
         return cls(unit=BudgetUnit.STEPS, amount=amount)
 
-    def num_steps(self, *, num_train: int, batch_size: int) -> int:
-        """Return the number of updates for a training set of `num_train` examples at `batch_size`."""
+    def num_steps(self, *, num_train: int, batch_size: int, unroll: int | None = None) -> int:
+        """Return the number of updates for a training set of `num_train` examples at `batch_size`.
+
+        With `unroll` the training set is a sequence, and an epoch as many updates as each of `batch_size` streams of it
+        holds whole windows of that length.
+
+        >>> Budget.epochs(40).num_steps(num_train=929_588, batch_size=64, unroll=35)
+        16560
+        """
         if self.unit is BudgetUnit.STEPS:
             return int(self.amount)
+        if unroll is not None:
+            windows = updates_per_pass(num_tokens=num_train + 1, batch_size=batch_size, unroll=unroll)
+            return Budget.epochs(self.amount).num_steps(num_train=windows, batch_size=1)
         # Fraction of the decimal as written: 0.1 epochs of 1,000 examples are 100 examples, not 99.
         steps = math.floor(Fraction(str(self.amount)) * num_train / batch_size)
         if steps < 1:
@@ -74,6 +84,21 @@ class Budget:
 
     def __str__(self) -> str:
         return f"{self.amount:,} {str(self.unit)[:-1] if self.amount == 1 else self.unit}"
+
+
+def updates_per_pass(*, num_tokens: int, batch_size: int, unroll: int) -> int:
+    """Return how many whole windows each of `batch_size` streams holds; the last token is only ever predicted.
+
+    >>> updates_per_pass(num_tokens=929_589, batch_size=64, unroll=35)
+    414
+    """
+    windows = (num_tokens // batch_size - 1) // unroll
+    if windows < 1:
+        raise UserError(
+            f"{num_tokens} tokens in {batch_size} streams hold no window of {unroll} tokens and the one after them; "
+            f"use a batch size of at most {num_tokens // (unroll + 1)}"
+        )
+    return windows
 
 
 def _rounded_up(value: float) -> float:

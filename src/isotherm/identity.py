@@ -38,15 +38,28 @@ def data_id(splits: Mapping[str, tuple[Tensor, Tensor]]) -> str:
     >>> data_id({"train": (x, y)}) == data_id({"train": (x + 1, y)})
     False
     """
-    return content_hash([[name, *(_tensor(tensor) for tensor in split)] for name, split in splits.items()])
+    return content_hash([[name, *(_content(values) for values in split)] for name, split in splits.items()])
 
 
-def model_id(model: Callable[[], nn.Module], *, loss: Any, metric: Any, version: str = "") -> str:
+def _content(values: Any) -> list[object]:
+    """Return what identifies the values of a split; inputs that stay on disk say it themselves."""
+    return _tensor(values) if isinstance(values, Tensor) else ["lazy", values.identity()]
+
+
+def model_id(
+    model: Callable[[], nn.Module],
+    *,
+    loss: Any,
+    metric: Any,
+    version: str = "",
+    settings: Mapping[str, Any] | None = None,
+) -> str:
     """Return the hash of all that defines a module's computation, as far as it can be read off.
 
     Hashed: source, closure, defaults, attributes of builder, loss and metric, and what they and the functions they call
     refer to by a global name; of every submodule its class and the class's parents outside the libraries, and its
-    attributes; shapes, types and rough size of the parameters, values of the buffers; `version`. Not hashed: libraries,
+    attributes; shapes, types and rough size of the parameters, values of the buffers; `version`, and `settings`: what
+    else decides how the module is trained. Not hashed: libraries,
     and the state of global objects other than values; change `version` when one of them matters.
     """
     try:
@@ -70,6 +83,7 @@ def model_id(model: Callable[[], nn.Module], *, loss: Any, metric: Any, version:
             "loss": describe(loss),
             "metric": describe(metric),
             "version": version,
+            **({"settings": {name: describe(value) for name, value in settings.items()}} if settings else {}),
         }
     )
 

@@ -20,10 +20,10 @@ from isotherm.executors.local import LocalExecutor
 from isotherm.protocol import missing_runs
 from isotherm.records import RunResult, RunSpec
 from isotherm.runner import checked_tasks
-from isotherm.seeding import initial_model
+from isotherm.seeding import initial_model, seeded
 from isotherm.study import Study
 from isotherm.sweep import SweepPlan
-from isotherm.tasks import Task
+from isotherm.tasks import Task, call_model, example_batch
 
 # Per shape of fleet, at most so many updates are timed, and not many more once so much time has gone.
 PROBE_UPDATES = 40
@@ -132,10 +132,11 @@ def _cost(executor: LocalExecutor, task: Task, fleets: Sequence[Sequence[RunSpec
         for size, num in Counter(len(fleet) for fleet in fleets).items()
     )
     num_runs = sum(len(fleet) for fleet in fleets)
-    examples = num_runs * first.num_steps * first.batch_size
+    examples = num_runs * first.num_steps * first.batch_size * (task.unroll or 1)
     flop_per_example, values_per_example, num_parameters = _work_per_example(task)
     size = max(len(fleet) for fleet in fleets)
     width = 8 if first.precision == "float64" else 4
+    per_update = first.batch_size * (task.unroll or 1)
     return FleetCost(
         task=task.name,
         batch_size=first.batch_size,
@@ -145,7 +146,7 @@ def _cost(executor: LocalExecutor, task: Task, fleets: Sequence[Sequence[RunSpec
         num_examples=examples,
         flop=examples * flop_per_example,
         # weights, velocity and two gradients; activations and their gradients
-        memory_bytes=width * size * (4 * num_parameters + 2 * first.batch_size * values_per_example),
+        memory_bytes=width * size * (4 * num_parameters + 2 * per_update * values_per_example),
         seconds=seconds / workers,
     )
 
@@ -186,23 +187,22 @@ def _seconds(executor: LocalExecutor, fleet: Sequence[RunSpec]) -> float:
 
 
 def _work_per_example(task: Task) -> tuple[float, int, int]:
-    """Return FLOP of a training step, activation values, and parameters, per example."""
+    """Return FLOP of a training step and activation values, both per example or token, and parameters."""
     module = initial_model(task.model, seed=0)
-    x = task.train[0][:4]
-    x = x.float() if x.is_floating_point() else x
-    y = task.train[1][:4]
+    x, y = example_batch(task)
+    num_examples = len(x) * (task.unroll or 1)
     num_values = 0
 
     def count(_module: torch.nn.Module, _inputs: object, output: object) -> None:
         nonlocal num_values
-        if isinstance(output, torch.Tensor):
-            num_values += output.numel()
+        parts = output if isinstance(output, tuple) else (output,)
+        num_values += sum(part.numel() for part in parts if isinstance(part, torch.Tensor))
 
     for part in module.modules():
         if not list(part.children()):
             part.register_forward_hook(count)
-    with FlopCounterMode(display=False) as counter:
-        loss = task.loss_function(module(x), y.float() if y.is_floating_point() else y)
-        loss.backward()  # type: ignore[no-untyped-call]
+    with seeded(0, "probe"), FlopCounterMode(display=False) as counter:  # dropout draws from a global generator
+        loss = task.loss_function(call_model(module, x, unroll=task.unroll), y)
+        loss.backward()
     num_parameters = sum(p.numel() for p in module.parameters())
-    return counter.get_total_flops() / len(x), num_values // len(x), num_parameters
+    return counter.get_total_flops() / num_examples, num_values // num_examples, num_parameters

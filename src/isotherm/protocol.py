@@ -212,7 +212,7 @@ def build_grid(
         specs = [plan.run_spec(axes, effective_learning_rate=rate, seed=seed) for seed in plan.seeds]
         found = tuple(results.get(spec.key) for spec in specs)
         cells.append(Cell(effective_learning_rate=rate, results=found, num_kept=plan.num_kept))
-    num_steps = axes.budget.num_steps(num_train=plan.num_train, batch_size=axes.batch_size)
+    num_steps = plan.num_steps(axes)
     return Grid(axes=axes, num_steps=num_steps, cells=tuple(cells), objective=plan.objective, direction=plan.direction)
 
 

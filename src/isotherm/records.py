@@ -16,7 +16,8 @@ from isotherm.temperature import bare_learning_rate
 RUN_VERSION = 1
 
 L2Scope = Literal["weights", "all"]
-Precision = Literal["float32", "float64"]
+# "mixed": matrix products and convolutions in bfloat16; weights, optimiser, statistics and losses in float32.
+Precision = Literal["float32", "float64", "mixed"]
 
 
 class Outcome(enum.StrEnum):
@@ -59,6 +60,7 @@ class RunSpec:
     precision: Precision
     num_evaluations: int
     seed: int
+    clip_norm: float | None = None  # the gradient's norm is cut to this before momentum
 
     def __post_init__(self) -> None:
         for name in (
@@ -68,6 +70,8 @@ class RunSpec:
             "l2",
         ):  # 1 and 1.0 are one setting, one key
             object.__setattr__(self, name, float(getattr(self, name)))
+        if self.clip_norm is not None:
+            object.__setattr__(self, "clip_norm", float(self.clip_norm))
 
     @property
     def learning_rate(self) -> float:
@@ -79,6 +83,8 @@ class RunSpec:
         """The content hash under which the store keeps this run."""
         content = dataclasses.asdict(self)
         del content["task"]
+        if content["clip_norm"] is None:  # came later; keys from before it stay good
+            del content["clip_norm"]
         content["version"] = RUN_VERSION
         return content_hash(content)
 
@@ -107,19 +113,24 @@ class RunResult:
 
     `train_loss_running` averages the batch losses, in training mode, over the last epoch's worth of updates;
     `train_loss` is over the whole training set in evaluation mode; both without the L2 term, which stands beside
-    them as `l2_penalty` = (λ/2)‖w‖² over the penalised parameters.
+    them as `l2_penalty` = (λ/2)‖w‖² over the penalised parameters. `clipped_fraction` is the part of the updates whose
+    gradient was cut; `test_metric_running` is the test metric with the running averages of ghost batch norm, where
+    `test_metric` uses statistics re-estimated with the final weights.
     """
 
     outcome: Outcome
     train_loss_running: float | None = None
     last_batch_loss: float | None = None
     train_loss: float | None = None
+    train_metric: float | None = None
     l2_penalty: float | None = None
     weight_norm_squared: float | None = None
     validation_loss: float | None = None
     validation_metric: float | None = None
     test_loss: float | None = None
     test_metric: float | None = None
+    test_metric_running: float | None = None
+    clipped_fraction: float | None = None
     divergence_step: int | None = None
     curve: tuple[CurvePoint, ...] = ()
     error: str | None = None
@@ -155,6 +166,7 @@ QUANTITIES = (
     "validation_metric",
     "validation_loss",
     "train_loss",
+    "train_metric",
     "train_loss_running",
     "train_objective",
 )

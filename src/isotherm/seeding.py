@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from isotherm.budget import updates_per_pass
 from isotherm.errors import UserError
 
 
@@ -94,7 +95,34 @@ class DataOrder:
         return np.concatenate(pieces).reshape(num_steps, self._batch_size)
 
     def _permutation(self, epoch: int) -> NDArray[np.int64]:
-        if self._cached is None or self._cached[0] != epoch:
+        cached = self._cached  # once: batches may be read ahead in another thread
+        if cached is None or cached[0] != epoch:
             generator = np.random.default_rng([self._key, epoch])
-            self._cached = epoch, generator.permutation(self._num_train)
-        return self._cached[1]
+            cached = self._cached = epoch, generator.permutation(self._num_train)
+        return cached[1]
+
+
+class StreamOrder:
+    """Positions of a token sequence in training order: parallel streams, read window by window.
+
+    The sequence is cut into `batch_size` streams of equal length; update i reads the next `unroll` tokens of each. After
+    the last whole window a new pass begins. The order is the same for every seed.
+
+    >>> order = StreamOrder(num_tokens=14, batch_size=2, unroll=3)
+    >>> order.updates_per_pass
+    2
+    >>> order.block(1, 2).tolist()
+    [[[3, 4, 5], [10, 11, 12]], [[0, 1, 2], [7, 8, 9]]]
+    """
+
+    def __init__(self, *, num_tokens: int, batch_size: int, unroll: int) -> None:
+        self._length = num_tokens // batch_size
+        self.updates_per_pass = updates_per_pass(num_tokens=num_tokens, batch_size=batch_size, unroll=unroll)
+        starts = np.arange(batch_size, dtype=np.int64) * self._length
+        self._first = starts[:, None] + np.arange(unroll, dtype=np.int64)
+        self._unroll = unroll
+
+    def block(self, start: int, num_steps: int) -> NDArray[np.int64]:
+        """Return the positions of updates start .. start + num_steps - 1, shape (num_steps, batch_size, unroll)."""
+        windows = np.arange(start, start + num_steps, dtype=np.int64) % self.updates_per_pass
+        return self._first + (windows * self._unroll)[:, None, None]

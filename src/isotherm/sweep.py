@@ -109,8 +109,9 @@ class Sweep:
         effective_learning_rates: ε_eff = ε / (1 - m); one grid for all batch sizes, or an `IsothermGrid`.
         budget: one `Budget` or several.
         momentum: heavy-ball momentum, one value or several; 0 is plain SGD.
-        l2: coefficient λ of the penalty (λ/2)‖w‖².
+        l2: coefficient λ of the penalty (λ/2)‖w‖²; None, here and for the next three, takes what the task says.
         l2_scope: "weights" penalises what has two dimensions or more, "all" everything.
+        clip_norm: the gradient's norm is cut to this, before momentum; infinity cuts nothing.
         schedule: hold, then ten drops.
         num_seeds: runs of every cell.
         num_kept: how many of them, the best, make up the paper's mean; default four fifths of the seeds.
@@ -123,7 +124,7 @@ class Sweep:
             with the lowest training loss is not at an edge.
         first_seed: seeds are first_seed .. first_seed + num_seeds - 1.
         name: for people and reports.
-        precision: of the computation.
+        precision: of the computation: "float32", "float64", or "mixed", bfloat16 with weights in float32.
         validation_fraction: see `tune_on`.
     """
 
@@ -132,8 +133,9 @@ class Sweep:
     effective_learning_rates: Sequence[float] | IsothermGrid
     budget: Budget | Sequence[Budget]
     momentum: float | Sequence[float] = 0.9
-    l2: float = 0.0
-    l2_scope: L2Scope = "weights"
+    l2: float | None = None
+    l2_scope: L2Scope | None = None
+    clip_norm: float | None = None
     schedule: Schedule = field(default_factory=Schedule)
     num_seeds: int = 5
     num_kept: int | None = None
@@ -145,7 +147,7 @@ class Sweep:
     extend_for: ExtendFor = "tuned"
     first_seed: int = 0
     name: str = "sweep"
-    precision: Precision = "float32"
+    precision: Precision | None = None
 
     def __post_init__(self) -> None:
         for name in ("batch_sizes", "effective_learning_rates", "momentum"):
@@ -158,8 +160,9 @@ class Sweep:
         _require_choice("tune_on", self.tune_on, get_args(TuneOn))
         _require_choice("tune_quantity", self.tune_quantity, get_args(TuneQuantity))
         _require_choice("extend_for", self.extend_for, get_args(ExtendFor))
-        _require_choice("l2_scope", self.l2_scope, get_args(L2Scope))
-        _require_choice("precision", self.precision, get_args(Precision))
+        for name, kind in (("l2_scope", L2Scope), ("precision", Precision)):
+            if getattr(self, name) is not None:
+                _require_choice(name, getattr(self, name), get_args(kind))
         for name in ("num_seeds", "num_evaluations", "max_extensions", "first_seed"):
             _require_whole(name, getattr(self, name), at_least=1 if name == "num_seeds" else 0, at_most=_LIMITS[name])
         if self.num_kept is not None:
@@ -169,7 +172,9 @@ class Sweep:
                     f"num_kept={self.num_kept} is more than num_seeds={self.num_seeds}; "
                     "the best k of n runs need k <= n: lower num_kept or raise num_seeds"
                 )
-        if not _is_number(self.l2) or not (math.isfinite(self.l2) and self.l2 >= 0):
+        if self.clip_norm is not None and (not _is_number(self.clip_norm) or not self.clip_norm > 0):
+            raise UserError(f"clip_norm={self.clip_norm!r} is not above 0; use e.g. 5.0, or infinity to clip nothing")
+        if self.l2 is not None and (not _is_number(self.l2) or not (math.isfinite(self.l2) and self.l2 >= 0)):
             raise UserError(f"l2={self.l2!r} is not a number >= 0; use 0 for no penalty")
         if not isinstance(self.schedule, Schedule):
             raise UserError(f"schedule={self.schedule!r} is {type(self.schedule).__name__}; give an isotherm.Schedule")
@@ -188,7 +193,7 @@ class Sweep:
         for budget in self.budgets:
             if not isinstance(budget, Budget):
                 raise UserError(f"budget is {budget!r}; give Budget.steps(n) or Budget.epochs(n)")
-        num_train = self.prepared_task.num_train
+        num_train, unroll = self.prepared_task.num_train, self.task.unroll
         for batch_size in self.batch_sizes:
             _require_whole("batch size", batch_size, at_least=1)
             if batch_size > num_train:
@@ -197,7 +202,9 @@ class Sweep:
                     f"{self._held_out()}; use at most {num_train}"
                 )
             for budget in self.budgets:  # refuses a budget of no whole update
-                budget.num_steps(num_train=num_train, batch_size=batch_size)
+                budget.num_steps(num_train=num_train, batch_size=batch_size, unroll=unroll)
+            if unroll is not None:  # refuses streams too short for one window
+                Budget.epochs(1).num_steps(num_train=num_train, batch_size=batch_size, unroll=unroll)
 
     @property
     def momenta(self) -> tuple[float, ...]:
@@ -229,8 +236,8 @@ class Sweep:
             learning_rates=tuple(self._learning_rates_at(int(b)) for b in dict.fromkeys(self.batch_sizes)),
             budgets=tuple(dict.fromkeys(self.budgets)),
             momenta=tuple(dict.fromkeys(float(m) for m in self.momenta)),
-            l2=float(self.l2),
-            l2_scope=self.l2_scope,
+            l2=float(task.l2 if self.l2 is None else self.l2),
+            l2_scope=self.l2_scope or task.l2_scope,
             schedule=self.schedule,
             seeds=tuple(range(self.first_seed, self.first_seed + self.num_seeds)),
             num_kept=max(1, round(0.8 * self.num_seeds)) if self.num_kept is None else self.num_kept,
@@ -239,8 +246,14 @@ class Sweep:
             num_evaluations=self.num_evaluations,
             max_extensions=self.max_extensions,
             extend_for=self.extend_for,
-            precision=self.precision,
+            precision=self.precision or task.precision,
+            clip_norm=self._clip_norm(),
+            unroll=task.unroll,
         )
+
+    def _clip_norm(self) -> float | None:
+        value = self.task.clip_norm if self.clip_norm is None else float(self.clip_norm)
+        return None if value is None or math.isinf(value) else float(value)
 
     def _learning_rates_at(self, batch_size: int) -> tuple[float, ...]:
         grid = self.effective_learning_rates
@@ -278,6 +291,8 @@ class SweepPlan:
     max_extensions: int
     extend_for: ExtendFor
     precision: Precision
+    clip_norm: float | None = None
+    unroll: int | None = None
 
     @property
     def objective(self) -> str:
@@ -309,7 +324,7 @@ class SweepPlan:
             data_id=self.data_id,
             model_id=self.model_id,
             batch_size=axes.batch_size,
-            num_steps=axes.budget.num_steps(num_train=self.num_train, batch_size=axes.batch_size),
+            num_steps=self.num_steps(axes),
             effective_learning_rate=effective_learning_rate,
             momentum=axes.momentum,
             gamma=self.schedule.gamma_from(effective_learning_rate),
@@ -318,7 +333,12 @@ class SweepPlan:
             precision=self.precision,
             num_evaluations=self.num_evaluations,
             seed=seed,
+            clip_norm=self.clip_norm,
         )
+
+    def num_steps(self, axes: GridAxes) -> int:
+        """Return how many updates the runs of a grid make."""
+        return axes.budget.num_steps(num_train=self.num_train, batch_size=axes.batch_size, unroll=self.unroll)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for JSON."""

@@ -6,8 +6,9 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 import torch
@@ -16,23 +17,58 @@ from torch.nn import functional
 
 from isotherm import identity
 from isotherm.data import mnist1d
+from isotherm.data.augment import CropAndFlip, Scaled, Transform
 from isotherm.errors import UserError, nearest
 from isotherm.models import MODELS
-from isotherm.records import Direction
+from isotherm.records import Direction, L2Scope, Precision
 from isotherm.seeding import initial_model
 
+
+@runtime_checkable
+class LazyInputs(Protocol):
+    """Inputs that are read when a batch needs them: too large for memory, on disk."""
+
+    @property
+    def shape(self) -> torch.Size:
+        """All inputs' shape, as a tensor would have it."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of what `fetch` gives."""
+
+    def __len__(self) -> int: ...
+
+    def fetch(self, indices: Any, *, seed: int | None = None, step: int = 0) -> Tensor:
+        """Return some inputs on the CPU; with a seed, augmented as that run sees them at that update."""
+
+    def identity(self) -> str:
+        """Return a hash of what there is to read."""
+
+
+Inputs = Tensor | LazyInputs
 Split = tuple[Tensor, Tensor]
 LossFunction = Callable[[Tensor, Tensor], Tensor]
+NormStatistics = Literal["reestimated", "running"]
 
 
 def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
-    """Return the mean cross entropy of logits (batch, classes) against labels (batch,)."""
+    """Return the mean cross entropy of logits (batch, ..., classes) against labels (batch, ...)."""
     return -functional.log_softmax(output, dim=-1).gather(-1, target.unsqueeze(-1)).mean()
 
 
 def mean_squared_error(output: Tensor, target: Tensor) -> Tensor:
     """Return the squared error averaged over examples and outputs."""
     return (output - target).square().mean()
+
+
+def half_squared_error(output: Tensor, target: Tensor) -> Tensor:
+    """Return half the squared error, summed over each example's outputs and averaged over examples."""
+    return 0.5 * squared_error(output, target)
+
+
+def squared_error(output: Tensor, target: Tensor) -> Tensor:
+    """Return the squared error, summed over each example's outputs and averaged over examples."""
+    return (output - target).square().flatten(1).sum(dim=1).mean()
 
 
 def accuracy(output: Tensor, target: Tensor) -> Tensor:
@@ -42,11 +78,15 @@ def accuracy(output: Tensor, target: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Metric:
-    """A mean over examples, (output, target) -> scalar, and which way it improves."""
+    """A mean over examples, (output, target) -> scalar, and which way it improves.
+
+    With `exponential` the metric is the exponential of that mean: perplexity is that of the cross entropy.
+    """
 
     name: str
     function: LossFunction
     direction: Direction
+    exponential: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name or not callable(self.function):
@@ -58,12 +98,20 @@ class Metric:
             raise UserError(f"metric {self.name!r}: direction {self.direction!r} is unknown; use {ways}") from error
 
 
-LOSSES: dict[str, LossFunction] = {"cross_entropy": cross_entropy, "mean_squared_error": mean_squared_error}
+LOSSES: dict[str, LossFunction] = {
+    "cross_entropy": cross_entropy,
+    "mean_squared_error": mean_squared_error,
+    "half_squared_error": half_squared_error,
+}
 METRICS: dict[str, Metric] = {
     "accuracy": Metric(name="accuracy", function=accuracy, direction=Direction.MAXIMISE),
     "mean_squared_error": Metric(name="mean_squared_error", function=mean_squared_error, direction=Direction.MINIMISE),
+    "squared_error": Metric(name="squared_error", function=squared_error, direction=Direction.MINIMISE),
     "cross_entropy": Metric(name="cross_entropy", function=cross_entropy, direction=Direction.MINIMISE),
+    "perplexity": Metric(name="perplexity", function=cross_entropy, direction=Direction.MINIMISE, exponential=True),
 }
+# What a loss is judged by where nothing else is said; other losses by themselves.
+_DEFAULT_METRICS = {"cross_entropy": "accuracy", "half_squared_error": "squared_error"}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -73,12 +121,22 @@ class Task:
     Args:
         name: for people; results are kept under the content of the task, not under its name.
         model: called without arguments, returns a fresh module; it needs no knowledge of fleets.
-        train: inputs and targets, tensors or arrays of equal length.
+        train: inputs and targets, tensors or arrays of equal length; inputs may also be `LazyInputs`.
         test: the same, never trained on.
         loss: a name from `LOSSES`, or a function (output, target) -> mean over the batch.
         metric: a name from `METRICS`, or a `Metric`; by default accuracy for cross entropy, else the loss itself.
         validation: the same as `test`, for choosing the learning rate. Without one, a sweep that tunes on
             validation data holds out part of `train`.
+        transform: what happens to a batch of inputs between storage and model: augmentation, normalisation.
+        unroll: for sequences. Inputs and targets are then one long sequence of tokens and the tokens after them; a
+            batch is that many parallel streams, an update reads this many tokens of each, and the model's state is
+            carried on. The loss of an update is summed over them and averaged over the streams.
+        norm_statistics: with which statistics ghost batch norm is evaluated: "reestimated" over the training set with
+            the weights as they are, or the "running" averages of training.
+        l2: coefficient of the penalty that a sweep uses unless it says otherwise; so for the next three.
+        l2_scope: what the penalty covers.
+        clip_norm: the gradient's norm is cut to this, before momentum; None cuts nothing.
+        precision: of the computation.
         version: change it when something changes that `identity.model_id` does not see: another release of a library,
             the state of a global object.
     """
@@ -90,6 +148,13 @@ class Task:
     loss: str | LossFunction = "cross_entropy"
     metric: str | Metric | None = None
     validation: Split | None = None
+    transform: Transform | None = None
+    unroll: int | None = None
+    norm_statistics: NormStatistics = "reestimated"
+    l2: float = 0.0
+    l2_scope: L2Scope = "weights"
+    clip_norm: float | None = None
+    precision: Precision = "float32"
     version: str = ""
 
     def __post_init__(self) -> None:
@@ -108,6 +173,7 @@ class Task:
         for part in ("train", "test", "validation"):
             if part != "validation" or self.validation is not None:
                 object.__setattr__(self, part, self._checked_split(part))
+        self._check_settings()
         for place, what in enumerate(("examples", "targets")):
             shapes = {part: tuple(split[place].shape[1:]) for part, split in self.splits.items()}
             if len(set(shapes.values())) > 1:
@@ -137,7 +203,7 @@ class Task:
 
     def _default_metric(self) -> str | Metric:
         if isinstance(self.loss, str):
-            return "accuracy" if self.loss == "cross_entropy" else self.loss
+            return _DEFAULT_METRICS.get(self.loss, self.loss)
         return Metric(name="loss", function=self.loss, direction=Direction.MINIMISE)
 
     @cached_property
@@ -152,8 +218,21 @@ class Task:
     @cached_property
     def model_id(self) -> str:
         """The content hash of builder, module, loss and metric."""
+        settings: dict[str, Any] = {}  # only what is not as it always was, so that earlier keys stay good
+        if self.transform is not None:
+            settings["transform"] = self.transform
+        if self.unroll is not None:
+            settings["unroll"] = self.unroll
+        if self.metric_definition.exponential:
+            settings["exponential"] = True
+        if self.norm_statistics != "reestimated":
+            settings["norm_statistics"] = self.norm_statistics
         return identity.model_id(
-            self.model, loss=self.loss_function, metric=self.metric_definition.function, version=self.version
+            self.model,
+            loss=self.loss_function,
+            metric=self.metric_definition.function,
+            version=self.version,
+            settings=settings,
         )
 
     def with_validation(self, fraction: float) -> Task:
@@ -162,6 +241,12 @@ class Task:
             return self
         if fraction in self._held_out:
             return self._held_out[fraction]
+        if self.unroll is not None or isinstance(self.train[0], LazyInputs):
+            what = "a sequence" if self.unroll is not None else "a training set on disk"
+            raise UserError(
+                f"task {self.name!r}: no validation data can be held out of {what}; give the task its own, or tune "
+                "on the test set with tune_on='test'"
+            )
         num_held = round(self.num_train * fraction)
         if not 0 < num_held < self.num_train:
             raise UserError(
@@ -179,6 +264,8 @@ class Task:
         pair = getattr(self, part)
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise UserError(f"{where}: expected a pair (inputs, targets), got {type(pair).__name__}")
+        if isinstance(pair[0], LazyInputs) and not isinstance(pair[0], Tensor):
+            return self._checked_lazy(pair[0], _as_tensor(pair[1], where), where)
         inputs, targets = (_as_tensor(value, where) for value in pair)
         if inputs.ndim == 0 or targets.ndim == 0 or len(inputs) != len(targets):
             raise UserError(
@@ -193,6 +280,37 @@ class Task:
             targets = _checked_labels(targets, where)
         return inputs, targets
 
+    def _checked_lazy(self, inputs: LazyInputs, targets: Tensor, where: str) -> Split:
+        if len(inputs) != len(targets) or len(inputs) == 0:
+            raise UserError(
+                f"{where}: {len(inputs)} inputs and {len(targets)} targets; there must be as many, and at least one"
+            )
+        if self.loss == "cross_entropy":
+            targets = _checked_labels(targets, where)
+        return inputs, targets  # type: ignore[return-value]
+
+    def _check_settings(self) -> None:
+        where = f"task {self.name!r}"
+        choices = {"l2_scope": L2Scope, "precision": Precision, "norm_statistics": NormStatistics}
+        for name, kind in choices.items():
+            if getattr(self, name) not in get_args(kind):
+                known = ", ".join(map(repr, get_args(kind)))
+                raise UserError(f"{where}: {name}={getattr(self, name)!r} is unknown; use one of {known}")
+        if not math.isfinite(self.l2) or self.l2 < 0:
+            raise UserError(f"{where}: l2={self.l2!r} is not a number >= 0; use 0 for no penalty")
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise UserError(f"{where}: clip_norm={self.clip_norm!r} is not above 0; use None to clip nothing")
+        if self.unroll is None:
+            return
+        if isinstance(self.unroll, bool) or not isinstance(self.unroll, int) or self.unroll < 1:
+            raise UserError(f"{where}: unroll={self.unroll!r} is not a whole number of at least 1; the paper uses 35")
+        for part, (inputs, targets) in self.splits.items():
+            if inputs.ndim != 1 or targets.ndim != 1 or inputs.is_floating_point():
+                raise UserError(
+                    f"{where}, {part} data: with unroll they are one sequence of whole numbers each, got shapes "
+                    f"{tuple(inputs.shape)} and {tuple(targets.shape)}; use (tokens[:-1], tokens[1:])"
+                )
+
 
 def check_model(task: Task) -> None:
     """Build the model once, run it on a few examples, and refuse what could not be trained.
@@ -200,7 +318,7 @@ def check_model(task: Task) -> None:
     Raises:
         UserError: the builder or the module raises, there is nothing to train, or output and loss do not fit.
     """
-    x, y = (tensor[:4] for tensor in task.train)
+    x, y = example_batch(task)
     where = f"task {task.name!r}"
     try:
         module = initial_model(task.model, seed=0)
@@ -213,7 +331,9 @@ def check_model(task: Task) -> None:
     module.eval()
     try:
         with torch.no_grad():
-            output = module(x.float() if x.is_floating_point() else x)
+            output = call_model(module, x, unroll=task.unroll)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from error
     except Exception as error:
         raise UserError(
             f"{where}: the model cannot take inputs of shape {tuple(x.shape)} and type {x.dtype}: "
@@ -224,23 +344,51 @@ def check_model(task: Task) -> None:
     _check_output(task, output, y)
 
 
+def example_batch(task: Task, num: int = 4) -> Split:
+    """Return a few training examples as the model is evaluated on them, floats in float32."""
+    inputs, targets = task.train
+    if task.unroll is not None:
+        order = torch.arange(num)[:, None] * task.unroll + torch.arange(task.unroll)
+        index = order % task.num_train  # a short sequence is read again
+        return inputs[index], targets[index]
+    lazy = isinstance(inputs, LazyInputs) and not isinstance(inputs, Tensor)
+    x = inputs.fetch(np.arange(min(num, len(inputs)))) if lazy else inputs[:num]
+    y = targets[:num]
+    if task.transform is not None:
+        x, y = task.transform.evaluate(x), task.transform.targets(y)
+    return x.float() if x.is_floating_point() else x, y.float() if y.is_floating_point() else y
+
+
+def call_model(module: nn.Module, x: Tensor, *, unroll: int | None) -> Any:
+    """Return the model's output; of a model with a state, from its initial one."""
+    if unroll is None:
+        return module(x)
+    initial_state = getattr(module, "initial_state", None)
+    if initial_state is None:
+        raise UserError(
+            "with unroll the model carries a state: it needs a method initial_state(batch_size) that returns a tensor, "
+            "and forward(tokens, state) returns the output and the state after it"
+        )
+    return module(x, initial_state(len(x)))[0]
+
+
 def _check_output(task: Task, output: Tensor, target: Tensor) -> None:
     where = f"task {task.name!r}"
     if task.loss == "cross_entropy":
-        if output.ndim != 2 or len(output) != len(target):
+        if output.ndim != target.ndim + 1 or output.shape[:-1] != target.shape:
             raise UserError(
                 f"{where}: cross_entropy needs logits of shape (batch, classes), the model gives {tuple(output.shape)} "
                 f"for {len(target)} examples; end the model in a linear layer with one output per class"
             )
         largest = max(int(labels.max()) for _, labels in task.splits.values())
-        if largest >= output.shape[1]:
+        if largest >= output.shape[-1]:
             raise UserError(
-                f"{where}: label {largest} is out of range for a model with {output.shape[1]} outputs; "
-                f"labels run from 0 to {output.shape[1] - 1}: renumber them or widen the last layer"
+                f"{where}: label {largest} is out of range for a model with {output.shape[-1]} outputs; "
+                f"labels run from 0 to {output.shape[-1] - 1}: renumber them or widen the last layer"
             )
-    elif task.loss == "mean_squared_error" and output.shape != target.shape:
+    elif task.loss in ("mean_squared_error", "half_squared_error") and output.shape != target.shape:
         raise UserError(
-            f"{where}: mean_squared_error needs outputs shaped like the targets, the model gives {tuple(output.shape)} "
+            f"{where}: {task.loss} needs outputs shaped like the targets, the model gives {tuple(output.shape)} "
             f"for targets {tuple(target.shape)}; reshape one of them"
         )
     if task.metric == "accuracy" and (target.is_floating_point() or target.shape != output.shape[:-1]):
@@ -307,18 +455,105 @@ def _checked_labels(labels: Tensor, where: str) -> Tensor:
     return labels
 
 
-def _mlp_mnist1d() -> Task:
+# -- the paper's tasks ----------------------------------------------------------------------------------------------
+
+# Mean and standard deviation of the training pixels, 0 to 255.
+_CIFAR10_PIXELS = {"mean": (125.3, 123.0, 113.9), "std": (63.0, 62.1, 66.7)}
+_CIFAR100_PIXELS = {"mean": (129.3, 124.1, 112.4), "std": (68.2, 65.4, 70.4)}
+_IMAGENET_PIXELS = {"mean": (123.675, 116.28, 103.53), "std": (58.395, 57.12, 57.375)}
+
+
+def _mlp_mnist1d(_folder: Path) -> Task:
     train, test = mnist1d.load()
     return Task(name="mlp_mnist1d", model=MODELS["mlp_40_100_100_10"], train=train, test=test)
 
 
-TASKS: dict[str, Callable[[], Task]] = {"mlp_mnist1d": _mlp_mnist1d}
+def _wide_resnet(name: str, num_classes: Literal[10, 100]) -> Callable[[Path], Task]:
+    def load(folder: Path) -> Task:
+        from isotherm.data import cifar
+
+        train, test = cifar.load(folder, num_classes=num_classes)
+        pixels = _CIFAR10_PIXELS if num_classes == 10 else _CIFAR100_PIXELS
+        transform = CropAndFlip(**pixels)
+        return Task(
+            name=name, model=MODELS[name], train=train, test=test, transform=transform, l2=5e-4, precision="mixed"
+        )
+
+    return load
 
 
-def get_task(name: str) -> Task:
-    """Return a built-in task by name."""
+def _resnet50_imagenet(folder: Path) -> Task:
+    from isotherm.data import imagenet  # needs Pillow
+
+    train, test = imagenet.load(folder)
+    return Task(
+        name="resnet50_imagenet",
+        model=MODELS["resnet50_imagenet"],
+        train=train,  # type: ignore[arg-type]
+        test=test,  # type: ignore[arg-type]
+        transform=CropAndFlip(**_IMAGENET_PIXELS, pad=0, flip=False),  # cropped and flipped when decoded
+        l2=1e-4,
+        precision="mixed",
+    )
+
+
+def _lstm_ptb(folder: Path) -> Task:
+    from isotherm.data import ptb
+
+    corpus = ptb.load(folder)
+    train, validation, test = ((tokens[:-1], tokens[1:]) for tokens in (corpus.train, corpus.valid, corpus.test))
+    return Task(
+        name="lstm_ptb",
+        model=partial(MODELS["lstm_ptb"], vocabulary=len(corpus.vocabulary)),
+        train=train,
+        validation=validation,
+        test=test,
+        metric="perplexity",
+        unroll=35,
+        clip_norm=5.0,
+        precision="mixed",
+    )
+
+
+def _autoencoder_mnist(folder: Path) -> Task:
+    from isotherm.data import mnist
+
+    splits = [(images.flatten(1), images.flatten(1)) for images, _ in mnist.load(folder)]
+    return Task(
+        name="autoencoder_mnist",
+        model=MODELS["autoencoder_mnist"],
+        train=splits[0],
+        test=splits[1],
+        loss="half_squared_error",
+        transform=Scaled(),
+        l2=1e-5,
+        l2_scope="all",
+    )
+
+
+TASKS: dict[str, Callable[[Path], Task]] = {
+    "mlp_mnist1d": _mlp_mnist1d,
+    "autoencoder_mnist": _autoencoder_mnist,
+    "lstm_ptb": _lstm_ptb,
+    "wrn16x4_cifar10": _wide_resnet("wrn16x4_cifar10", 10),
+    "wrn16x4_skipinit_cifar10": _wide_resnet("wrn16x4_skipinit_cifar10", 10),
+    "wrn28x10_cifar100": _wide_resnet("wrn28x10_cifar100", 100),
+    "wrn28x10_skipinit_cifar100": _wide_resnet("wrn28x10_skipinit_cifar100", 100),
+    "resnet50_imagenet": _resnet50_imagenet,
+}
+
+
+def get_task(name: str, *, data: Path | str | None = None) -> Task:
+    """Return a built-in task by name.
+
+    Args:
+        name: one of `TASKS`.
+        data: the folder that holds the datasets; by default `ISOTHERM_DATA`, or the user's cache.
+    """
+    from isotherm.data import catalogue
+
     if name not in TASKS:
         raise UserError(
             f"unknown task {name!r}; {nearest(name, TASKS)}; or 'module:function' returning an isotherm.Task"
         )
-    return TASKS[name]()
+    return TASKS[name](catalogue.data_folder(None if data is None else Path(data)))

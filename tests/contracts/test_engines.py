@@ -4,17 +4,17 @@ import dataclasses
 import functools
 import logging
 import math
-from collections.abc import Sequence
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import cases
+from helpers_engines import Trained, assert_same, assert_same_result, by_fleet, by_reference
 from isotherm.engine.fleet import BLOCK, run_fleet
 from isotherm.engine.problem import Problem, prepare
 from isotherm.engine.reference import run_reference
-from isotherm.records import Outcome, RunResult, RunSpec
+from isotherm.records import Outcome, RunSpec
 from isotherm.tasks import Task, cross_entropy
 
 TASKS = {
@@ -36,9 +36,6 @@ MEMBERS = (
     {"seed": 3, "effective_learning_rate": 0.05, "momentum": 0.5, "l2": 0.01, "gamma": 1.3},
     {"seed": 2**40, "effective_learning_rate": 0.3, "momentum": 0.0, "l2": 0.0, "gamma": 1.5},
 )
-TOLERANCE = 1e-9
-
-Trained = tuple[RunResult, dict[str, Tensor]]
 
 
 def problem_of(task: Task) -> Problem:
@@ -49,28 +46,6 @@ def members(task: Task, **changes) -> list[RunSpec]:
     return [cases.spec(task, **member, **changes) for member in MEMBERS]
 
 
-def by_reference(problem: Problem, spec: RunSpec) -> Trained:
-    """Return the result and the trained parameters of one run; none if it diverged before its last update."""
-    parameters: dict[str, Tensor] = {}
-
-    def keep(model: nn.Module) -> None:
-        parameters.update({n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad})
-
-    result = run_reference(problem, spec, on_trained=keep)
-    return result, parameters
-
-
-def by_fleet(problem: Problem, specs: Sequence[RunSpec]) -> list[Trained]:
-    """Return the results and the trained parameters of a fleet's runs."""
-    parameters: list[dict[str, Tensor]] = [{} for _ in specs]
-
-    def keep(index: int, trained: dict[str, Tensor]) -> None:
-        parameters[index].update({name: p.clone() for name, p in trained.items()})
-
-    results = run_fleet(problem, specs, on_trained=keep)
-    return list(zip(results, parameters, strict=True))
-
-
 @functools.cache
 def shared_problem(name: str) -> Problem:
     return problem_of(TASKS[name]())
@@ -79,34 +54,6 @@ def shared_problem(name: str) -> Problem:
 @functools.cache
 def shared_reference(name: str, spec: RunSpec) -> Trained:
     return by_reference(shared_problem(name), spec)
-
-
-def assert_same_parameters(ours: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    assert ours.keys() == expected.keys()
-    for name, parameter in expected.items():
-        assert ours[name].shape == parameter.shape
-        difference = float((ours[name] - parameter).norm())
-        assert difference <= TOLERANCE * float(parameter.norm()), name
-
-
-def assert_same_result(ours: RunResult, expected: RunResult) -> None:
-    """Compare every field, the curve's points included."""
-    for field in dataclasses.fields(RunResult):
-        mine, theirs = getattr(ours, field.name), getattr(expected, field.name)
-        if field.name == "curve":
-            assert [point.step for point in mine] == [point.step for point in theirs]
-            mine = [value for point in mine for value in (point.test_loss, point.test_metric)]
-            theirs = [value for point in theirs for value in (point.test_loss, point.test_metric)]
-        if isinstance(theirs, float | list):
-            assert mine == pytest.approx(theirs, rel=TOLERANCE, abs=1e-14), field.name
-        else:
-            assert mine == theirs, field.name
-
-
-def assert_same(ours: Sequence[Trained], expected: Sequence[Trained]) -> None:
-    for (result, parameters), (expected_result, expected_parameters) in zip(ours, expected, strict=True):
-        assert_same_result(result, expected_result)
-        assert_same_parameters(parameters, expected_parameters)
 
 
 # -- the same numbers -------------------------------------------------------------------------------------------
@@ -460,6 +407,25 @@ def test_a_module_no_fleet_can_train_gets_the_references_numbers_and_a_warning(n
     assert_same(ours, [by_reference(problem, spec) for spec in specs])
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "one run at a time" in caplog.text
+
+
+class NoisyEvaluation(nn.Module):
+    """Adds noise in evaluation mode only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x if self.training else x + 0.1 * torch.randn_like(x))
+
+
+@pytest.mark.parametrize("name", [*FALLING_BACK, "noisy evaluation"])
+def test_one_such_run_alone_gets_the_references_numbers_too(name):
+    others = {"noisy evaluation": lambda: cases.classification("noisy evaluation", NoisyEvaluation)}
+    task = {**FALLING_BACK, **others}[name]()
+    spec = cases.spec(task, num_steps=15, num_evaluations=2)
+    assert_same(by_fleet(problem_of(task), [spec]), [by_reference(problem_of(task), spec)])
 
 
 def test_a_module_that_works_in_place_on_a_scaled_copy_is_trained_as_a_fleet(caplog):

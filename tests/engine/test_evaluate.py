@@ -7,8 +7,8 @@ from torch.func import vmap
 
 import cases
 from isotherm.engine import evaluate
-from isotherm.engine.evaluate import Scores, diverged, evaluate_all, evaluate_split, final_result
-from isotherm.engine.problem import prepare
+from isotherm.engine.evaluate import Evaluator, Scores, diverged, evaluate_all, evaluate_split, final_result
+from isotherm.engine.problem import Problem, prepare
 from isotherm.records import CurvePoint, Outcome
 from isotherm.tasks import accuracy, cross_entropy
 
@@ -29,6 +29,16 @@ def scores_of_three(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return vmap(lambda scale: scores_of_one(scale * x, y))(scales)
 
 
+def problem_of(num: int) -> Problem:
+    """Return a problem with so many test examples."""
+    task = cases.classification("evaluated", cases.build_mlp, test=cases.blobs(num, seed=0))
+    return prepare(task, precision="float64")
+
+
+def scores_over_test(batch, num: int) -> list[Scores]:
+    return evaluate_split(problem_of(num), Evaluator(batch=batch), "test")
+
+
 def values(scores: list[Scores]) -> list[float]:
     return [value for score in scores for value in (score.loss, score.metric)]
 
@@ -36,44 +46,38 @@ def values(scores: list[Scores]) -> list[float]:
 @pytest.mark.parametrize("chunk", [1, 7, 64, 65, 1000])
 @pytest.mark.parametrize("batch", [scores_of_one, scores_of_three])
 def test_chunks_add_up_to_the_whole(monkeypatch, batch, chunk):
-    x, y = cases.blobs(65, seed=0)
-    x = x.double()
-    loss, metric = batch(x, y)
+    loss, metric = batch(*problem_of(65).splits["test"])
     whole = torch.stack([loss.reshape(-1), metric.reshape(-1)], dim=1).flatten().tolist()
     monkeypatch.setattr(evaluate, "CHUNK", chunk)
-    assert values(evaluate_split(batch, x, y)) == pytest.approx(whole, rel=1e-13)
+    assert values(scores_over_test(batch, 65)) == pytest.approx(whole, rel=1e-13)
 
 
 def test_one_run_gives_one_score_and_three_give_three():
-    x, y = cases.blobs(9, seed=0)
-    assert len(evaluate_split(scores_of_one, x, y)) == 1
-    assert len(evaluate_split(scores_of_three, x, y)) == 3
+    assert len(scores_over_test(scores_of_one, 9)) == 1
+    assert len(scores_over_test(scores_of_three, 9)) == 3
 
 
 def test_loss_and_metric_may_differ_in_type():
-    x, y = cases.blobs(9, seed=0)
-
     def counts(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         return x.sum().double() * 0 + 0.5, (y == 0).sum() / len(y)
 
-    assert values(evaluate_split(counts, x, y)) == pytest.approx([0.5, 1 / 3])
+    assert values(scores_over_test(counts, 9)) == pytest.approx([0.5, 1 / 3])
 
 
 def test_no_gradient_is_kept():
-    x, y = cases.blobs(9, seed=0)
     seen: list[bool] = []
 
     def watch(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         seen.append(torch.is_grad_enabled())
         return scores_of_one(x, y)
 
-    evaluate_split(watch, x, y)
+    scores_over_test(watch, 9)
     assert seen == [False]
 
 
 def test_every_split_is_evaluated():
     problem = prepare(cases.blobs_task().with_validation(0.25), precision="float64")
-    scores = evaluate_all(problem, scores_of_one)
+    scores = evaluate_all(problem, Evaluator(batch=scores_of_one))
     assert list(scores) == ["train", "validation", "test"]
     for name, (x, y) in problem.splits.items():
         assert scores[name][0].loss == pytest.approx(float(cross_entropy(*logits_and(x, y))))
@@ -92,6 +96,8 @@ def finished(scores: dict[str, Scores]):
         l2_penalty=0.1,
         weight_norm_squared=4.0,
         curve=POINTS[:1],
+        clipped_fraction=0.125,
+        test_metric_running=0.25,
     )
 
 
@@ -104,10 +110,12 @@ def test_a_final_result_has_every_quantity():
         }
     )
     assert result.outcome is Outcome.FINISHED
-    assert (result.train_loss_running, result.last_batch_loss, result.train_loss) == (0.5, 0.6, 1.0)
+    assert (result.train_loss_running, result.last_batch_loss) == (0.5, 0.6)
+    assert (result.train_loss, result.train_metric) == (1.0, 0.1)
     assert (result.l2_penalty, result.weight_norm_squared) == (0.1, 4.0)
     assert (result.validation_loss, result.validation_metric) == (2.0, 0.2)
-    assert (result.test_loss, result.test_metric) == (3.0, 0.3)
+    assert (result.test_loss, result.test_metric, result.test_metric_running) == (3.0, 0.3, 0.25)
+    assert result.clipped_fraction == 0.125
     assert (result.curve, result.divergence_step, result.error) == (POINTS[:1], None, None)
 
 

@@ -17,13 +17,13 @@ def problem_of(task):
 
 @pytest.fixture
 def sizes(monkeypatch) -> list[int]:
-    """Return the list of fleet sizes that were traced."""
+    """Return the list of fleet sizes that were traced; the first is the trial of two runs, or of the only one."""
     seen: list[int] = []
     plain = fleet.trace
 
-    def watch(function, *arguments):
+    def watch(function, *arguments, **options):
         seen.append(len(arguments[0]))
-        return plain(function, *arguments)
+        return plain(function, *arguments, **options)
 
     monkeypatch.setattr(fleet, "trace", watch)
     return seen
@@ -37,13 +37,14 @@ def sizes(monkeypatch) -> list[int]:
         {"l2_scope": "all"},
         {"num_evaluations": 1},
         {"precision": "float32"},
+        {"clip_norm": 1.0},
     ],
     ids=str,
 )
 def test_runs_that_are_not_alike_are_refused(change):
     task = cases.blobs_task()
     specs = [cases.spec(task, num_steps=5), cases.spec(task, **{"num_steps": 5, **change})]
-    with pytest.raises(UserError, match="share batch size, updates, precision and evaluations; got"):
+    with pytest.raises(UserError, match="share batch size, updates, precision, evaluations and whether they clip; got"):
         run_fleet(problem_of(task), specs)
 
 
@@ -73,14 +74,14 @@ def diverging_fleet(num_diverging: int, num_others: int):
 def test_a_fleet_shrinks_when_an_eighth_has_diverged(sizes):
     results = diverging_fleet(1, 7)
     assert [result.outcome for result in results] == [Outcome.DIVERGED] + [Outcome.FINISHED] * 7
-    assert sizes == [8, 7]
+    assert sizes == [2, 8, 7]
 
 
 def test_a_fleet_keeps_its_size_when_fewer_have(sizes):
     results = diverging_fleet(1, 8)
     assert results[0].outcome is Outcome.DIVERGED
     assert results[0].divergence_step < BLOCK
-    assert sizes == [9]
+    assert sizes == [2, 9]
 
 
 def test_a_fleet_of_diverged_runs_stops(sizes):
@@ -89,13 +90,13 @@ def test_a_fleet_of_diverged_runs_stops(sizes):
     specs = [cases.spec(task, seed=s, effective_learning_rate=1e3, momentum=0.0) for s in range(3)]
     run_fleet(problem_of(task), specs, on_steps=counted.append)
     assert sum(counted) == 3 * BLOCK
-    assert sizes == [3]
+    assert sizes == [2, 3]
 
 
 def test_a_finished_fleet_is_traced_once(sizes):
     task = cases.blobs_task()
     run_fleet(problem_of(task), [cases.spec(task, num_steps=2 * BLOCK + 5, num_evaluations=3)])
-    assert sizes == [1]
+    assert sizes == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +111,7 @@ def test_a_finished_fleet_is_traced_once(sizes):
 def test_out_of_memory_is_no_reason_to_train_one_at_a_time(monkeypatch, error, caplog):
     """The executor halves the fleet when it hears of it; the first forward pass is where it happens."""
 
-    def trace(*_):
+    def trace(*_, **__):
         raise error
 
     monkeypatch.setattr(fleet, "trace", trace)
@@ -121,7 +122,7 @@ def test_out_of_memory_is_no_reason_to_train_one_at_a_time(monkeypatch, error, c
 
 
 def test_a_module_that_refuses_without_a_word_falls_back_too(monkeypatch, caplog):
-    def trace(*_):
+    def trace(*_, **__):
         raise AssertionError  # as a bare assert in somebody's forward does
 
     monkeypatch.setattr(fleet, "trace", trace)

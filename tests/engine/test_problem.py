@@ -6,6 +6,7 @@ from torch import nn
 
 import cases
 from isotherm.engine.problem import (
+    Problem,
     checked_device,
     evaluation_steps,
     is_penalised,
@@ -80,13 +81,19 @@ def test_weights_have_at_least_two_dimensions():
     assert all(is_penalised(p, scope="all") for p in module.parameters())
 
 
+def problem_of_size(num_train: int) -> Problem:
+    return prepare(
+        cases.classification("sized", cases.build_mlp, train=cases.blobs(num_train, seed=0)), precision="float64"
+    )
+
+
 @pytest.mark.parametrize(
     ("num_train", "batch_size", "num_steps", "window"),
     [(64, 10, 200, 7), (64, 64, 200, 1), (64, 16, 200, 4), (64, 100, 200, 1), (64, 1, 10, 10), (65, 64, 9, 2)],
 )
 def test_the_running_window_is_one_epoch_rounded_up(num_train, batch_size, num_steps, window):
     spec = cases.spec(TASK, batch_size=batch_size, num_steps=num_steps)
-    assert running_window(spec, num_train=num_train) == window
+    assert running_window(spec, problem_of_size(num_train)) == window
 
 
 @given(st.integers(1, 10_000), st.integers(0, 200))

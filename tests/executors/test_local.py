@@ -94,8 +94,8 @@ def test_fleet_size_cuts_the_groups():
 
 @pytest.mark.parametrize(("batch_size", "size"), [(8, 64), (64, 64), (256, 16), (1024, 4), (4096, 1), (100_000, 1)])
 def test_default_fleets_hold_a_bounded_number_of_examples(batch_size, size):
-    executor = executor_for(cases.blobs_task())
-    assert executor.default_fleet_size(batch_size) == size
+    task = cases.blobs_task()
+    assert executor_for(task).default_fleet_size(cases.spec(task, batch_size=batch_size)) == size
     assert size == 1 or size * batch_size <= local.CPU_EXAMPLES_PER_FLEET
 
 
@@ -289,10 +289,10 @@ def test_out_of_memory_of_a_real_fleet_halves_it(monkeypatch, caplog):
     """The first forward pass of a fleet that is too large fails while the fleet is being tried out."""
     plain = fleet.trace
 
-    def trace(function, *arguments):
+    def trace(function, *arguments, **options):
         if len(arguments[0]) > 2:
             raise OUT_OF_MEMORY["cpu"]
-        return plain(function, *arguments)
+        return plain(function, *arguments, **options)
 
     monkeypatch.setattr(fleet, "trace", trace)
     task = cases.blobs_task()

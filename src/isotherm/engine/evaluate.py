@@ -12,11 +12,14 @@ from torch import Tensor
 from isotherm.engine.problem import Problem
 from isotherm.records import CurvePoint, Outcome, RunResult
 
+Tensors = dict[str, Tensor]
+
 # Examples per evaluation batch; bounds the memory of a fleet's activations.
 CHUNK = 500
-
-# inputs, targets -> loss and metric, each a mean over the batch, shape () or (runs,)
-EvaluateBatch = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+# Tokens of a sequence that are evaluated at once.
+WINDOW = 35
+# Examples over which the statistics of ghost batch norm are re-estimated for a look along the way; the end uses all.
+EXAMPLES_FOR_A_LOOK = 4_096
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,21 +30,130 @@ class Scores:
     metric: float
 
 
-def evaluate_split(evaluate: EvaluateBatch, inputs: Tensor, targets: Tensor) -> list[Scores]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluator:
+    """How one model, or a fleet, is evaluated; results have shape () or (runs,).
+
+    Args:
+        batch: inputs, targets -> loss and metric, each a mean over the batch.
+        window: inputs, targets, state -> loss, metric, state; for sequences.
+        initial_state: for sequences, of one stream.
+        num_runs: how many runs are evaluated at once.
+    """
+
+    batch: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    window: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]] | None = None
+    initial_state: Tensor | None = None
+    num_runs: int = 1
+
+
+def evaluate_split(problem: Problem, evaluator: Evaluator, split: str) -> list[Scores]:
     """Return the scores of every run over a whole split; one run gives a list of one."""
-    sums: Tensor | None = None
+    num = len(problem.splits[split][1])
     with torch.no_grad():
-        for x, y in zip(torch.split(inputs, CHUNK), torch.split(targets, CHUNK), strict=True):
-            means = torch.stack(evaluate(x, y)).reshape(2, -1).double() * len(x)
-            sums = means if sums is None else sums + means
-    assert sums is not None
-    losses, metrics = (sums / len(inputs)).cpu().tolist()
+        if problem.unroll is None:
+            sums: Tensor | float = 0.0
+            for start in range(0, num, CHUNK):
+                x, y = problem.evaluation_batch(split, start, min(start + CHUNK, num))
+                sums = sums + _sums(evaluator.batch(x, y), len(y))
+        else:
+            sums = _stream_sums(problem, evaluator, split)
+    assert isinstance(sums, Tensor)
+    losses, metrics = (sums / num).cpu().tolist()
+    if problem.metric_is_exponential:
+        metrics = [math.exp(value) if value < 700 else math.inf for value in metrics]  # NaN compares false
     return [Scores(loss=loss, metric=metric) for loss, metric in zip(losses, metrics, strict=True)]
 
 
-def evaluate_all(problem: Problem, evaluate: EvaluateBatch) -> dict[str, list[Scores]]:
+def _sums(means: tuple[Tensor, ...], num: int) -> Tensor:
+    return torch.stack(means[:2]).reshape(2, -1).double() * num
+
+
+def _stream_sums(problem: Problem, evaluator: Evaluator, split: str) -> Tensor:
+    """Read one sequence from its first token to its last with the state carried on."""
+    inputs, targets = problem.splits[split]
+    assert isinstance(inputs, Tensor)
+    assert evaluator.window is not None
+    assert evaluator.initial_state is not None
+    step = _StreamStep(evaluator, problem.device)
+    for x, y in zip(torch.split(inputs, WINDOW), torch.split(targets, WINDOW), strict=True):
+        step(x, y)
+    return step.sums
+
+
+class _StreamStep:
+    """Adds up one window after another; whole windows on a GPU as a captured program, as launching them takes longer."""
+
+    def __init__(self, evaluator: Evaluator, device: torch.device) -> None:
+        assert evaluator.initial_state is not None
+        self._evaluator = evaluator
+        self._state = evaluator.initial_state.clone()
+        self._x, self._y = (torch.zeros(WINDOW, dtype=torch.int64, device=device) for _ in range(2))
+        self.sums = torch.zeros(2, evaluator.num_runs, dtype=torch.float64, device=device)
+        self._graph: torch.cuda.CUDAGraph | None = None
+        if device.type == "cuda":
+            from isotherm.engine.capture import capture
+
+            self._graph = capture(lambda: self._add(self._x, self._y), keep=[self._state, self.sums])
+
+    def __call__(self, x: Tensor, y: Tensor) -> None:
+        """Evaluate the next window."""
+        if self._graph is None or len(x) != WINDOW:
+            self._add(x, y)
+            return
+        self._x.copy_(x)
+        self._y.copy_(y)
+        self._graph.replay()
+
+    def _add(self, x: Tensor, y: Tensor) -> None:
+        assert self._evaluator.window is not None
+        *means, state = self._evaluator.window(x.unsqueeze(0), y.unsqueeze(0), self._state)
+        self._state.copy_(state)
+        self.sums += _sums(tuple(means), len(x))
+
+
+def evaluate_all(problem: Problem, evaluator: Evaluator) -> dict[str, list[Scores]]:
     """Return the scores of every run over every split."""
-    return {name: evaluate_split(evaluate, *split) for name, split in problem.splits.items()}
+    return {name: evaluate_split(problem, evaluator, name) for name in problem.splits}
+
+
+def reestimated(
+    problem: Problem,
+    buffers: Tensors,
+    layers: Mapping[str, int],
+    forward: Callable[[Tensors, Tensor, int], Tensors],
+    *,
+    num_examples: int,
+    first_step: int,
+) -> Tensors:
+    """Return the buffers with the statistics of ghost batch norm re-estimated with the weights as they are.
+
+    The mean over ghosts of their means and variances, in training mode, over examples in a fixed random order.
+
+    Args:
+        problem: the task on a device.
+        buffers: of the module or of the fleet.
+        layers: the ghost batch norm layers and their ghost sizes.
+        forward: buffers, examples, update -> buffers after a forward pass in training mode.
+        num_examples: over at most so many, in whole ghosts.
+        first_step: the random numbers of augmentation and dropout are those of updates from here on.
+    """
+    if not layers:
+        return buffers
+    ghost = math.lcm(*layers.values())
+    num = min(num_examples, problem.num_train)
+    num = num // ghost * ghost or num  # fewer examples than one ghost are a ghost of their own
+    order = torch.randperm(problem.num_train, generator=torch.Generator().manual_seed(0))[:num].to(problem.device)
+    rates = {f"{name}.update_rate" for name in layers}
+    names = [f"{name}.{kind}" for name in layers for kind in ("running_mean", "running_var")]
+    probing = {name: torch.ones_like(value) if name in rates else value for name, value in buffers.items()}
+    sums = {name: torch.zeros_like(buffers[name]) for name in names}
+    with torch.no_grad():
+        for place, index in enumerate(torch.split(order, max(1, CHUNK // ghost) * ghost)):
+            after = forward(probing, index, first_step + place)
+            for name in names:
+                sums[name] += after[name] * len(index)
+    return {**buffers, **{name: total / num for name, total in sums.items()}}
 
 
 def final_result(
@@ -53,6 +165,8 @@ def final_result(
     l2_penalty: float,
     weight_norm_squared: float,
     curve: tuple[CurvePoint, ...],
+    clipped_fraction: float | None = None,
+    test_metric_running: float | None = None,
 ) -> RunResult:
     """Return the record of a run that made all its updates; diverged if its final losses are not finite."""
     if not all(math.isfinite(score.loss) for score in scores.values()):
@@ -63,12 +177,15 @@ def final_result(
         train_loss_running=train_loss_running,
         last_batch_loss=last_batch_loss,
         train_loss=scores["train"].loss,
+        train_metric=scores["train"].metric,
         l2_penalty=l2_penalty,
         weight_norm_squared=weight_norm_squared,
         validation_loss=None if validation is None else validation.loss,
         validation_metric=None if validation is None else validation.metric,
         test_loss=scores["test"].loss,
         test_metric=scores["test"].metric,
+        test_metric_running=test_metric_running,
+        clipped_fraction=clipped_fraction,
         curve=curve,
     )
 

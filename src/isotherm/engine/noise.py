@@ -29,10 +29,15 @@ _UNBATCHED: dict[Callable[..., Tensor], int | None] = {
 }
 
 
-def noise_key(seed: int) -> Tensor:
-    """Return the key of a run's dropout masks: two 32-bit words in an int64 tensor, shape (2,)."""
-    bits = derive(seed, "noise")
+def noise_key(seed: int, purpose: str = "noise") -> Tensor:
+    """Return the key of a run's random numbers for a purpose: two 32-bit words in an int64 tensor, shape (2,)."""
+    bits = derive(seed, purpose)
     return torch.tensor([bits & _MASK, bits >> 32], dtype=torch.int64)
+
+
+def run_keys(seed: int) -> Tensor:
+    """Return a run's keys for dropout and for augmentation, shape (2, 2)."""
+    return torch.stack([noise_key(seed), noise_key(seed, "augmentation")])
 
 
 def uniform_bits(key: Tensor, step: Tensor, call: int, shape: torch.Size) -> Tensor:
@@ -50,14 +55,27 @@ def uniform_bits(key: Tensor, step: Tensor, call: int, shape: torch.Size) -> Ten
     return _hash(_hash(index ^ low) ^ high)
 
 
+class KeyedBits:
+    """Random bits for one update of one run, new ones with every call."""
+
+    def __init__(self, key: Tensor, step: Tensor) -> None:
+        self._key = key
+        self._step = step
+        self._num_calls = 0
+
+    def __call__(self, shape: tuple[int, ...]) -> Tensor:
+        """Return 32 random bits per element, as int64."""
+        bits = uniform_bits(self._key, self._step, self._num_calls, torch.Size(shape))
+        self._num_calls += 1
+        return bits
+
+
 class KeyedDropout(TorchFunctionMode):
     """Within this context the dropout functions of `torch.nn.functional` draw from the run's key."""
 
     def __init__(self, key: Tensor, step: Tensor) -> None:
         super().__init__()
-        self._key = key
-        self._step = step
-        self._num_calls = 0
+        self._bits = KeyedBits(key, step)
 
     def __torch_function__(
         self,
@@ -80,8 +98,7 @@ class KeyedDropout(TorchFunctionMode):
         if not training or p == 0.0:
             return input
         shape = torch.Size([*input.shape[:num_own], *[1] * (input.ndim - num_own)])
-        bits = uniform_bits(self._key, self._step, self._num_calls, shape)
-        self._num_calls += 1
+        bits = self._bits(tuple(shape))
         keep = bits >= round(p * 2**32)
         scale = 0.0 if p == 1.0 else 1.0 / (1.0 - p)
         mask = keep.to(input.dtype) * scale

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
-from isotherm.engine.evaluate import Scores, diverged, evaluate_all, evaluate_split, final_result
-from isotherm.engine.noise import KeyedDropout, noise_key
-from isotherm.engine.problem import Problem, evaluation_steps, is_penalised, running_window
+from isotherm.engine.evaluate import (
+    EXAMPLES_FOR_A_LOOK,
+    Evaluator,
+    Tensors,
+    diverged,
+    evaluate_all,
+    evaluate_split,
+    final_result,
+    reestimated,
+)
+from isotherm.engine.noise import run_keys
+from isotherm.engine.problem import Problem, evaluation_steps, ghost_layers, is_penalised, running_window
 from isotherm.records import CurvePoint, RunResult, RunSpec
 from isotherm.schedule import num_drops
-from isotherm.seeding import DataOrder, initial_model, seeded
+from isotherm.seeding import seeded
 
 
 def run_reference(
@@ -21,6 +33,7 @@ def run_reference(
     spec: RunSpec,
     *,
     on_steps: Callable[[int], None] = lambda _: None,
+    on_look: Callable[[CurvePoint], None] = lambda _: None,
     on_trained: Callable[[nn.Module], None] = lambda _: None,
 ) -> RunResult:
     """Train one run and return what it gave.
@@ -29,42 +42,55 @@ def run_reference(
         problem: the task on a device.
         spec: the run.
         on_steps: told how many updates were made, now and then.
+        on_look: told of every look at the test set along the way.
         on_trained: handed the module after its last update.
     """
-    model = initial_model(problem.build, seed=spec.seed).to(problem.device, problem.dtype)
-    penalised = [p for p in model.parameters() if p.requires_grad and is_penalised(p, scope=spec.l2_scope)]
-    others = [p for p in model.parameters() if p.requires_grad and not is_penalised(p, scope=spec.l2_scope)]
+    model = problem.model(seed=spec.seed, batch_size=spec.batch_size)
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    penalised = [p for p in trainable if is_penalised(p, scope=spec.l2_scope)]
+    others = [p for p in trainable if not is_penalised(p, scope=spec.l2_scope)]
     groups = [{"params": penalised, "weight_decay": spec.l2}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.SGD(groups, lr=spec.learning_rate, momentum=spec.momentum)
-    order = DataOrder(seed=spec.seed, num_train=problem.num_train, batch_size=spec.batch_size)
-    inputs, targets = problem.splits["train"]
-    key = noise_key(spec.seed).to(problem.device)
+    order = problem.order(seed=spec.seed, batch_size=spec.batch_size)
+    keys = run_keys(spec.seed).to(problem.device)
     evaluate_at = evaluation_steps(spec)
-    window = running_window(spec, num_train=problem.num_train)
+    window = running_window(spec, problem)
     losses: list[float] = []  # of the last epoch's worth of updates
     curve: list[CurvePoint] = []
+    num_clipped = 0
 
     # Whatever random function the module uses besides dropout draws from the seeded global generator.
     with seeded(spec.seed, "noise"):
         for step in range(spec.num_steps):
             for group in optimizer.param_groups:
                 group["lr"] = spec.learning_rate * spec.gamma ** -num_drops(step, num_steps=spec.num_steps)
-            batch = torch.from_numpy(order.block(step, 1)[0]).to(problem.device)
+            index = order.block(step, 1)[0]
+            if problem.is_lazy:
+                x, y = problem.lazy_batch(index, seed=spec.seed, step=step)
+            else:
+                x, y = problem.training_batch(torch.from_numpy(index).to(problem.device))
             model.train()
             optimizer.zero_grad()
-            with KeyedDropout(key, torch.tensor(step, device=problem.device)):
-                loss = problem.loss(model(inputs[batch]), targets[batch])
+            loss = problem.training_loss(model, x, y, keys, torch.tensor(step, device=problem.device))
             losses.append(float(loss.detach()))
             del losses[:-window]
             if not math.isfinite(losses[-1]):
                 return diverged(step, curve=tuple(curve))
-            loss.backward()  # type: ignore[no-untyped-call]
+            (loss * problem.scale_of_objective()).backward()  # type: ignore[no-untyped-call]
+            if spec.clip_norm is not None:
+                num_clipped += clip_gradients(trainable, spec.clip_norm)
             optimizer.step()
             on_steps(1)
             if step + 1 in evaluate_at:
-                score = _evaluate_test(problem, model)
+                with _statistics(problem, model, keys, spec, num_examples=EXAMPLES_FOR_A_LOOK):
+                    score = evaluate_split(problem, evaluator_of(problem, model), "test")[0]
                 curve.append(CurvePoint(step=step + 1, test_loss=score.loss, test_metric=score.metric))
-        scores = evaluate_all(problem, _batch_evaluator(problem, model))
+                on_look(curve[-1])
+        test_metric_running = None
+        if problem.reestimates and ghost_layers(model):
+            test_metric_running = evaluate_split(problem, evaluator_of(problem, model), "test")[0].metric
+        with _statistics(problem, model, keys, spec, num_examples=problem.num_train):
+            scores = evaluate_all(problem, evaluator_of(problem, model))
     on_trained(model)
 
     norm = float(sum(p.detach().double().square().sum() for p in penalised))
@@ -76,18 +102,65 @@ def run_reference(
         l2_penalty=0.5 * spec.l2 * norm,
         weight_norm_squared=norm,
         curve=tuple(curve),
+        clipped_fraction=None if spec.clip_norm is None else num_clipped / spec.num_steps,
+        test_metric_running=test_metric_running,
     )
 
 
-def _evaluate_test(problem: Problem, model: nn.Module) -> Scores:
-    return evaluate_split(_batch_evaluator(problem, model), *problem.splits["test"])[0]
+def clip_gradients(parameters: list[nn.Parameter], clip_norm: float) -> bool:
+    """Scale all gradients so that their common norm is at most `clip_norm`; tell whether it was larger."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    norm = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients]).norm()
+    factor = (clip_norm / norm).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(factor)
+    return bool(norm > clip_norm)
 
 
-def _batch_evaluator(problem: Problem, model: nn.Module) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+@contextmanager
+def _statistics(
+    problem: Problem, model: nn.Module, keys: Tensor, spec: RunSpec, *, num_examples: int
+) -> Iterator[None]:
+    """Within this context ghost batch norm has statistics re-estimated with the model's present weights."""
+    layers = ghost_layers(model) if problem.reestimates else {}
+    buffers = dict(model.named_buffers())
+
+    def forward(probing: Tensors, index: Tensor, step: int) -> Tensors:
+        model.train()
+        after = {name: buffer.clone() for name, buffer in probing.items()}
+        if problem.is_lazy:
+            x, y = problem.lazy_batch(index.cpu().numpy(), seed=spec.seed, step=step)
+        else:
+            x, y = problem.training_batch(index)
+        call = partial(_functional, model, after)
+        problem.training_output(call, x, y, keys, torch.tensor(step, device=problem.device))
+        return after
+
+    found = reestimated(problem, buffers, layers, forward, num_examples=num_examples, first_step=spec.num_steps)
+    before = {name: buffers[name].clone() for name, value in found.items() if value is not buffers[name]}
+    for name in before:
+        buffers[name].copy_(found[name])
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            buffers[name].copy_(value)
+
+
+def _functional(model: nn.Module, buffers: Tensors, *arguments: Tensor) -> Tensor:
+    output: Tensor = functional_call(model, (dict(model.named_parameters()), buffers), arguments)
+    return output
+
+
+def evaluator_of(problem: Problem, model: nn.Module) -> Evaluator:
+    """Return how this model is evaluated, with the buffers as they are."""
     model.eval()
-
-    def evaluate(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        output = model(x)
-        return problem.loss(output, y), problem.metric(output, y)
-
-    return evaluate
+    if problem.unroll is None:
+        return Evaluator(batch=lambda x, y: problem.evaluation_scores(model, x, y))
+    inner: nn.Module = model.module  # type: ignore[assignment]
+    state: Tensor = inner.initial_state(1).to(problem.device, problem.dtype)  # type: ignore[operator]
+    return Evaluator(
+        batch=lambda x, y: problem.evaluation_scores(model, x, y),
+        window=lambda x, y, s: problem.stream_scores(inner, x, y, s),
+        initial_state=state,
+    )

@@ -17,8 +17,13 @@ _aten = torch.ops.aten
 _RESHAPES = (_aten.view.default, _aten._unsafe_view.default, _aten.expand.default)
 
 
-def trace(function: Callable[..., tuple[Tensor, ...]], *arguments: Tensor) -> Callable[..., tuple[Tensor, ...]]:
-    """Return a function of tensors, giving a tuple of tensors, as a flat program for arguments of these shapes."""
+def trace(
+    function: Callable[..., tuple[Tensor, ...]], *arguments: Tensor, compile_: bool = False
+) -> Callable[..., tuple[Tensor, ...]]:
+    """Return a function of tensors, giving a tuple of tensors, as a flat program for arguments of these shapes.
+
+    With `compile_` its operations are fused by `torch.compile`: takes a minute, and pays where a program runs long.
+    """
     module = make_fx(lambda *values: function(*values))(*arguments)
     _drop_reshapes_to_same_shape(module.graph)
     _drop_double_transposes(module.graph)
@@ -31,7 +36,7 @@ def trace(function: Callable[..., tuple[Tensor, ...]], *arguments: Tensor) -> Ca
     output.args = (tuple(output.args[0]),)
     module.recompile()
     program: Callable[..., tuple[Tensor, ...]] = module.forward
-    return program
+    return torch.compile(module, dynamic=False, fullgraph=True) if compile_ else program
 
 
 def _shape(node: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import isotherm
-from isotherm.engine.fleet import run_fleet
+from isotherm.engine.fleet import run_fleet, wants_own_streams
 from isotherm.engine.problem import Problem, checked_device, is_out_of_memory, prepare
 from isotherm.engine.reference import run_reference
 from isotherm.errors import UserError
@@ -24,6 +24,8 @@ logger = logging.getLogger("isotherm")
 # Examples that a fleet holds at once on a CPU: more of them fall out of the caches and gain nothing.
 CPU_EXAMPLES_PER_FLEET = 4_096
 CPU_RUNS_PER_FLEET = 64
+# On a GPU, where each run is a program of its own, more of them at once gain nothing.
+GPU_STREAMS = 6
 # Fixed cost of an update in examples, for the order of fleets and the estimate of the time left.
 EXAMPLES_PER_UPDATE = 40
 
@@ -81,18 +83,19 @@ class LocalExecutor:
         groups: dict[tuple[Any, ...], list[RunSpec]] = {}
         for spec in specs:
             alike = (spec.data_id, spec.model_id, spec.batch_size, spec.num_steps)
-            groups.setdefault((*alike, spec.l2_scope, spec.num_evaluations, spec.precision), []).append(spec)
+            others = (spec.l2_scope, spec.num_evaluations, spec.precision, spec.clip_norm is None)
+            groups.setdefault((*alike, *others), []).append(spec)
         fleets: list[list[RunSpec]] = []
         for group in groups.values():
-            size = self._fleet_size or self.default_fleet_size(group[0].batch_size)
+            size = self._fleet_size or self.default_fleet_size(group[0])
             fleets += [group[start : start + size] for start in range(0, len(group), size)]
         return sorted(fleets, key=lambda fleet: sum(work_of(s.batch_size, s.num_steps) for s in fleet))
 
-    def default_fleet_size(self, batch_size: int) -> int:
-        """Return how many runs to train together."""
+    def default_fleet_size(self, spec: RunSpec) -> int:
+        """Return how many runs like this one to train together."""
         if self._device.type == "cpu":
-            return max(1, min(CPU_RUNS_PER_FLEET, CPU_EXAMPLES_PER_FLEET // batch_size))
-        return CPU_RUNS_PER_FLEET
+            return max(1, min(CPU_RUNS_PER_FLEET, CPU_EXAMPLES_PER_FLEET // spec.batch_size))
+        return GPU_STREAMS if wants_own_streams(self.problem(spec)) else CPU_RUNS_PER_FLEET
 
     def problem(self, spec: RunSpec) -> Problem:
         """Return the spec's task on the device."""

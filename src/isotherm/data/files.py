@@ -1,0 +1,405 @@
+"""Check the files of a data set, fetch those that are missing, and read them with errors that name the remedy.
+
+Nothing takes its place in the data folder before its checksum is right: downloads grow as `NAME.part`, archives are
+unpacked beside their destination, and a rename puts the finished file there. One process at a time may fetch.
+"""
+
+from __future__ import annotations
+
+import enum
+import gzip
+import hashlib
+import http.client
+import os
+import shutil
+import tarfile
+import tempfile
+import urllib.error
+import urllib.parse
+import urllib.request
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from isotherm.data.catalogue import DataFile, Dataset, Download
+from isotherm.errors import UserError
+
+# (name, bytes so far, bytes in all), called after every block and once when a download is complete.
+Progress = Callable[[str, int, int], None]
+
+_BLOCK = 1 << 18  # bytes per read
+_TIMEOUT = 30.0  # seconds without a byte
+
+
+class State(enum.StrEnum):
+    """What is wrong with a file, if anything."""
+
+    OK = "ok"
+    MISSING = "missing"
+    WRONG_SIZE = "wrong size"
+    WRONG_SHA256 = "wrong sha256"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileStatus:
+    """One file of a data set as it was found, with a sentence for people."""
+
+    path: Path
+    state: State
+    sentence: str
+
+    @property
+    def ok(self) -> bool:
+        """Whether it can be used."""
+        return self.state is State.OK
+
+
+def remedy(name: str) -> str:
+    """Return what to do when files of a data set are not where they should be."""
+    return (
+        f"run `isotherm data fetch {name}`, or name the folder that has {name}/ with --data or the environment "
+        "variable ISOTHERM_DATA"
+    )
+
+
+def require_folder(folder: Path, name: str) -> Path:
+    """Return the folder of a data set inside the data folder.
+
+    Raises:
+        UserError: one of the two does not exist.
+    """
+    for path, what in ((folder, "the data folder"), (folder / name, "the folder of the data set")):
+        if not path.is_dir():
+            problem = "is not a folder" if path.exists() else "does not exist"
+            raise UserError(f"{what} {path} {problem}; {remedy(name)}")
+    return folder / name
+
+
+def read_bytes(path: Path, *, name: str) -> bytes:
+    """Return the content of a file of the data set `name`.
+
+    Raises:
+        UserError: it is missing or cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise UserError(f"{path} is missing; {remedy(name)}") from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}; check the file and its rights") from error
+
+
+def read_gzip(path: Path, *, name: str) -> bytes:
+    """Return the decompressed content of a gzip file of the data set `name`.
+
+    Raises:
+        UserError: it is missing, cannot be read, breaks off, or is damaged.
+    """
+    packed = read_bytes(path, name=name)
+    try:
+        return gzip.decompress(packed)
+    except EOFError as error:
+        raise UserError(f"{path} breaks off after {len(packed):,} bytes; {fetch_again(path, name)}") from error
+    except (OSError, zlib.error) as error:
+        raise UserError(f"{path} is not an intact gzip file ({error}); {fetch_again(path, name)}") from error
+
+
+def fetch_again(path: Path, name: str) -> str:
+    """Return what to do about a file of the data set `name` that is damaged."""
+    return f"remove {path.name} and run `isotherm data fetch {name}`"
+
+
+def verify(dataset: Dataset, folder: Path) -> list[FileStatus]:
+    """Return how every file of a data set stands in the data folder; for a folder of images, its structure.
+
+    Empty for a data set that is generated. A file's size is compared first, then its sha256.
+    """
+    own = folder / dataset.name
+    if dataset.splits:
+        return [_image_split_status(own, split, dataset) for split in dataset.splits]
+    return [_file_status(own, file, dataset) for file in dataset.files]
+
+
+def fetch(dataset: Dataset, folder: Path, *, on_progress: Progress | None = None) -> list[FileStatus]:
+    """Bring every file of a data set into the data folder, and return how they stand then.
+
+    Files that are there and right are left alone, and where all are, the network is not touched. A download that
+    broke off is resumed. An archive that the user has put into the data set's folder is used instead of a download.
+
+    Args:
+        dataset: an entry of `catalogue.DATASETS`.
+        folder: the data folder; the files land in the folder of the data set's name inside it.
+        on_progress: called with (name, bytes so far, bytes in all) as a download grows.
+
+    Raises:
+        UserError: the data set has to be brought by hand, the network or the publisher does not answer, a checksum
+            is wrong, or the folder cannot be written. The message says which file to put where.
+    """
+    if dataset.splits:
+        statuses = verify(dataset, folder)
+        if all(status.ok for status in statuses):
+            return statuses
+        raise UserError(
+            f"{dataset.name} cannot be fetched; take it from {dataset.page} and put it into {folder / dataset.name}. "
+            f"{dataset.note}"
+        )
+    for download in dataset.downloads:
+        wanted = {s.path for s in verify(dataset, folder) if not s.ok}
+        if any(folder / dataset.name / path in wanted for path in download.paths):
+            try:
+                _fetch_one(dataset, download, folder / dataset.name, on_progress or _silent)
+            except OSError as error:
+                raise UserError(
+                    f"{folder / dataset.name} cannot be written: {error}; choose another data folder with --data or "
+                    "the environment variable ISOTHERM_DATA"
+                ) from error
+    return verify(dataset, folder)
+
+
+def _silent(name: str, done: int, total: int) -> None:
+    pass
+
+
+def _file_status(own: Path, file: DataFile, dataset: Dataset) -> FileStatus:
+    path = own / file.path
+    if not path.is_file():
+        also = next((other for other in dataset.alternatives if _stands_for(own / other, path)), None)
+        instead = f" {also} is there and is read instead, unchecked;" if also else ""
+        return FileStatus(
+            path=path, state=State.MISSING, sentence=f"{path} is missing;{instead} {remedy(dataset.name)}"
+        )
+    size = path.stat().st_size
+    if size != file.size:
+        sentence = f"{path} has {size:,} bytes, expected {file.size:,}; {fetch_again(path, dataset.name)}"
+        return FileStatus(path=path, state=State.WRONG_SIZE, sentence=sentence)
+    digest = _digest(path, "sha256")
+    if digest != file.sha256:
+        sentence = f"{path} has sha256 {digest}, expected {file.sha256}; {fetch_again(path, dataset.name)}"
+        return FileStatus(path=path, state=State.WRONG_SHA256, sentence=sentence)
+    return FileStatus(path=path, state=State.OK, sentence=f"{path} is right: {size:,} bytes, sha256 {digest}")
+
+
+def _stands_for(other: Path, path: Path) -> bool:
+    """Whether a path of another layout exists and holds what `path` should: the same file unpacked, or a folder."""
+    return other.is_dir() or (other.is_file() and path.name.startswith(other.name))
+
+
+def _image_split_status(own: Path, split: str, dataset: Dataset) -> FileStatus:
+    path = own / split
+    shards = sorted(own.glob(f"{split}-*.tar"))
+    num_classes = sum(child.is_dir() for child in path.iterdir()) if path.is_dir() else 0
+    if num_classes and shards:
+        problem = f"{path} and {shards[0]} are both there; keep one of the two"
+    elif num_classes:
+        return FileStatus(path=path, state=State.OK, sentence=f"{path} has {num_classes:,} class folders")
+    elif shards:
+        return FileStatus(path=path, state=State.OK, sentence=f"{own} has {len(shards):,} shards {split}-*.tar")
+    else:
+        problem = (
+            f"{path} has no class folders, and {own} no shards {split}-*.tar; bring them from {dataset.page}, or name "
+            f"the folder that has {dataset.name}/ with --data or the environment variable ISOTHERM_DATA"
+        )
+    return FileStatus(path=path, state=State.MISSING, sentence=problem)
+
+
+def _digest(path: Path, algorithm: str) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.new(algorithm, usedforsecurity=False)).hexdigest()
+
+
+def _fault(path: Path, download: Download) -> str | None:
+    """Return in what a downloaded file differs from the published one; None if it is right."""
+    size = path.stat().st_size
+    if size != download.size:
+        return f"it has {size:,} bytes, expected {download.size:,}"
+    for algorithm, expected in (("sha256", download.sha256), ("md5", download.md5)):
+        if expected is not None and (found := _digest(path, algorithm)) != expected:
+            return f"its {algorithm} is {found}, expected {expected}"
+    return None
+
+
+def _fetch_one(dataset: Dataset, download: Download, own: Path, on_progress: Progress) -> None:
+    own.mkdir(parents=True, exist_ok=True)
+    place = own / download.name
+    if not download.members:
+        os.replace(_downloaded(dataset, download, own, on_progress), place)
+        return
+    if place.exists():  # the user's own; it stays
+        if fault := _fault(place, download):
+            raise UserError(f"{place} is not the published archive: {fault}; remove it and run this again")
+        _unpack(place, dataset, download, own)
+        return
+    part = _downloaded(dataset, download, own, on_progress)
+    _unpack(part, dataset, download, own)
+    part.unlink()
+
+
+def _downloaded(dataset: Dataset, download: Download, own: Path, on_progress: Progress) -> Path:
+    """Return the path of a complete `.part` with the right checksums."""
+    part = own / f"{download.name}.part"
+    problems = []
+    for url in download.urls:
+        try:
+            _receive(url, part, download, on_progress)
+        except _Unreachable as error:
+            problems.append(f"{url}: {error}")
+            continue
+        fault = _fault(part, download)
+        if fault is None:
+            return part
+        part.unlink()
+        problems.append(f"{url}: what came was damaged, {fault}; the partial download {part} was removed")
+    raise UserError(_by_hand(dataset, download, own, problems))
+
+
+def _by_hand(dataset: Dataset, download: Download, own: Path, problems: list[str]) -> str:
+    text = f"{download.name} could not be fetched ({'; '.join(problems)}). "
+    if part_size := _size(own / f"{download.name}.part"):
+        text += f"{part_size:,} bytes of it are kept, and running this again goes on from there. "
+    if download.members:
+        sums = [f"{what} {value}" for what, value in (("sha256", download.sha256), ("md5", download.md5)) if value]
+        text += (
+            f"Without a network, put {download.name} ({download.size:,} bytes, {', '.join(sums)}) from {dataset.page} "
+            f"into {own} and run `isotherm data fetch {dataset.name}` again, or put these files into {own}: "
+        )
+    else:
+        text += f"Without a network, put these files from {dataset.page} into {own}: "
+    wanted = [file for file in dataset.files if not _file_status(own, file, dataset).ok]
+    return text + "; ".join(f"{file.path} ({file.size:,} bytes, sha256 {file.sha256})" for file in wanted)
+
+
+class _Unreachable(Exception):
+    """An address gave no complete file."""
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
+
+
+def _receive(url: str, part: Path, download: Download, on_progress: Progress) -> None:
+    """Bring `part` to the download's full size from one address, going on from where it stands."""
+    offset = _size(part)
+    if offset > download.size:
+        part.unlink()
+        offset = 0
+    if offset == download.size and part.is_file():
+        return
+    with _open(url, part, offset) as response:
+        offset = _start(response, offset)
+        with part.open("r+b" if offset else "wb") as file:
+            file.seek(offset)
+            while offset < download.size and (block := _read(response, min(_BLOCK, download.size - offset))):
+                file.write(block)
+                offset += len(block)
+                on_progress(download.name, offset, download.size)
+    if offset < download.size:
+        raise _Unreachable(f"the connection ended after {offset:,} of {download.size:,} bytes")
+
+
+def _read(response: http.client.HTTPResponse, size: int) -> bytes:
+    try:
+        return response.read(size)
+    except (http.client.HTTPException, OSError) as error:
+        raise _Unreachable(f"the connection broke, {type(error).__name__}: {error}") from error
+
+
+def _start(response: http.client.HTTPResponse, offset: int) -> int:
+    """Return the position in the file of the first byte of a response: 0 where the server sends all of it."""
+    if response.status != http.HTTPStatus.PARTIAL_CONTENT:
+        return 0
+    given = response.headers.get("Content-Range", "")
+    if not given.startswith(f"bytes {offset}-"):
+        raise _Unreachable(f"asked for the bytes from {offset:,} on, the server sends {given!r}")
+    return offset
+
+
+def _open(url: str, part: Path, offset: int) -> http.client.HTTPResponse:
+    """Ask for a file from a position on."""
+    headers = {"User-Agent": "isotherm", "Accept-Encoding": "identity"}
+    if offset:
+        headers["Range"] = f"bytes={offset}-"
+    assert urllib.parse.urlsplit(url).scheme in ("http", "https"), url
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310 (the scheme is checked above)
+    try:
+        response = _opener().open(request, timeout=_TIMEOUT)
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            part.unlink()
+            raise _Unreachable(f"the server has no more than {offset:,} bytes; {part} was removed") from error
+        raise _Unreachable(f"the server answers {error.code} {error.reason}") from error
+    except urllib.error.URLError as error:
+        raise _Unreachable(f"no connection, {error.reason}") from error
+    except (http.client.HTTPException, OSError) as error:
+        raise _Unreachable(f"the connection broke, {type(error).__name__}: {error}") from error
+    assert isinstance(response, http.client.HTTPResponse)
+    return response
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    """Return an opener for http and https and nothing else, also after redirections."""
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler,
+        urllib.request.HTTPHandler,
+        urllib.request.HTTPSHandler,
+        urllib.request.HTTPRedirectHandler,
+        urllib.request.HTTPErrorProcessor,
+        urllib.request.HTTPDefaultErrorHandler,
+        urllib.request.UnknownHandler,
+    ):
+        opener.add_handler(handler())
+    return opener
+
+
+def _unpack(archive: Path, dataset: Dataset, download: Download, own: Path) -> None:
+    """Take the expected members out of a tar archive, check each, and rename them to their places."""
+    staging = Path(tempfile.mkdtemp(prefix=".unpacking-", dir=own))
+    try:
+        staged = _extract(archive, dataset, download, staging)
+        for path, source in staged.items():
+            (own / path).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(source, own / path)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _extract(archive: Path, dataset: Dataset, download: Download, staging: Path) -> dict[str, Path]:
+    expected = {file.path: file for file in dataset.files}
+    members = dict(download.members)
+    staged: dict[str, Path] = {}
+    try:
+        with tarfile.open(archive, "r:*") as tar:
+            for member in tar:
+                path = members.get(member.name.removeprefix("./"))
+                if path is None or path in staged:
+                    continue
+                _check_member(member, expected[path], download)
+                # Under our own name, so that nothing written depends on names in the archive.
+                tar.extract(member.replace(name=path, deep=False), staging, set_attrs=False, filter="data")
+                staged[path] = staging / path
+                if _digest(staged[path], "sha256") != expected[path].sha256:
+                    raise UserError(
+                        f"{download.name}: {member.name} has another sha256 than published; {_renew(archive)}"
+                    )
+                if len(staged) == len(members):
+                    break
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"{archive} is not an intact tar archive ({error}); {_renew(archive)}") from error
+    if absent := sorted(set(members.values()) - set(staged)):
+        raise UserError(f"{archive} lacks {', '.join(absent)}; {_renew(archive)}")
+    return staged
+
+
+def _check_member(member: tarfile.TarInfo, file: DataFile, download: Download) -> None:
+    if not member.isreg():
+        raise UserError(f"{download.name}: {member.name} is a link or a device, not a file; do not use this archive")
+    if member.size != file.size:
+        raise UserError(
+            f"{download.name}: {member.name} has {member.size:,} bytes, expected {file.size:,}; do not use this archive"
+        )
+
+
+def _renew(archive: Path) -> str:
+    return f"remove {archive} and fetch it again"

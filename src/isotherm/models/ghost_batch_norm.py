@@ -1,0 +1,95 @@
+"""Batch normalisation over ghost batches: groups of fixed size, whatever the batch size.
+
+The noise that batch normalisation adds depends on how many examples share their statistics. Ghost batches hold that
+number constant (Hoffer et al. 2017), so that a sweep over batch sizes does not change the normalisation.
+
+Shape suffixes: G ghosts, N examples of each, C channels, H x W pixels.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from isotherm.errors import UserError
+
+
+class GhostBatchNorm2d(nn.Module):
+    """Normalise each ghost batch by its own mean and variance; in evaluation mode by running statistics.
+
+    The running statistics follow the mean over ghosts of their means and unbiased variances, once per forward pass,
+    by the buffer `update_rate`; set to one, they are those of the last batch. Half precision is normalised in float32.
+
+    Args:
+        num_features: channels of the input, shape (batch, channels, height, width).
+        ghost_size: examples that share their statistics; a smaller batch is one ghost.
+        eps: added to the variance.
+        update_rate: share of the newest batch in the running statistics.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    running_mean: Tensor
+    running_var: Tensor
+    update_rate: Tensor
+
+    def __init__(self, num_features: int, *, ghost_size: int = 64, eps: float = 1e-5, update_rate: float = 0.1) -> None:
+        super().__init__()
+        if ghost_size < 1:
+            raise UserError(f"ghost_size={ghost_size} is not a positive number of examples; the paper uses 64")
+        self.num_features, self.ghost_size, self.eps = num_features, ghost_size, eps
+        self.weight = nn.Parameter(torch.ones(num_features))
+        self.bias = nn.Parameter(torch.zeros(num_features))
+        self.register_buffer("running_mean", torch.zeros(num_features))
+        self.register_buffer("running_var", torch.ones(num_features))
+        self.register_buffer("update_rate", torch.tensor(update_rate))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x normalised, scaled and shifted per channel, in the precision of x."""
+        if x.ndim != 4 or x.shape[1] != self.num_features:
+            raise UserError(
+                f"an input of shape {tuple(x.shape)} cannot be normalised over {self.num_features} channels; "
+                f"give images of shape (batch, {self.num_features}, height, width)"
+            )
+        wide = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+        if not self.training:
+            scale = self.weight * torch.rsqrt(self.running_var + self.eps)
+            centred = wide - self.running_mean.view(-1, 1, 1)
+            return (centred * scale.view(-1, 1, 1) + self.bias.view(-1, 1, 1)).to(x.dtype)
+
+        size = self._ghost_size_in(x)
+        x_GNCHW = wide.view(-1, size, *x.shape[1:])
+        var_G1C11, mean_G1C11 = torch.var_mean(x_GNCHW, dim=(1, 3, 4), correction=0, keepdim=True)
+        self._follow(mean_G1C11, var_G1C11, num_values=size * x.shape[2] * x.shape[3])
+        scale_G1C11 = self.weight.view(-1, 1, 1) * torch.rsqrt(var_G1C11 + self.eps)
+        # centred first: the gradient of the variance then sums values around zero
+        return ((x_GNCHW - mean_G1C11) * scale_G1C11 + self.bias.view(-1, 1, 1)).flatten(0, 1).to(x.dtype)
+
+    def _ghost_size_in(self, x: Tensor) -> int:
+        """Return how many examples of this batch share their statistics, or refuse the batch."""
+        batch_size, size = x.shape[0], min(x.shape[0], self.ghost_size)
+        if size == 0 or batch_size % size:
+            lower = batch_size // self.ghost_size * self.ghost_size
+            fitting = f"{lower} or {lower + self.ghost_size}" if lower else f"{self.ghost_size}"
+            raise UserError(
+                f"a batch of {batch_size} cannot be cut into ghost batches of {self.ghost_size}; "
+                f"use a batch size of {fitting}, or another ghost size"
+            )
+        if size * x.shape[2] * x.shape[3] < 2:
+            raise UserError(
+                f"an input of shape {tuple(x.shape)} has one value per channel and ghost batch, which has no variance; "
+                "use a batch size of at least 2, or larger images"
+            )
+        return size
+
+    def _follow(self, mean_G1C11: Tensor, var_G1C11: Tensor, *, num_values: int) -> None:
+        """Move the running statistics towards those of this batch, in place, as `torch.func` expects of buffers."""
+        unbiased = num_values / (num_values - 1)
+        keep = 1 - self.update_rate
+        mean, var = mean_G1C11.detach().mean(dim=(0, 1, 3, 4)), var_G1C11.detach().mean(dim=(0, 1, 3, 4))
+        self.running_mean.mul_(keep).add_(mean * self.update_rate)
+        self.running_var.mul_(keep).add_(var * (self.update_rate * unbiased))
+
+    def extra_repr(self) -> str:
+        """Return what `print` shows of the layer."""
+        return f"{self.num_features}, ghost_size={self.ghost_size}, eps={self.eps}"

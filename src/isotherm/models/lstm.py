@@ -1,0 +1,265 @@
+"""A word-level LSTM language model with dropout between its layers (Zaremba et al. 2014).
+
+Written out so that many runs can be trained as one program: one matrix product per token for all of them, and one per
+layer for the gradient of the recurrent weights.
+
+Shape suffixes: T tokens of a window, B streams, H units of a layer, G = 4 H gates (input, forget, cell, output).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+# Tensor cores want rows that begin at multiples of 16 bytes; units added for that are zero and stay zero.
+_ALIGNED_UNITS = 8
+
+
+class LSTMLanguageModel(nn.Module):
+    """Embedding, LSTM layers with dropout before, between and after them, and a softmax layer of its own weights.
+
+    Args:
+        vocabulary: number of words.
+        width: units of the embedding and of every layer.
+        num_layers: LSTM layers.
+        drop_probability: of inputs of the layers and of the softmax layer, drawn anew for every token; recurrent paths
+            drop nothing.
+        initial_range: every parameter is drawn uniformly from minus this to this.
+    """
+
+    def __init__(
+        self,
+        *,
+        vocabulary: int = 10_000,
+        width: int = 650,
+        num_layers: int = 2,
+        drop_probability: float = 0.5,
+        initial_range: float = 0.05,
+    ) -> None:
+        super().__init__()
+        self.width, self.num_layers, self.drop_probability = width, num_layers, drop_probability
+        self.embedding = nn.Parameter(torch.empty(vocabulary, width))
+        for layer in range(num_layers):
+            self.register_parameter(f"weight_ih_{layer}", nn.Parameter(torch.empty(4 * width, width)))
+            self.register_parameter(f"weight_hh_{layer}", nn.Parameter(torch.empty(4 * width, width)))
+            self.register_parameter(f"bias_ih_{layer}", nn.Parameter(torch.empty(4 * width)))
+            self.register_parameter(f"bias_hh_{layer}", nn.Parameter(torch.empty(4 * width)))
+        self.softmax_weight = nn.Parameter(torch.empty(vocabulary, width))
+        self.softmax_bias = nn.Parameter(torch.empty(vocabulary))
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -initial_range, initial_range)
+
+    def initial_state(self, batch_size: int) -> Tensor:
+        """Return the state before the first token: hidden and cell values of every layer, all zero."""
+        return torch.zeros(2 * self.num_layers, batch_size, self.width)
+
+    def forward(self, tokens_BT: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits (B, T, vocabulary) and the state after the last token, (2 layers, B, H), without gradient."""
+        dtype = _compute_dtype(self.embedding)
+        extra = -self.width % _ALIGNED_UNITS if dtype == torch.bfloat16 else 0
+        x_TBH = functional.pad(_Lookup.apply(self.embedding, tokens_BT.t()).to(dtype), (0, extra))
+        states = []
+        for layer in range(self.num_layers):
+            weight_ih, weight_hh, bias_ih, bias_hh = (
+                _padded_gates(getattr(self, f"{name}_{layer}"), self.width, extra).to(dtype)
+                for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+            )
+            hidden_BH, cell_BH = (functional.pad(state[2 * layer + k], (0, extra)) for k in (0, 1))
+            x_TBH = functional.dropout(x_TBH, self.drop_probability, self.training)
+            projected_TBG = functional.linear(x_TBH, weight_ih, bias_ih + bias_hh)
+            x_TBH, cells_TBH, _ = _Recurrence.apply(projected_TBG, weight_hh, hidden_BH.to(dtype), cell_BH)
+            states += [x_TBH[-1].to(state.dtype), cells_TBH[-1]]
+        x_TBH = functional.dropout(x_TBH, self.drop_probability, self.training)
+        weight = functional.pad(self.softmax_weight.to(dtype), (0, extra))
+        logits_TBV = functional.linear(x_TBH, weight, self.softmax_bias.to(dtype))
+        return logits_TBV.transpose(0, 1), torch.stack(states)[..., : self.width].detach()
+
+
+def _compute_dtype(parameter: Tensor) -> torch.dtype:
+    """Return the type in which matrices are multiplied here: autocast's, or the parameter's own."""
+    kind = parameter.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else parameter.dtype
+
+
+def _padded_gates(weight: Tensor, width: int, extra: int) -> Tensor:
+    """Return a layer's weights or biases with `extra` units of zeros added, inputs of as many."""
+    if not extra:
+        return weight
+    gates = weight.unflatten(0, (4, width))
+    return functional.pad(gates, (0, extra) if weight.ndim == 1 else (0, extra, 0, extra)).flatten(0, 1)
+
+
+class _Recurrence(torch.autograd.Function):
+    """The recurrent part of one layer over a window.
+
+    Autograd through the loop would add up the gradient of the recurrent weights token by token; here it is one product.
+    Cell values are kept in the precision of the initial cell, whatever the matrices are multiplied in.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        projected_TBG: Tensor, weight_hh_GH: Tensor, hidden_BH: Tensor, cell_BH: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return hidden values, cell values and activated gates of every token."""
+        weight_HG = weight_hh_GH.t()
+        width = cell_BH.shape[-1]
+        hiddens, cells, gates = [], [], []
+        for projected_BG in projected_TBG.unbind(0):
+            raw_BG = (projected_BG + hidden_BH @ weight_HG).to(cell_BH.dtype)
+            keep_and_forget, candidate, output = raw_BG.split((2 * width, width, width), dim=-1)
+            keep, forget = keep_and_forget.sigmoid().split(width, dim=-1)
+            candidate, output = candidate.tanh(), output.sigmoid()
+            cell_BH = forget * cell_BH + keep * candidate
+            hidden_BH = (output * cell_BH.tanh()).to(projected_TBG.dtype)
+            hiddens.append(hidden_BH)
+            cells.append(cell_BH)
+            gates.append(torch.cat((keep, forget, candidate, output), dim=-1))
+        return torch.stack(hiddens), torch.stack(cells), torch.stack(gates)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+        """Keep what the gradient needs; only the hidden values are differentiable."""
+        _, weight_hh_GH, hidden_BH, cell_BH = inputs
+        hiddens_TBH, cells_TBH, gates_TBG = output
+        ctx.mark_non_differentiable(cells_TBH, gates_TBG)
+        ctx.save_for_backward(weight_hh_GH, hidden_BH, cell_BH, hiddens_TBH, cells_TBH, gates_TBG)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Return the gradients of projections, recurrent weights and initial state."""
+        return _RecurrenceGradient.apply(gradients[0], *ctx.saved_tensors)
+
+
+class _RecurrenceGradient(torch.autograd.Function):
+    """Backward through a window; a function of its own, so that a second derivative is refused and not wrong."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        gradient_TBH: Tensor,
+        weight_hh_GH: Tensor,
+        hidden_BH: Tensor,
+        cell_BH: Tensor,
+        hiddens_TBH: Tensor,
+        cells_TBH: Tensor,
+        gates_TBG: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Walk from the last token to the first."""
+        dtype, width = cells_TBH.dtype, cell_BH.shape[-1]
+        tanh_TBH = cells_TBH.tanh()
+        previous_TBH = torch.cat((cell_BH.unsqueeze(0), cells_TBH[:-1]))
+        keep, forget, candidate, output = gates_TBG.split(width, dim=-1)
+        # What does not depend on later tokens, for all of them at once.
+        cell_by_hidden = output * (1 - tanh_TBH.square())
+        to_gates = torch.cat(
+            (
+                candidate * keep * (1 - keep),
+                previous_TBH * forget * (1 - forget),
+                keep * (1 - candidate.square()),
+                tanh_TBH * output * (1 - output),
+            ),
+            dim=-1,
+        )
+        d_hidden, d_cell = torch.zeros_like(hidden_BH, dtype=dtype), torch.zeros_like(cell_BH)
+        by_token = []
+        for token in range(gradient_TBH.shape[0] - 1, -1, -1):
+            d_hidden = d_hidden + gradient_TBH[token].to(dtype)
+            d_cell = d_cell + d_hidden * cell_by_hidden[token]
+            d_gates = torch.cat((d_cell, d_cell, d_cell, d_hidden), dim=-1) * to_gates[token]
+            d_gates = d_gates.to(weight_hh_GH.dtype)
+            by_token.append(d_gates)
+            d_hidden = (d_gates @ weight_hh_GH).to(dtype)
+            d_cell = d_cell * forget[token]
+        d_projected_TBG = torch.stack(by_token[::-1])
+        before_TBH = torch.cat((hidden_BH.unsqueeze(0), hiddens_TBH[:-1]))
+        d_weight = d_projected_TBG.flatten(0, 1).t() @ before_TBH.flatten(0, 1)
+        return d_projected_TBG, d_weight, d_hidden.to(hidden_BH.dtype), d_cell
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+        """Keep nothing."""
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:  # noqa: ARG004
+        """Refuse."""
+        raise NotImplementedError(
+            "LSTMLanguageModel has no second derivative: its recurrence is differentiated by hand"
+        )
+
+
+class _Lookup(torch.autograd.Function):
+    """Rows of a table; many tables at once are one table with the tokens shifted."""
+
+    @staticmethod
+    def forward(table_VH: Tensor, tokens: Tensor) -> Tensor:
+        """Return table[tokens]."""
+        return functional.embedding(tokens, table_VH)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG004
+        """Keep the tokens."""
+        ctx.save_for_backward(inputs[1])
+        ctx.num_rows = inputs[0].shape[0]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Return the gradient of the table."""
+        (tokens,) = ctx.saved_tensors
+        return _ScatteredSum.apply(gradients[0], tokens, ctx.num_rows), None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, int | None], table: Tensor, tokens: Tensor) -> tuple[Tensor, int]:
+        """Look up in all runs' tables at once."""
+        table_MVH, tokens_M = (
+            _runs_first(t, d, info.batch_size) for t, d in zip((table, tokens), in_dims, strict=True)
+        )
+        shifted = _shifted(tokens_M, table_MVH.shape[1])
+        return _Lookup.apply(table_MVH.flatten(0, 1), shifted), 0
+
+
+class _ScatteredSum(torch.autograd.Function):
+    """The adjoint of `_Lookup`: rows are added up where their tokens say."""
+
+    @staticmethod
+    def forward(rows: Tensor, tokens: Tensor, num_rows: int) -> Tensor:
+        """Return a table (num_rows, H)."""
+        table = rows.new_zeros(num_rows, rows.shape[-1])
+        return table.index_add(0, tokens.reshape(-1), rows.reshape(-1, rows.shape[-1]))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, int], output: Tensor) -> None:  # noqa: ARG004
+        """Keep the tokens."""
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Return the rows' gradient."""
+        (tokens,) = ctx.saved_tensors
+        return _Lookup.apply(gradients[0], tokens), None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, int | None, None], rows: Tensor, tokens: Tensor, num_rows: int
+    ) -> tuple[Tensor, int]:
+        """Add up into all runs' tables at once."""
+        rows_M, tokens_M = (
+            _runs_first(t, d, info.batch_size) for t, d in zip((rows, tokens), in_dims[:2], strict=True)
+        )
+        table = _ScatteredSum.apply(rows_M, _shifted(tokens_M, num_rows), info.batch_size * num_rows)
+        return table.unflatten(0, (info.batch_size, num_rows)), 0
+
+
+def _runs_first(tensor: Tensor, dim: int | None, num_runs: int) -> Tensor:
+    return tensor.expand(num_runs, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+
+
+def _shifted(tokens_M: Tensor, num_rows: int) -> Tensor:
+    """Return tokens of run m moved by m tables."""
+    offsets = torch.arange(tokens_M.shape[0], device=tokens_M.device) * num_rows
+    return tokens_M + offsets.view(-1, *[1] * (tokens_M.ndim - 1))

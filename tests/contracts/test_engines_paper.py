@@ -1,0 +1,731 @@
+"""The contract of the engines on what the paper's tasks need: augmentation, ghost batch norm, sequences, clipping,
+inputs from disk and mixed precision. First what the reference is, by independent computations; then fleet = reference.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import logging
+import math
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import cases
+from helpers_engines import Trained, assert_same, assert_same_result, by_fleet, by_reference
+from isotherm.data.augment import CropAndFlip, Scaled
+from isotherm.engine import evaluate, fleet, reference
+from isotherm.engine.evaluate import WINDOW
+from isotherm.engine.fleet import run_fleet
+from isotherm.engine.noise import KeyedBits, run_keys
+from isotherm.engine.problem import prepare, running_window
+from isotherm.engine.reference import clip_gradients, run_reference
+from isotherm.models.autoencoder import autoencoder
+from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
+from isotherm.models.lstm import LSTMLanguageModel
+from isotherm.models.wide_resnet import wide_resnet
+from isotherm.records import CurvePoint, Outcome, RunResult, RunSpec
+from isotherm.seeding import DataOrder, initial_model
+from isotherm.tasks import Task, check_model, cross_entropy
+
+ANY_SPEC = cases.spec(cases.blobs_task())
+PIXELS = {"mean": (120.0, 125.0, 130.0), "std": (60.0, 65.0, 70.0)}
+VOCABULARY, UNROLL, STREAMS = 9, 5, 4
+GHOST = 8
+
+
+def spec_of(task: Task, **changes: Any) -> RunSpec:
+    """Return a short run in float64, changed as asked; the engines do not look at the hashes of the task."""
+    return dataclasses.replace(ANY_SPEC, task=task.name, **changes)
+
+
+def photos(num: int, *, size: int = 8, seed: int) -> tuple[Tensor, Tensor]:
+    """Return random images (num, 3, size, size) as bytes, brighter in the channel that is the label."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randint(0, 200, (num, 3, size, size), generator=generator, dtype=torch.uint8)
+    labels = torch.arange(num) % 3
+    x[torch.arange(num), labels] += 40
+    return x, labels
+
+
+def sequence(num: int, *, seed: int) -> tuple[Tensor, Tensor]:
+    """Return a random walk over the words, and the word after each."""
+    generator = torch.Generator().manual_seed(seed)
+    steps = torch.randint(0, 3, (num + 1,), generator=generator)
+    tokens = steps.cumsum(0) % VOCABULARY
+    return tokens[:-1], tokens[1:]
+
+
+def image_task(model: Any, **changes: Any) -> Task:
+    fields = {"train": photos(48, seed=0), "test": photos(20, seed=1), "transform": CropAndFlip(**PIXELS, pad=2)}
+    return Task(name="images", model=model, **{**fields, **changes})
+
+
+def ghost_task(**changes: Any) -> Task:
+    return image_task(functools.partial(wide_resnet, depth=10, width=1, num_classes=3, ghost_size=GHOST), **changes)
+
+
+def skip_init_task() -> Task:
+    return image_task(
+        functools.partial(
+            wide_resnet, depth=10, width=1, num_classes=3, normalisation="skip_init", drop_probability=0.4
+        )
+    )
+
+
+class SmallGhostNet(nn.Module):
+    """One convolution and one ghost batch norm, quick to train."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 4, 3, bias=False), GhostBatchNorm2d(4, ghost_size=GHOST)
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(torch.relu(self.norm(self.conv(x))).mean(dim=(2, 3)))
+
+
+def build_language_model(**changes: Any) -> nn.Module:
+    sizes = {"vocabulary": VOCABULARY, "width": 6, "num_layers": 2, "drop_probability": 0.3, "initial_range": 0.4}
+    return LSTMLanguageModel(**{**sizes, **changes})
+
+
+def language_task(*, drop_probability: float = 0.3, **changes: Any) -> Task:
+    """About ten updates a pass with four streams; the test sequence is two windows of evaluation and a bit."""
+    fields: dict[str, Any] = {
+        "train": sequence(210, seed=0),
+        "validation": sequence(40, seed=1),
+        "test": sequence(2 * WINDOW + 11, seed=2),
+        "metric": "perplexity",
+        "unroll": UNROLL,
+    }
+    model = functools.partial(build_language_model, drop_probability=drop_probability)
+    return Task(name="language", model=model, **{**fields, **changes})
+
+
+def autoencoder_task() -> Task:
+    generator = torch.Generator().manual_seed(0)
+    train, test = (torch.randint(0, 256, (n, 12), generator=generator, dtype=torch.uint8) for n in (40, 20))
+    return Task(
+        name="autoencoder",
+        model=functools.partial(autoencoder, encoder_widths=(12, 8, 3)),
+        train=(train, train),
+        test=(test, test),
+        loss="half_squared_error",
+        transform=Scaled(),
+        l2=1e-3,
+        l2_scope="all",
+    )
+
+
+class FromDisk:
+    """Images that are 'read' batch by batch; what a run sees of one depends on its seed and on the update."""
+
+    def __init__(self, images: Tensor) -> None:
+        self._images = images
+        self.calls: list[tuple[tuple[int, ...], int | None, int]] = []
+        self._lock = threading.Lock()
+
+    @property
+    def shape(self) -> torch.Size:
+        return self._images.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._images.dtype
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def fetch(self, indices: Any, *, seed: int | None = None, step: int = 0) -> Tensor:
+        with self._lock:  # the next batch is read ahead, in another thread
+            self.calls.append((tuple(int(index) for index in indices), seed, step))
+        images = self._images[torch.as_tensor(indices)]
+        return images if seed is None else seen_by(images, seed, step)
+
+    def identity(self) -> str:
+        return "in memory"
+
+
+def seen_by(images: Tensor, seed: int, step: int) -> Tensor:
+    noise = np.random.default_rng([seed, step]).integers(0, 15, size=images.shape)
+    return images + torch.from_numpy(noise).to(torch.uint8)
+
+
+def lazy_task(**changes: Any) -> Task:
+    (train, labels), (test, test_labels) = photos(48, seed=0), photos(20, seed=1)
+    fields = {
+        "train": (FromDisk(train), labels),
+        "test": (FromDisk(test), test_labels),
+        "transform": CropAndFlip(**PIXELS, pad=0, flip=False),
+    }
+    return image_task(SmallGhostNet, **{**fields, **changes})
+
+
+def trained(task: Task, spec: RunSpec, **options: Any) -> tuple[RunResult, nn.Module]:
+    """Return the reference's result and its trained module."""
+    kept: list[nn.Module] = []
+    result = run_reference(prepare(task, precision="float64"), spec, on_trained=kept.append, **options)
+    return result, kept[0]
+
+
+# -- the reference: sequences and clipping ----------------------------------------------------------------------
+
+
+class PlainLanguageModel(nn.Module):
+    """The language model of PyTorch's own parts, with a run's initial values, in float64."""
+
+    def __init__(self, start: LSTMLanguageModel) -> None:
+        super().__init__()
+        self.embedding, self.softmax = nn.Embedding(VOCABULARY, 6), nn.Linear(6, VOCABULARY)
+        self.recurrent = nn.LSTM(6, 6, num_layers=2, batch_first=True)
+        self.embedding.weight, self.softmax.weight, self.softmax.bias = (
+            start.embedding,
+            start.softmax_weight,
+            start.softmax_bias,
+        )
+        for layer in range(2):
+            for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
+                setattr(self.recurrent, f"{kind}_l{layer}", getattr(start, f"{kind}_{layer}"))
+        self.double()
+
+    def forward(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        hidden, state = self.recurrent(self.embedding(x), state)
+        return self.softmax(hidden), state
+
+
+def language_by_hand(task: Task, spec: RunSpec) -> tuple[PlainLanguageModel, list[float], int]:
+    """Train the language model with all written out; return it, the losses per token, and how many were clipped."""
+    model = PlainLanguageModel(initial_model(task.model, seed=spec.seed))
+    tokens = torch.cat([task.train[0], task.train[1][-1:]])
+    length = len(tokens) // spec.batch_size
+    streams = tokens[: length * spec.batch_size].view(spec.batch_size, length)
+    parameters = list(model.parameters())
+    velocity = [torch.zeros_like(p) for p in parameters]
+    rate = spec.effective_learning_rate * (1 - spec.momentum)
+    losses, num_clipped, state, begin = [], 0, None, 0
+    for _ in range(spec.num_steps):
+        if begin + UNROLL + 1 > length:  # the last token is only ever predicted
+            state, begin = None, 0
+        x, y = streams[:, begin : begin + UNROLL], streams[:, begin + 1 : begin + UNROLL + 1]
+        begin += UNROLL
+        output, state = model(x, state)
+        state = tuple(part.detach() for part in state)
+        by_token = functional.cross_entropy(output.flatten(0, 1), y.flatten(), reduction="none")
+        losses.append(float(by_token.detach().mean()))
+        gradients = torch.autograd.grad(by_token.sum() / spec.batch_size, parameters)
+        norm = math.sqrt(sum(float(g.square().sum()) for g in gradients))
+        factor = 1.0
+        if spec.clip_norm is not None and norm > spec.clip_norm:
+            factor, num_clipped = spec.clip_norm / norm, num_clipped + 1
+        with torch.no_grad():
+            for p, u, g in zip(parameters, velocity, gradients, strict=True):
+                decay = spec.l2 if p.ndim >= 2 or spec.l2_scope == "all" else 0.0
+                u.mul_(spec.momentum).add_(factor * g + decay * p)
+                p.sub_(rate * u)
+    return model, losses, num_clipped
+
+
+@pytest.mark.parametrize(
+    ("changes", "clipped"),
+    [
+        ({}, None),
+        ({"clip_norm": 1.5, "l2": 0.05}, "some"),
+        ({"clip_norm": 0.05, "effective_learning_rate": 1.0}, "all"),
+        ({"clip_norm": 1e6, "momentum": 0.0, "l2_scope": "all"}, "none"),
+    ],
+    ids=str,
+)
+def test_the_reference_trains_a_language_model_as_written_out_by_hand(changes, clipped):
+    task = language_task(drop_probability=0.0)
+    settings = {"batch_size": STREAMS, "num_steps": 23, "gamma": 1.0, "effective_learning_rate": 0.5, **changes}
+    spec = spec_of(task, **settings)
+    result, module = trained(task, spec)
+    model, losses, num_clipped = language_by_hand(task, spec)
+
+    by_name = dict(module.module.named_parameters())
+    torch.testing.assert_close(by_name["embedding"].detach(), model.embedding.weight.detach(), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(by_name["weight_hh_1"].detach(), model.recurrent.weight_hh_l1.detach())
+    norm = sum(float(p.detach().square().sum()) for p in model.parameters() if spec.l2_scope == "all" or p.ndim >= 2)
+    assert result.weight_norm_squared == pytest.approx(norm, rel=1e-10)
+    assert result.last_batch_loss == pytest.approx(losses[-1], rel=1e-10)
+    # 211 tokens in 4 streams of 52: (52 - 1) // 5 = 10 updates a pass, so there were two resets of the state.
+    assert result.train_loss_running == pytest.approx(np.mean(losses[-10:]), rel=1e-10)
+    kinds = {None: [None], "none": [0.0], "all": [1.0]}
+    if clipped == "some":
+        assert 0 < num_clipped < 23
+    assert result.clipped_fraction in kinds.get(clipped, [num_clipped / 23])
+
+    with torch.no_grad():  # every split in one call, from its first token to its last
+        for name, (x, y) in task.splits.items():
+            loss = float(functional.cross_entropy(model(x.unsqueeze(0))[0][0], y))
+            assert getattr(result, f"{name}_loss") == pytest.approx(loss, rel=1e-10)
+            assert getattr(result, f"{name}_metric") == pytest.approx(math.exp(loss), rel=1e-9)
+
+
+def test_an_epoch_of_a_sequence_is_one_pass():
+    task = language_task()
+    problem = prepare(task, precision="float64")
+    for batch_size, num_steps, window in ((STREAMS, 23, 10), (STREAMS, 7, 7), (1, 100, 42), (35, 5, 1)):
+        spec = spec_of(task, batch_size=batch_size, num_steps=num_steps)
+        assert running_window(spec, problem) == window
+
+
+def test_perplexity_of_a_hopeless_model_is_infinite_and_not_an_error():
+    task = language_task(drop_probability=0.0)
+    spec = spec_of(task, batch_size=STREAMS, num_steps=2, effective_learning_rate=1e6, gamma=1.0, momentum=0.0)
+    problem = prepare(task, precision="float64")
+    for result in (run_reference(problem, spec), run_fleet(problem, [spec])[0]):
+        assert result.test_loss > 1000
+        assert result.test_metric == math.inf
+
+
+@pytest.mark.parametrize(("clip_norm", "is_clipped"), [(1.0, True), (12.9, True), (13.0, False), (100.0, False)])
+def test_clipping_scales_all_gradients_by_one_factor(clip_norm, is_clipped):
+    gradients = [torch.tensor([3.0, -4.0]), torch.tensor([[12.0]]), None, torch.zeros(2)]  # norm 13
+    parameters = [nn.Parameter(torch.zeros(2 if g is None else g.shape)) for g in gradients]
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = None if gradient is None else gradient.clone()
+    assert clip_gradients(parameters, clip_norm) == is_clipped
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        if gradient is None:
+            assert parameter.grad is None
+        else:
+            torch.testing.assert_close(parameter.grad, gradient * min(1.0, clip_norm / 13))
+
+
+def test_clipping_leaves_gradients_of_zero_alone():
+    parameter = nn.Parameter(torch.ones(3))
+    parameter.grad = torch.zeros(3)
+    assert not clip_gradients([parameter], 1.0)
+    assert parameter.grad.tolist() == [0, 0, 0]
+
+
+def test_clipping_comes_before_l2_and_momentum():
+    """On a noiseless quadratic, with every update clipped to 0.1 and a strong penalty."""
+    task = cases.quadratic_task()
+    changes = {"batch_size": 2, "num_steps": 4, "gamma": 1.0, "clip_norm": 0.1, "l2": 0.5, "l2_scope": "all"}
+    spec = spec_of(task, **changes, effective_learning_rate=0.5, momentum=0.8)
+    result, module = trained(task, spec)
+    w, u, curvatures = np.ones(2), np.zeros(2), np.array(cases.CURVATURES)
+    for _ in range(4):
+        g = curvatures * w
+        u = 0.8 * u + 0.1 * g / np.linalg.norm(g) + 0.5 * w
+        w = w - 0.1 * u
+    np.testing.assert_allclose(module.point.detach().numpy(), w, rtol=1e-12)
+    assert result.clipped_fraction == 1.0
+
+
+# -- the reference: augmentation and ghost batch norm -----------------------------------------------------------
+
+
+def test_a_run_sees_the_crops_of_its_seed_and_update():
+    task = ghost_task(metric="cross_entropy")
+    for seed in (0, 5):
+        spec = spec_of(task, seed=seed, batch_size=16, num_steps=2, effective_learning_rate=1e-12, l2=0.0)
+        result, _ = trained(task, spec)
+        index = torch.from_numpy(DataOrder(seed=seed, num_train=48, batch_size=16).block(1, 1)[0])
+        crops = task.transform.train(task.train[0][index], KeyedBits(run_keys(seed)[1], torch.tensor(1)))
+        model = initial_model(task.model, seed=seed).double().train()
+        expected = float(cross_entropy(model(crops.double()), task.train[1][index]).detach())
+        assert result.last_batch_loss == pytest.approx(expected, rel=1e-9)
+
+
+def with_batch_norm(model: nn.Module) -> nn.Module:
+    """Return a copy with PyTorch's batch norm for ghost batch norm: same scales, running statistics of one batch."""
+    model = copy.deepcopy(model)
+    for name, part in list(model.named_modules()):
+        if isinstance(part, GhostBatchNorm2d):
+            norm = nn.BatchNorm2d(part.num_features, eps=part.eps, momentum=1.0, dtype=torch.float64)
+            norm.load_state_dict({**part.state_dict(), "num_batches_tracked": torch.tensor(0)}, strict=False)
+            parent, _, own = name.rpartition(".")
+            setattr(model.get_submodule(parent), own, norm)
+    return model
+
+
+def norms(model: nn.Module) -> list[nn.BatchNorm2d]:
+    return [part for part in model.modules() if isinstance(part, nn.BatchNorm2d)]
+
+
+def loss_of(model: nn.Module, transform: CropAndFlip, x: Tensor, y: Tensor) -> float:
+    with torch.no_grad():
+        return float(cross_entropy(model.eval()(transform.evaluate(x).double()), y))
+
+
+@pytest.mark.parametrize("chunk", [500, 20, 1])
+@pytest.mark.parametrize("num_train", [48, 45, 7])
+def test_statistics_are_re_estimated_ghost_by_ghost_with_the_final_weights(monkeypatch, chunk, num_train):
+    monkeypatch.setattr(evaluate, "CHUNK", chunk)
+    transform = CropAndFlip(**PIXELS, pad=0, flip=False)
+    task = ghost_task(transform=transform, train=photos(num_train, seed=0), metric="cross_entropy")
+    spec = spec_of(task, batch_size=7 if num_train == 7 else 16, num_steps=5, num_evaluations=1)
+    result, module = trained(task, spec)
+
+    plain = with_batch_norm(module)
+    # The module has the running averages of training, which evaluation put back.
+    assert result.test_metric_running == pytest.approx(loss_of(plain, transform, *task.test), rel=1e-9)
+    order = torch.randperm(num_train, generator=torch.Generator().manual_seed(0))
+    ghosts = [order[i : i + GHOST] for i in range(0, num_train - GHOST + 1, GHOST)] or [order]
+    found: list[list[Tensor]] = [[] for _ in norms(plain)]
+    with torch.no_grad():
+        for ghost in ghosts:
+            plain.train()(transform.evaluate(task.train[0][ghost]).double())
+            for place, norm in enumerate(norms(plain)):
+                found[place].append(torch.stack([norm.running_mean, norm.running_var]))
+        for place, norm in enumerate(norms(plain)):
+            mean, var = torch.stack(found[place]).mean(dim=0)
+            norm.running_mean.copy_(mean)
+            norm.running_var.copy_(var)
+    assert result.test_loss == pytest.approx(loss_of(plain, transform, *task.test), rel=1e-9)
+    assert result.train_loss == pytest.approx(loss_of(plain, transform, *task.train), rel=1e-9)
+    assert (result.test_metric, result.train_metric) == pytest.approx((result.test_loss, result.train_loss))
+    assert abs(result.test_metric_running - result.test_metric) > 1e-4
+    assert result.curve[-1].test_loss == pytest.approx(result.test_loss)  # fewer than 4,096 examples: all of them
+
+
+def test_running_averages_where_the_task_says_so():
+    task = ghost_task(norm_statistics="running", metric="cross_entropy")
+    spec = spec_of(task, batch_size=16, num_steps=5)
+    result, module = trained(task, spec)
+    assert result.test_metric_running is None
+    assert result.test_loss == pytest.approx(loss_of(module, task.transform, *task.test), rel=1e-9)
+    both = trained(ghost_task(metric="cross_entropy"), spec)[0]
+    assert result.test_metric == pytest.approx(both.test_metric_running, rel=1e-9)
+
+
+def running_statistics(module: nn.Module) -> dict[str, Tensor]:
+    return {name: buffer.clone() for name, buffer in module.named_buffers()}
+
+
+def test_evaluation_leaves_the_running_averages_alone():
+    task = image_task(SmallGhostNet)
+    found = [trained(task, spec_of(task, batch_size=16, num_steps=6, num_evaluations=n)) for n in (0, 6)]
+    before, after = (running_statistics(module) for _, module in found)
+    assert before.keys() == after.keys() == {"norm.running_mean", "norm.running_var", "norm.update_rate"}
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert float(before["norm.update_rate"]) == pytest.approx(0.1)
+    assert dataclasses.replace(found[1][0], curve=()) == found[0][0]
+
+    problem = prepare(task, precision="float64")
+    fleets = [
+        by_fleet(problem, [spec_of(task, seed=s, batch_size=16, num_steps=6, num_evaluations=n) for s in (0, 1)])
+        for n in (0, 6)
+    ]
+    looked = [(dataclasses.replace(result, curve=()), parameters) for result, parameters in fleets[1]]
+    assert_same(looked, fleets[0])
+
+
+def test_a_look_uses_fewer_examples_for_its_statistics(monkeypatch):
+    for engine in (reference, fleet):
+        monkeypatch.setattr(engine, "EXAMPLES_FOR_A_LOOK", 2 * GHOST)
+    task = image_task(SmallGhostNet)
+    problem = prepare(task, precision="float64")
+    specs = [spec_of(task, seed=seed, batch_size=16, num_steps=6, num_evaluations=2) for seed in (0, 1)]
+    expected = [by_reference(problem, spec) for spec in specs]
+    assert_same(by_fleet(problem, specs), expected)
+    assert all(abs(result.curve[-1].test_loss - result.test_loss) > 1e-6 for result, _ in expected)
+
+
+def test_the_training_metric_is_over_the_whole_training_set_in_evaluation_mode():
+    task = cases.dropout_task()
+    result, module = trained(task, spec_of(task, num_steps=20))
+    with torch.no_grad():
+        hits = (module.eval()(task.train[0].double()).argmax(dim=1) == task.train[1]).double().mean()
+    assert result.train_metric == pytest.approx(float(hits))
+    assert (result.test_metric_running, result.clipped_fraction) == (None, None)
+
+
+def test_bytes_as_targets_are_scaled_like_the_inputs():
+    task = autoencoder_task()
+    result, module = trained(task, spec_of(task, batch_size=8, num_steps=10, l2_scope="all"))
+    for name, (x, _) in task.splits.items():
+        pixels = (x.float() / 255).double()
+        with torch.no_grad():
+            errors = (module(pixels) - pixels).square().sum(dim=1)
+        assert getattr(result, f"{name}_loss") == pytest.approx(float(errors.mean()) / 2, rel=1e-9)
+        assert getattr(result, f"{name}_metric") == pytest.approx(float(errors.mean()), rel=1e-9)
+
+
+# -- the reference: inputs from disk ----------------------------------------------------------------------------
+
+
+def test_a_run_reads_its_own_batches_from_disk():
+    task = lazy_task(norm_statistics="running")
+    spec = spec_of(task, seed=3, batch_size=16, num_steps=4, effective_learning_rate=1e-12, l2=0.0)
+    result, _ = trained(task, spec)
+    source = task.train[0]
+    order = DataOrder(seed=3, num_train=48, batch_size=16).block(0, 4)
+    whole = (tuple(range(48)), None, 0)
+    assert source.calls == [*((tuple(batch.tolist()), 3, step) for step, batch in enumerate(order)), whole]
+    images = seen_by(source._images[torch.from_numpy(order[3])], 3, 3)
+    model = initial_model(task.model, seed=3).double().train()
+    labels = task.train[1][torch.from_numpy(order[3])]
+    expected = float(cross_entropy(model(task.transform.evaluate(images).double()), labels).detach())
+    assert result.last_batch_loss == pytest.approx(expected, rel=1e-9)
+
+
+def test_inputs_from_disk_without_randomness_are_the_tensor(monkeypatch):
+    monkeypatch.setattr(FromDisk, "fetch", lambda self, indices, **_: self._images[torch.as_tensor(indices)])
+    transform = CropAndFlip(**PIXELS, pad=0, flip=False)
+    spec = spec_of(image_task(SmallGhostNet), batch_size=16, num_steps=7, num_evaluations=2)
+    results = [
+        by_reference(prepare(task, precision="float64"), spec)
+        for task in (lazy_task(), image_task(SmallGhostNet, transform=transform))
+    ]
+    assert_same(results[:1], results[1:])
+
+
+def test_a_fleet_reads_every_batch_once_for_each_seed():
+    task = lazy_task(norm_statistics="running")
+    problem = prepare(task, precision="float64")
+    seeds = (1, 2, 1)
+    specs = [
+        spec_of(task, seed=s, batch_size=16, num_steps=9, effective_learning_rate=r)
+        for s, r in zip(seeds, (0.1, 0.1, 0.2), strict=True)
+    ]
+    run_fleet(problem, specs, block=4)
+    training = [call for call in task.train[0].calls if call[1] is not None and call[2] > 1]  # two are tried out before
+    expected = {
+        (tuple(DataOrder(seed=seed, num_train=48, batch_size=16).block(step, 1)[0].tolist()), seed, step)
+        for seed in (1, 2)
+        for step in range(2, 9)
+    }
+    assert len(training) == len(expected)
+    assert set(training) == expected
+
+
+# -- fleet = reference ------------------------------------------------------------------------------------------
+
+TASKS = {
+    "ghost batch norm": ghost_task,
+    "SkipInit": skip_init_task,
+    "language": language_task,
+    "autoencoder": autoencoder_task,
+    "lazy": lazy_task,
+    "lazy, running": functools.partial(lazy_task, norm_statistics="running"),
+}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "ghost batch norm": {"batch_size": 16, "num_steps": 16},
+    "SkipInit": {"batch_size": 16, "num_steps": 16},
+    "language": {"batch_size": STREAMS, "num_steps": 37},
+    "autoencoder": {"batch_size": 8, "num_steps": 40, "l2_scope": "all"},
+    "lazy": {"batch_size": 16, "num_steps": 20},
+    "lazy, running": {"batch_size": 16, "num_steps": 20},
+}
+MEMBERS = (
+    {"seed": 0, "effective_learning_rate": 0.1, "momentum": 0.9, "l2": 5e-4, "gamma": 2.0},
+    {"seed": 0, "effective_learning_rate": 0.3, "momentum": 0.5, "l2": 0.05, "gamma": 1.3},
+    {"seed": 7, "effective_learning_rate": 0.2, "momentum": 0.0, "l2": 0.0, "gamma": 1.0},
+)
+
+
+def members(name: str, **changes: Any) -> list[RunSpec]:
+    task = TASKS[name]()
+    return [spec_of(task, **{**SETTINGS[name], **member, "num_evaluations": 2, **changes}) for member in MEMBERS]
+
+
+@functools.cache
+def shared_reference(name: str) -> list[Trained]:
+    problem = prepare(TASKS[name](), precision="float64")
+    return [by_reference(problem, spec) for spec in members(name)]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_tasks_pass_the_check_of_their_model(name):
+    assert check_model(TASKS[name]()) is None
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_fleet_equals_reference(name, caplog):
+    problem = prepare(TASKS[name](), precision="float64")
+    expected = shared_reference(name)
+    with caplog.at_level(logging.WARNING, logger="isotherm"):
+        assert_same(by_fleet(problem, members(name)), expected)
+    assert caplog.text == ""  # it was a fleet indeed, not one run at a time
+    assert {result.outcome for result, _ in expected} == {Outcome.FINISHED}
+    assert len({result.train_loss for result, _ in expected}) == len(MEMBERS)
+    has_both = name in ("ghost batch norm", "lazy")
+    assert all((result.test_metric_running is not None) == has_both for result, _ in expected)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_one_run_alone_equals_the_same_run_in_company(name, caplog):
+    problem = prepare(TASKS[name](), precision="float64")
+    with caplog.at_level(logging.WARNING, logger="isotherm"):
+        assert_same(by_fleet(problem, members(name)[1:2]), shared_reference(name)[1:2])
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("name", ["language", "lazy"])
+def test_numbers_do_not_depend_on_the_block(name):
+    problem = prepare(TASKS[name](), precision="float64")
+    assert_same(by_fleet(problem, members(name), block=3), shared_reference(name))
+
+
+def test_fleet_equals_reference_for_ghosts_of_different_sizes():
+    task = image_task(
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 4, 3),
+            GhostBatchNorm2d(4, ghost_size=4),
+            nn.ReLU(),
+            nn.Conv2d(4, 4, 3),
+            GhostBatchNorm2d(4, ghost_size=6),
+            nn.Flatten(),
+            nn.Linear(64, 3),
+        )
+    )
+    problem = prepare(task, precision="float64")
+    specs = [spec_of(task, seed=seed, batch_size=24, num_steps=6, num_evaluations=1) for seed in (0, 1)]
+    assert_same(by_fleet(problem, specs), [by_reference(problem, spec) for spec in specs])
+
+
+# Norms that cut none, some and all of the updates, at different learning rates.
+CLIPPING = (
+    {"clip_norm": 1e3, "effective_learning_rate": 0.1},
+    {"clip_norm": 1.5, "effective_learning_rate": 0.5, "seed": 1},
+    {"clip_norm": 1.7, "effective_learning_rate": 0.2, "momentum": 0.0},
+    {"clip_norm": 0.01, "effective_learning_rate": 1.0, "seed": 2},
+)
+
+
+@pytest.mark.parametrize("num_runs", [4, 1])
+def test_fleet_equals_reference_with_clipping(num_runs):
+    task = language_task()
+    problem = prepare(task, precision="float64")
+    specs = [spec_of(task, batch_size=STREAMS, num_steps=25, l2=0.01, **clip) for clip in CLIPPING][-num_runs:]
+    expected = [by_reference(problem, spec) for spec in specs]
+    assert_same(by_fleet(problem, specs), expected)
+    fractions = [result.clipped_fraction for result, _ in expected]
+    assert fractions[-1] == 1.0
+    if num_runs == 4:
+        assert fractions[0] == 0.0
+        assert all(0 < fraction < 1 for fraction in fractions[1:3])
+
+
+def shrinking_specs(name: str, **changes: Any) -> list[RunSpec]:
+    """Return six runs: one diverges at once, one halfway, when a γ far below one drives the learning rate up."""
+    task = TASKS[name]()
+    specs = []
+    for index in range(6):
+        rates = {"effective_learning_rate": 0.1, "gamma": 1.5}
+        if index == 1:
+            rates = {"effective_learning_rate": 1e308, "gamma": 1.0}
+        elif index == 3:
+            rates = {"effective_learning_rate": 0.1, "gamma": 1e-30}
+        own = {"seed": index % 4, "momentum": 0.1 * (index % 3)}
+        specs.append(
+            spec_of(task, **{**SETTINGS[name], "num_steps": 30, "num_evaluations": 2, **own, **rates, **changes})
+        )
+    return specs
+
+
+@pytest.mark.parametrize(("name", "clips"), [("language", True), ("lazy", False), ("autoencoder", True)])
+def test_a_fleet_that_loses_runs_goes_on_with_the_references_numbers(name, clips, monkeypatch):
+    """Its state of streams, buffers, batches from disk and clipping limits stay with the runs they belong to."""
+    sizes: list[int] = []
+    plain = fleet.trace
+
+    def watch(function, *arguments, **options):
+        sizes.append(len(arguments[0]))
+        return plain(function, *arguments, **options)
+
+    monkeypatch.setattr(fleet, "trace", watch)
+    problem = prepare(TASKS[name](), precision="float64")
+    specs = shrinking_specs(name)
+    if clips:
+        specs = [dataclasses.replace(s, clip_norm=0.2 * (1 + i)) for i, s in enumerate(specs)]
+    expected = [by_reference(problem, spec) for spec in specs]
+    ours = by_fleet(problem, specs, block=4)
+    for (result, _), (theirs, _) in zip(ours, expected, strict=True):
+        assert_same_result(result, theirs)
+    assert [i for i, (result, _) in enumerate(expected) if result.outcome is Outcome.DIVERGED] == [1, 3]
+    alive = [0, 2, 4, 5]
+    assert_same([ours[i] for i in alive], [expected[i] for i in alive])
+    assert sizes == [2, 6, 5, 4]  # the first is the trial
+    if clips:
+        assert len({result.clipped_fraction for result, _ in (ours[i] for i in alive)}) > 1
+
+
+@pytest.mark.parametrize("num_runs", [3, 1])
+def test_looks_are_told_as_they_happen(num_runs):
+    task = language_task()
+    problem = prepare(task, precision="float64")
+    specs = members("language", num_evaluations=3)[:num_runs]
+    seen: list[tuple[int, CurvePoint]] = []
+    results = run_fleet(problem, specs, on_look=lambda index, point: seen.append((index, point)))
+    assert [index for index, _ in seen] == list(range(num_runs)) * 3
+    for index, result in enumerate(results):
+        assert tuple(point for i, point in seen if i == index) == result.curve
+        told: list[CurvePoint] = []
+        assert run_reference(problem, specs[index], on_look=told.append).curve == tuple(told)
+
+
+def test_looks_of_diverged_runs_are_not_told():
+    specs = shrinking_specs("autoencoder", num_evaluations=8)
+    seen: list[tuple[int, CurvePoint]] = []
+    problem = prepare(autoencoder_task(), precision="float64")
+    results = run_fleet(problem, specs, on_look=lambda index, point: seen.append((index, point)))
+    for index, result in enumerate(results):
+        told = tuple(point for i, point in seen if i == index)
+        assert told[: len(result.curve)] == result.curve
+        if result.outcome is Outcome.DIVERGED:
+            assert all(point.step <= result.divergence_step for point in told)
+
+
+def test_looks_are_told_by_one_run_at_a_time_too():
+    task = cases.unvectorisable_task()
+    problem = prepare(task, precision="float64")
+    specs = [spec_of(task, seed=seed, num_steps=6, num_evaluations=2) for seed in (0, 1)]
+    seen: list[tuple[int, CurvePoint]] = []
+    results = run_fleet(problem, specs, on_look=lambda index, point: seen.append((index, point)))
+    assert seen == [(index, point) for index, result in enumerate(results) for point in result.curve]
+
+
+# -- mixed precision --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "num_runs", "num_steps"),
+    [
+        ("language", 2, 8),
+        ("language", 1, 8),
+        ("autoencoder", 3, 10),
+        ("ghost batch norm", 2, 2),
+        ("SkipInit", 1, 3),
+    ],
+)
+def test_mixed_precision_of_fleet_and_reference_agree_as_bfloat16_does(name, num_runs, num_steps, caplog):
+    # Not the dropout of the language model: units added for alignment move its masks.
+    task = language_task(drop_probability=0.0) if name == "language" else TASKS[name]()
+    problem, single = prepare(task, precision="mixed"), prepare(task, precision="float32")
+    specs = members(name, precision="mixed", num_steps=num_steps, num_evaluations=0)[:num_runs]
+    with caplog.at_level(logging.WARNING, logger="isotherm"):
+        ours = by_fleet(problem, specs)
+    assert caplog.text == ""
+    for (result, parameters), spec in zip(ours, specs, strict=True):
+        model = problem.model(seed=spec.seed, batch_size=spec.batch_size)
+        start = {name: p.detach() for name, p in model.named_parameters()}
+        expected, expected_parameters = by_reference(problem, spec)
+        exact, exact_parameters = by_reference(single, dataclasses.replace(spec, precision="float32"))
+        assert {p.dtype for p in parameters.values()} == {torch.float32}
+        # A bfloat16 has 8 bits, so a product is off by 2^-9 of its size, and small networks average little of it away.
+        for quantity in ("train_loss", "test_loss", "train_loss_running"):
+            value = getattr(expected, quantity)
+            assert getattr(result, quantity) == pytest.approx(value, rel=0.005), quantity
+            assert value == pytest.approx(getattr(exact, quantity), rel=0.01), quantity
+        moved = distance(start, expected_parameters)
+        assert distance(parameters, expected_parameters) < 0.02 * moved
+        assert 0 < distance(expected_parameters, exact_parameters) < 0.15 * moved
+
+
+def distance(ours: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+    """Return the distance of two networks' parameters."""
+    assert ours.keys() == expected.keys()
+    return math.sqrt(sum(float((ours[name] - p).square().sum()) for name, p in expected.items()))

@@ -1,0 +1,69 @@
+"""One run by the reference and many as a fleet, with what they trained, and how the two are compared."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from torch import Tensor, nn
+
+from isotherm.engine.fleet import run_fleet
+from isotherm.engine.problem import Problem
+from isotherm.engine.reference import run_reference
+from isotherm.records import RunResult, RunSpec
+
+TOLERANCE = 1e-9
+
+Trained = tuple[RunResult, dict[str, Tensor]]
+
+
+def by_reference(problem: Problem, spec: RunSpec) -> Trained:
+    """Return the result and the trained parameters of one run; none if it diverged before its last update."""
+    parameters: dict[str, Tensor] = {}
+
+    def keep(model: nn.Module) -> None:
+        parameters.update({n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad})
+
+    result = run_reference(problem, spec, on_trained=keep)
+    return result, parameters
+
+
+def by_fleet(problem: Problem, specs: Sequence[RunSpec], **options: Any) -> list[Trained]:
+    """Return the results and the trained parameters of a fleet's runs."""
+    parameters: list[dict[str, Tensor]] = [{} for _ in specs]
+
+    def keep(index: int, trained: dict[str, Tensor]) -> None:
+        parameters[index].update({name: p.clone() for name, p in trained.items()})
+
+    results = run_fleet(problem, specs, on_trained=keep, **options)
+    return list(zip(results, parameters, strict=True))
+
+
+def assert_same_parameters(ours: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert ours.keys() == expected.keys()
+    for name, parameter in expected.items():
+        assert ours[name].shape == parameter.shape
+        difference = float((ours[name] - parameter).norm())
+        assert difference <= TOLERANCE * float(parameter.norm()), name
+
+
+def assert_same_result(ours: RunResult, expected: RunResult) -> None:
+    """Compare every field, the curve's points included."""
+    for field in dataclasses.fields(RunResult):
+        mine, theirs = getattr(ours, field.name), getattr(expected, field.name)
+        if field.name == "curve":
+            assert [point.step for point in mine] == [point.step for point in theirs]
+            mine = [value for point in mine for value in (point.test_loss, point.test_metric)]
+            theirs = [value for point in theirs for value in (point.test_loss, point.test_metric)]
+        if isinstance(theirs, float | list):
+            assert mine == pytest.approx(theirs, rel=TOLERANCE, abs=1e-14), field.name
+        else:
+            assert mine == theirs, field.name
+
+
+def assert_same(ours: Sequence[Trained], expected: Sequence[Trained]) -> None:
+    for (result, parameters), (expected_result, expected_parameters) in zip(ours, expected, strict=True):
+        assert_same_result(result, expected_result)
+        assert_same_parameters(parameters, expected_parameters)
