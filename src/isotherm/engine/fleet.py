@@ -125,7 +125,8 @@ def _probed(problem: Problem, specs: Sequence[RunSpec], listeners: _Listeners, *
         fleet.probe()
         return fleet
     ends = [specs[0]] if len(specs) == 1 or wants_own_streams(problem) else [specs[0], specs[-1]]
-    _Fleet(dataclasses.replace(problem, is_mixed=False), ends, listeners).probe()
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        _Fleet(dataclasses.replace(problem, is_mixed=False), ends, listeners).probe()
     return None
 
 
@@ -453,7 +454,7 @@ class _Fleet:
         if self._reader is not None and self._read is None:
             self._take(self._reader.batch(self._done, last=self.num_steps - 1))
         changed = [self.weights_MP, self.velocity_MP, *self.buffers_M.values(), self._num_clipped_M1]
-        with torch.backends.cudnn.flags(enabled=True, benchmark=True):
+        with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=False):
             self._graph = capture(
                 self._one_update, keep=[*changed, self._losses_KM, self._place, self._step], stream=self._stream
             )
@@ -649,7 +650,7 @@ class _Fleet:
                 self._prepare_program(*batches[0], may_compile=False)
                 self._try_evaluation()
         except Exception as error:  # whatever a user's module may raise under vmap
-            if is_out_of_memory(error) or isinstance(error, UserError):
+            if is_out_of_memory(error) or isinstance(error, UserError | NotVectorisable):
                 raise
             text = str(error).strip().partition("\n")[0]
             raise NotVectorisable(f"{type(error).__name__}: {text}") from error
@@ -674,14 +675,21 @@ class _Fleet:
 
     def _try_evaluation(self) -> None:
         evaluator = self._evaluator(self.buffers_M)
+        before = self._generator_state()
+        x, y = self.problem.evaluation_batch("test", 0, 2)
         with torch.no_grad():
             if self.problem.unroll is None:
-                evaluator.batch(*self.problem.evaluation_batch("test", 0, 2))
-                return
-            assert evaluator.window is not None
-            assert evaluator.initial_state is not None
-            x, y = self.problem.evaluation_batch("test", 0, 2)
-            evaluator.window(x.unsqueeze(0), y.unsqueeze(0), evaluator.initial_state)
+                evaluator.batch(x, y)
+            else:
+                assert evaluator.window is not None
+                assert evaluator.initial_state is not None
+                evaluator.window(x.unsqueeze(0), y.unsqueeze(0), evaluator.initial_state)
+        if not torch.equal(before, self._generator_state()):  # `vmap` refuses; one run alone goes without it
+            raise NotVectorisable("it uses randomness in evaluation mode")
+
+    def _generator_state(self) -> Tensor:
+        device = self.problem.device
+        return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
     def _plain_forward_backward(self, place: int, x: Tensor, y: Tensor, step: Tensor) -> list[Tensor]:
         """Return loss, gradients and buffers of one run by plain autograd, at its initial parameters."""
