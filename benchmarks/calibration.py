@@ -129,7 +129,9 @@ class Printed:
             self.say(f"{r.outcome}: test {r.test_metric}, train loss {r.train_loss}, L2 {r.l2_penalty}, {r.error}")
 
 
-def run_setting(name: str, *, data: Path, output: Path, device: str, steps: int | None, commit: str) -> dict[str, Any]:
+def run_setting(
+    name: str, *, data: Path, output: Path, device: str, steps: int | None, seeds: int | None, commit: str
+) -> dict[str, Any]:
     """Train a setting's runs and return everything that should be kept."""
     setting = SETTINGS[name]
     task = setting.change(it.get_task(setting.task, data=data))
@@ -138,7 +140,7 @@ def run_setting(name: str, *, data: Path, output: Path, device: str, steps: int 
         batch_sizes=[setting.batch_size],
         effective_learning_rates=setting.rates,
         budget=it.Budget.steps(steps or setting.num_steps),
-        num_seeds=setting.num_seeds,
+        num_seeds=seeds or setting.num_seeds,
         tune_on="test",
         num_evaluations=setting.num_evaluations,
         max_extensions=0,
@@ -209,6 +211,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("results/calibration"))
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--steps", type=int)
+    parser.add_argument("--seeds", type=int)
     parser.add_argument("--commit", default="unknown")
     options = parser.parse_args()
     for name in options.names:
@@ -218,6 +221,7 @@ def main() -> None:
             output=options.output,
             device=options.device,
             steps=options.steps,
+            seeds=options.seeds,
             commit=options.commit,
         )
         (options.output / f"{name}.json").write_text(json.dumps(content, indent=1))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from isotherm.budget import Budget, BudgetUnit
+from isotherm.budget import Budget, BudgetUnit, updates_per_pass
 from isotherm.errors import UserError
 
 # Epochs as a person writes them: up to four decimals.
@@ -64,6 +64,42 @@ def test_a_budget_of_steps_is_itself(amount, num_train, batch_size):
 def test_the_papers_budget():
     assert Budget.epochs(200).num_steps(num_train=50_000, batch_size=1024) == 9765
     assert Budget.epochs(200).num_steps(num_train=50_000, batch_size=64) == 156_250
+
+
+# -- sequences --------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 3_000), st.integers(1, 50), st.integers(1, 40))
+def test_a_pass_is_as_many_updates_as_a_loop_over_the_stream_makes(num_tokens, batch_size, unroll):
+    length, count, begin = num_tokens // batch_size, 0, 0
+    while begin + unroll + 1 <= length:  # a window, and the token after its last
+        begin, count = begin + unroll, count + 1
+    sizes = {"num_tokens": num_tokens, "batch_size": batch_size, "unroll": unroll}
+    if count:
+        assert updates_per_pass(**sizes) == count
+    else:
+        with pytest.raises(UserError, match="hold no window"):
+            updates_per_pass(**sizes)
+
+
+def test_the_papers_budget_on_penn_treebank():
+    # 929,589 tokens with the ends of sentences, so 929,588 of them have a token after them.
+    sizes = {"num_train": 929_588, "unroll": 35}
+    assert Budget.epochs(1).num_steps(batch_size=64, **sizes) == (929_589 // 64 - 1) // 35 == 414
+    assert Budget.epochs(0.5).num_steps(batch_size=64, **sizes) == 207
+    assert Budget.epochs(40).num_steps(batch_size=64, **sizes) == 40 * 414
+    assert Budget.steps(16_560).num_steps(batch_size=8, **sizes) == 16_560
+
+
+def test_the_remedy_for_streams_that_are_too_short_works():
+    with pytest.raises(UserError) as caught:
+        Budget.epochs(3).num_steps(num_train=99, batch_size=30, unroll=5)
+    assert "100 tokens in 30 streams hold no window of 5 tokens" in str(caught.value)
+    largest = re.search(r"batch size of at most (\d+)", str(caught.value))
+    assert largest is not None
+    assert Budget.epochs(3).num_steps(num_train=99, batch_size=int(largest[1]), unroll=5) == 3
+    with pytest.raises(UserError, match="hold no window"):
+        Budget.epochs(3).num_steps(num_train=99, batch_size=int(largest[1]) + 1, unroll=5)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from isotherm.errors import UserError
-from isotherm.seeding import DataOrder, derive, initial_model, seeded
+from isotherm.seeding import DataOrder, StreamOrder, derive, initial_model, seeded
 
 orders = st.fixed_dictionaries(
     {"seed": st.integers(0, 100), "num_train": st.integers(1, 30), "batch_size": st.integers(1, 40)}
@@ -145,6 +146,53 @@ def test_seeds_and_epochs_have_their_own_order():
 def test_batch_sizes_of_one_seed_share_the_order():
     small, large = (DataOrder(seed=3, num_train=30, batch_size=b).block(0, 60 // b) for b in (5, 20))
     assert np.array_equal(small.flatten(), large.flatten())
+
+
+def test_an_order_may_be_asked_from_two_threads():
+    """Batches are read ahead; the permutation of one thread's epoch must not end up in the other's batches."""
+    order = DataOrder(seed=0, num_train=7, batch_size=7)
+    expected = [order.block(step, 1)[0].tolist() for step in range(40)]
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        steps = [step for _ in range(20) for step in range(40)]
+        found = list(pool.map(lambda step: order.block(step, 1)[0].tolist(), steps))
+    assert found == [expected[step] for step in steps]
+
+
+# -- streams of a sequence --------------------------------------------------------------------------------------
+
+streams = st.fixed_dictionaries(
+    {"num_tokens": st.integers(2, 300), "batch_size": st.integers(1, 20), "unroll": st.integers(1, 12)}
+).filter(lambda sizes: sizes["num_tokens"] // sizes["batch_size"] > sizes["unroll"])
+
+
+@given(streams)
+def test_a_pass_reads_every_whole_window_of_every_stream_in_order(sizes):
+    order = StreamOrder(**sizes)
+    length = sizes["num_tokens"] // sizes["batch_size"]
+    first = order.block(0, order.updates_per_pass)
+    assert first.shape == (order.updates_per_pass, sizes["batch_size"], sizes["unroll"])
+    assert first.dtype == np.int64
+    for stream, positions in enumerate(np.moveaxis(first, 1, 0).reshape(sizes["batch_size"], -1)):
+        begin = stream * length
+        assert positions.tolist() == list(range(begin, begin + order.updates_per_pass * sizes["unroll"]))
+        # Every token has one after it in its own stream, and no further window would.
+        assert positions[-1] + 1 < begin + length
+        assert positions[-1] + 1 + sizes["unroll"] >= begin + length
+
+
+@given(streams, st.integers(0, 50), st.integers(1, 9))
+def test_passes_repeat_and_any_block_is_a_piece_of_the_whole(sizes, start, num_steps):
+    order = StreamOrder(**sizes)
+    one_pass = order.block(0, order.updates_per_pass)
+    block = order.block(start, num_steps)
+    for offset in range(num_steps):
+        assert np.array_equal(block[offset], one_pass[(start + offset) % order.updates_per_pass])
+
+
+def test_streams_too_short_for_a_window_are_refused():
+    with pytest.raises(UserError, match=r"20 tokens in 4 streams hold no window of 5 .* batch size of at most 3"):
+        StreamOrder(num_tokens=20, batch_size=4, unroll=5)
+    assert StreamOrder(num_tokens=20, batch_size=3, unroll=5).updates_per_pass == 1
 
 
 def test_seeding_does_not_start_cuda(monkeypatch: pytest.MonkeyPatch) -> None:

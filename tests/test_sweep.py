@@ -422,3 +422,39 @@ def test_key_tells_tasks_and_precisions_apart_but_not_names() -> None:
     ]
     assert len({key(), *(key(**other) for other in others)}) == 1 + len(others)
     assert key(task="renamed", name="renamed", num_kept=1, tune_on="train", max_extensions=0) == key()
+
+
+# -- what the task says ----------------------------------------------------------------------------
+
+
+def test_a_sweep_takes_what_the_task_says_unless_it_says_otherwise() -> None:
+    task = blobs_task(l2=0.25, l2_scope="all", clip_norm=5, precision="float32")
+    plan = tiny_sweep(task=task, precision=None).plan()
+    assert (plan.l2, plan.l2_scope, plan.clip_norm, plan.precision) == (0.25, "all", 5.0, "float32")
+    other = tiny_sweep(task=task, l2=0, l2_scope="weights", clip_norm=1, precision="mixed").plan()
+    assert (other.l2, other.l2_scope, other.clip_norm, other.precision) == (0.0, "weights", 1.0, "mixed")
+
+
+def test_an_infinite_norm_clips_nothing() -> None:
+    assert tiny_sweep(task=blobs_task(clip_norm=5.0), clip_norm=math.inf).plan().clip_norm is None
+    assert tiny_sweep(task=blobs_task(clip_norm=math.inf)).plan().clip_norm is None
+    assert tiny_sweep().plan().clip_norm is None
+
+
+@pytest.mark.parametrize("value", [0, -1.0, math.nan, "5", True])
+def test_a_clipping_norm_is_positive(value: Any) -> None:
+    with pytest.raises(UserError, match=r"clip_norm=.* is not above 0; use e\.g\. 5\.0, or infinity"):
+        tiny_sweep(clip_norm=value)
+
+
+def test_epochs_of_a_sequence_are_passes_over_its_streams() -> None:
+    tokens = torch.arange(101) % 3
+    split = (tokens[:-1], tokens[1:])
+    task = blobs_task(train=split, test=split, model=lambda: torch.nn.Embedding(3, 3), unroll=4)
+    plan = tiny_sweep(task=task, batch_sizes=[5, 10], budget=[Budget.epochs(3), Budget.steps(7)]).plan()
+    steps = {(axes.batch_size, axes.budget.unit.value): plan.num_steps(axes) for axes in plan.grids()}
+    # 101 tokens: streams of 20 and of 10, with (20 - 1) // 4 and (10 - 1) // 4 windows.
+    assert steps == {(5, "epochs"): 12, (10, "epochs"): 6, (5, "steps"): 7, (10, "steps"): 7}
+    assert SweepPlan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+    with pytest.raises(UserError, match="hold no window of 4 tokens"):
+        tiny_sweep(task=task, batch_sizes=[21], budget=Budget.steps(7))

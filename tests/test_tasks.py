@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 
 import cases
+from isotherm.data.augment import CropAndFlip, Scaled
 from isotherm.errors import UserError
 from isotherm.records import Direction
-from isotherm.tasks import LOSSES, METRICS, TASKS, Metric, Task, check_model, get_task
+from isotherm.tasks import LOSSES, METRICS, TASKS, Metric, Task, check_model, example_batch, get_task
 
 X, Y = torch.zeros(6, 2), torch.tensor([0, 1, 2, 0, 1, 2])
 REAL = torch.zeros(6, 1)
@@ -45,6 +46,30 @@ def test_losses_are_those_of_torch():
     torch.testing.assert_close(
         LOSSES["mean_squared_error"](logits, logits.flip(0)), nn.functional.mse_loss(logits, logits.flip(0))
     )
+
+
+def test_squared_errors_are_summed_over_outputs_and_averaged_over_examples():
+    generator = torch.Generator().manual_seed(0)
+    output, target = (torch.randn(4, 2, 3, generator=generator, dtype=torch.float64) for _ in range(2))
+    sums = [
+        sum((o - t) ** 2 for o, t in zip(a, b, strict=True)) for a, b in zip(flat(output), flat(target), strict=True)
+    ]
+    assert float(METRICS["squared_error"].function(output, target)) == pytest.approx(sum(sums) / 4)
+    assert float(LOSSES["half_squared_error"](output, target)) == pytest.approx(sum(sums) / 8)
+
+
+def flat(values: Tensor) -> list[list[float]]:
+    return values.flatten(1).tolist()
+
+
+def test_cross_entropy_of_a_sequence_is_the_mean_over_streams_and_tokens():
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(3, 4, 5, generator=generator, dtype=torch.float64)
+    labels = torch.randint(0, 5, (3, 4), generator=generator)
+    expected = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+    torch.testing.assert_close(LOSSES["cross_entropy"](logits, labels), expected)
+    assert METRICS["perplexity"].exponential
+    assert METRICS["perplexity"].function is LOSSES["cross_entropy"]
 
 
 def test_accuracy_counts_the_largest_logit():
@@ -411,3 +436,122 @@ def test_the_embedded_task():
     assert sorted(set(embedded.train[1].tolist())) == list(range(10))
     assert embedded.name in TASKS
     check_model(embedded)
+
+
+# -- sequences, transforms, and inputs from disk ----------------------------------------------------------------
+
+TOKENS = torch.arange(30) % 4
+SEQUENCE = (TOKENS[:-1], TOKENS[1:])
+
+
+class Recurrent(nn.Module):
+    """Its state is the last token seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 4)
+
+    def initial_state(self, batch_size: int) -> Tensor:
+        return torch.zeros(1, batch_size, 1)
+
+    def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        before = torch.cat([state[0], x[:, :-1].to(state.dtype)], dim=1)
+        return self.layer(torch.stack([x.to(state.dtype), before], dim=-1)), x[:, -1:].to(state.dtype).unsqueeze(0)
+
+
+def sequence_task(**changes) -> Task:
+    fields = {"train": SEQUENCE, "test": SEQUENCE, "model": Recurrent, "unroll": 5, "metric": "perplexity"}
+    return task(**{**fields, **changes})
+
+
+@pytest.mark.parametrize("unroll", [1, 5, 29, 40])
+def test_a_model_with_a_state_passes(unroll):
+    made = sequence_task(unroll=unroll)
+    assert check_model(made) is None
+    x, y = example_batch(made)
+    assert x.shape == y.shape == (4, unroll)
+
+
+@pytest.mark.parametrize("unroll", [0, -1, 1.5, True, "35"])
+def test_an_unroll_that_is_no_length(unroll):
+    with pytest.raises(UserError, match=r"unroll=.* is not a whole number of at least 1; the paper uses 35"):
+        sequence_task(unroll=unroll)
+
+
+@pytest.mark.parametrize("split", [(TOKENS[:-1].float(), TOKENS[1:]), (TOKENS[:28].view(7, 4), TOKENS[:7])])
+def test_a_sequence_is_whole_numbers_in_a_row(split):
+    with pytest.raises(UserError, match=r"train data: with unroll .* use \(tokens\[:-1\], tokens\[1:\]\)"):
+        sequence_task(train=split, test=split)
+
+
+def test_a_model_without_a_state_for_a_sequence():
+    with pytest.raises(
+        UserError, match=r"'mine': with unroll the model carries a state: .*initial_state\(batch_size\)"
+    ):
+        check_model(sequence_task(model=lambda: nn.Linear(5, 4)))
+
+
+class OnDisk:
+    """Zeros that are fetched."""
+
+    shape, dtype = torch.Size((6, 2)), torch.float32
+
+    def __len__(self) -> int:
+        return 6
+
+    def fetch(self, indices, *, seed=None, step=0) -> Tensor:
+        return torch.zeros(len(indices), 2)
+
+    def identity(self) -> str:
+        return "zeros"
+
+
+def test_inputs_may_stay_on_disk():
+    made = task(train=(OnDisk(), Y))
+    assert isinstance(made.train[0], OnDisk)
+    assert check_model(made) is None
+    assert made.data_id == task(train=(OnDisk(), Y)).data_id != task().data_id
+    refused(["train data", "6 inputs and 5 targets"], train=(OnDisk(), Y[:5]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"), [({"train": (OnDisk(), Y)}, "a training set on disk"), ({}, "a sequence")]
+)
+def test_nothing_can_be_held_out_of_what_is_no_tensor_of_examples(changes, what):
+    made = task(**changes) if changes else sequence_task()
+    with pytest.raises(UserError, match=f"no validation data can be held out of {what}; .*tune_on='test'"):
+        made.with_validation(0.1)
+
+
+def test_what_changes_the_training_changes_the_model():
+    pixels = {"mean": (0.0,), "std": (1.0,)}
+    plain = task()
+    changed = [
+        task(transform=Scaled()),
+        task(transform=CropAndFlip(**pixels)),
+        task(transform=CropAndFlip(**pixels, pad=2)),
+        task(transform=CropAndFlip(**pixels, padding="zero")),
+        task(norm_statistics="running"),
+    ]
+    assert len({made.model_id for made in (plain, *changed)}) == 6
+    assert sequence_task().model_id != sequence_task(unroll=6).model_id
+    assert sequence_task().model_id != sequence_task(metric="cross_entropy").model_id
+    # What a sweep may say otherwise is part of the run and not of the model.
+    assert task(l2=0.1, l2_scope="all", clip_norm=5.0, precision="mixed").model_id == plain.model_id
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"l2": -1.0}, ["l2=-1.0", ">= 0"]),
+        ({"l2": math.nan}, ["l2=nan", ">= 0"]),
+        ({"clip_norm": 0.0}, ["clip_norm=0.0", "above 0", "None to clip nothing"]),
+        ({"clip_norm": math.nan}, ["clip_norm=nan", "above 0"]),
+        ({"precision": "bfloat16"}, ["precision='bfloat16' is unknown", "'mixed'"]),
+        ({"l2_scope": "biases"}, ["l2_scope='biases' is unknown", "'weights', 'all'"]),
+        ({"norm_statistics": "batch"}, ["norm_statistics='batch' is unknown", "'reestimated', 'running'"]),
+    ],
+    ids=str,
+)
+def test_settings_nobody_knows(changes, words):
+    refused(["'mine'", *words], **changes)

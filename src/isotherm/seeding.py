@@ -105,8 +105,8 @@ class DataOrder:
 class StreamOrder:
     """Positions of a token sequence in training order: parallel streams, read window by window.
 
-    The sequence is cut into `batch_size` streams of equal length; update i reads the next `unroll` tokens of each. After
-    the last whole window a new pass begins. The order is the same for every seed.
+    The sequence is cut into `batch_size` streams of equal length; update i reads the next `unroll` tokens of each.
+    After the last whole window a new pass begins. The order is the same for every seed.
 
     >>> order = StreamOrder(num_tokens=14, batch_size=2, unroll=3)
     >>> order.updates_per_pass

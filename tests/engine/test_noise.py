@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.nn import functional
 
-from isotherm.engine.noise import KeyedDropout, noise_key, uniform_bits
+from isotherm.engine.noise import KeyedBits, KeyedDropout, noise_key, run_keys, uniform_bits
 
 # Four standard errors: one false alarm in 16,000.
 NUM_ERRORS = 4.0
@@ -192,3 +192,20 @@ def test_bits_rarely_repeat():
     # 20,000 of 2^32 values: 0.05 collisions are expected; more than 3 come up once in four million keys.
     bits = uniform_bits(noise_key(1), torch.tensor(3), 0, torch.Size([20_000]))
     assert len(bits.unique()) >= 20_000 - 3
+
+
+def test_dropout_and_augmentation_have_keys_of_their_own():
+    keys = torch.stack([run_keys(seed) for seed in range(20)])
+    assert keys.shape == (20, 2, 2)
+    assert torch.equal(keys[:, 0], torch.stack([noise_key(seed) for seed in range(20)]))
+    assert len({tuple(key.tolist()) for key in keys.flatten(0, 1)}) == 40
+
+
+def test_every_call_of_a_runs_bits_is_a_new_draw():
+    key, step = noise_key(3), torch.tensor(5)
+    bits = KeyedBits(key, step)
+    first, second = bits((50, 2)), bits((50, 2))
+    assert torch.equal(first, uniform_bits(key, step, 0, torch.Size((50, 2))))
+    assert torch.equal(second, uniform_bits(key, step, 1, torch.Size((50, 2))))
+    assert not (first == second).any()
+    assert torch.equal(KeyedBits(key, step)((50, 2)), first)

@@ -82,7 +82,7 @@ def _stream_sums(problem: Problem, evaluator: Evaluator, split: str) -> Tensor:
 
 
 class _StreamStep:
-    """Adds up one window after another; whole windows on a GPU as a captured program, as launching them takes longer."""
+    """Adds up one window after another; on a GPU whole windows are a captured program, as launching takes longer."""
 
     def __init__(self, evaluator: Evaluator, device: torch.device) -> None:
         assert evaluator.initial_state is not None

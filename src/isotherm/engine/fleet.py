@@ -162,7 +162,8 @@ def _check_alike(specs: Sequence[RunSpec]) -> None:
     }
     if len(shared) != 1:
         raise UserError(
-            f"a fleet's runs share batch size, updates, precision, evaluations and whether they clip; got {sorted(shared)}"
+            "a fleet's runs share batch size, updates, precision, evaluations and whether they clip; "
+            f"got {sorted(shared)}"
         )
 
 
@@ -721,10 +722,8 @@ class _Reader:
 
     def batch(self, step: int, *, last: int) -> tuple[Tensor, Tensor]:
         """Return inputs (S, B, ...) and targets (S, B) of an update."""
-        if self._next is not None and self._next[0] == step:
-            found = self._next[1].result()
-        else:
-            found = self._read(step)
+        is_ready = self._next is not None and self._next[0] == step
+        found = self._next[1].result() if self._next is not None and is_ready else self._read(step)
         self._next = (step + 1, self._ahead.submit(self._read, step + 1)) if step < last else None
         return found
 
