@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from isotherm.executors.local import work_of
-from isotherm.records import Outcome, RunResult, RunSpec
+from isotherm.records import CurvePoint, Outcome, RunResult, RunSpec
 
 # Without a terminal, one line so often.
 SECONDS_BETWEEN_LINES = 10.0
@@ -63,6 +63,9 @@ class RunProgress:
         """Move on."""
         self._done += work
         self._show()
+
+    def looked(self, spec: RunSpec, point: CurvePoint) -> None:
+        """Print nothing: a study has thousands of looks."""
 
     def runs_done(self, results: Sequence[RunResult]) -> None:
         """Count a fleet's runs."""

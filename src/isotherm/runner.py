@@ -7,13 +7,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from isotherm.errors import UserError
 from isotherm.executors.local import LocalExecutor, work_of
 from isotherm.executors.pool import PoolExecutor, can_fork, num_cores
 from isotherm.protocol import next_round
-from isotherm.records import Outcome, RunResult, RunSpec
+from isotherm.records import CurvePoint, Outcome, RunResult, RunSpec
 from isotherm.results import Results, StudyResults
 from isotherm.store import Store
 from isotherm.study import Study
@@ -30,6 +30,9 @@ class Progress(Protocol):
     def advanced(self, work: float) -> None:
         """So much work was done, in the units of `work_of`."""
 
+    def looked(self, spec: RunSpec, point: CurvePoint) -> None:
+        """A run's test set was looked at along the way."""
+
     def runs_done(self, results: Sequence[RunResult]) -> None:
         """A fleet's runs are in the store."""
 
@@ -42,6 +45,9 @@ class Silent:
         """Say nothing."""
 
     def advanced(self, work: float) -> None:
+        """Say nothing."""
+
+    def looked(self, spec: RunSpec, point: CurvePoint) -> None:
         """Say nothing."""
 
     def runs_done(self, results: Sequence[RunResult]) -> None:
@@ -89,14 +95,15 @@ def run_study(
     def on_steps(batch_size: int, num_updates: int) -> None:
         told.advanced(work_of(batch_size, num_updates))
 
+    listeners: dict[str, Any] = {"on_steps": on_steps, "on_look": told.looked}
     # Workers are forked before the store is opened, so that none of them holds its lock.
     with contextlib.ExitStack() as stack:
         executor: LocalExecutor | PoolExecutor
         if workers == 1:
-            executor = LocalExecutor(tasks, device=device, fleet_size=fleet_size, on_steps=on_steps)
+            executor = LocalExecutor(tasks, device=device, fleet_size=fleet_size, **listeners)
         else:
             _check_pool(device)
-            executor = PoolExecutor(tasks, num_workers=workers, fleet_size=fleet_size, on_steps=on_steps)
+            executor = PoolExecutor(tasks, num_workers=workers, fleet_size=fleet_size, **listeners)
             stack.enter_context(executor)
         if isinstance(store, Store):
             opened = store

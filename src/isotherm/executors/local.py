@@ -15,7 +15,7 @@ from isotherm.engine.fleet import run_fleet, wants_own_streams
 from isotherm.engine.problem import Problem, checked_device, is_out_of_memory, prepare
 from isotherm.engine.reference import run_reference
 from isotherm.errors import UserError
-from isotherm.records import Outcome, Precision, RunResult, RunSpec
+from isotherm.records import CurvePoint, Outcome, Precision, RunResult, RunSpec
 from isotherm.store import StoredRun
 from isotherm.tasks import Task
 
@@ -55,6 +55,7 @@ class LocalExecutor:
         device: "cpu" or "cuda".
         fleet_size: runs per fleet; by default as many as pay.
         on_steps: told the spec's batch size and how many run-updates were made, now and then.
+        on_look: told the spec and what a look at the test set along the way gave.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class LocalExecutor:
         device: str = "cpu",
         fleet_size: int | None = None,
         on_steps: Callable[[int, int], None] = lambda _batch_size, _num: None,
+        on_look: Callable[[RunSpec, CurvePoint], None] = lambda _spec, _point: None,
     ) -> None:
         if fleet_size is not None and fleet_size < 1:
             raise UserError(f"fleet_size={fleet_size} is not a positive number; leave it out to let Isotherm choose")
@@ -71,6 +73,7 @@ class LocalExecutor:
         self._device = checked_device(device)
         self._fleet_size = fleet_size
         self._on_steps = on_steps
+        self._on_look = on_look
         self._problems: dict[tuple[str, str, Precision], Problem] = {}
 
     def run(self, specs: Sequence[RunSpec]) -> Iterator[list[StoredRun]]:
@@ -122,7 +125,12 @@ class LocalExecutor:
     def _results(self, specs: list[RunSpec]) -> list[RunResult]:
         batch_size = specs[0].batch_size
         try:
-            return run_fleet(self.problem(specs[0]), specs, on_steps=lambda n: self._tell(batch_size, n))
+            return run_fleet(
+                self.problem(specs[0]),
+                specs,
+                on_steps=lambda n: self._tell(self._on_steps, batch_size, n),
+                on_look=lambda index, point: self._tell(self._on_look, specs[index], point),
+            )
         except UserError:
             raise
         except Exception as error:  # the user's module may raise anything
@@ -138,16 +146,21 @@ class LocalExecutor:
         logger.warning("out of memory with %d runs; going on with %d", len(specs), half)
         return self._results(specs[:half]) + self._results(specs[half:])
 
-    def _tell(self, batch_size: int, num_updates: int) -> None:
+    def _tell(self, listener: Callable[..., None], *what: Any) -> None:
         try:
-            self._on_steps(batch_size, num_updates)
+            listener(*what)
         except Exception as error:
             raise _ListenerError(error) from error
 
     def _result_alone(self, spec: RunSpec) -> RunResult:
         """Train one run by the reference; what it raises is recorded with that run and spoils no other."""
         try:
-            return run_reference(self.problem(spec), spec, on_steps=lambda n: self._tell(spec.batch_size, n))
+            return run_reference(
+                self.problem(spec),
+                spec,
+                on_steps=lambda n: self._tell(self._on_steps, spec.batch_size, n),
+                on_look=lambda point: self._tell(self._on_look, spec, point),
+            )
         except Exception as error:  # the user's module may raise anything
             return RunResult(outcome=Outcome.FAILED, error=f"{type(error).__name__}: {error}")
 

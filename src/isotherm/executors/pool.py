@@ -22,7 +22,7 @@ import torch
 
 from isotherm.errors import UserError
 from isotherm.executors.local import LocalExecutor
-from isotherm.records import RunSpec
+from isotherm.records import CurvePoint, RunSpec
 from isotherm.seeding import cuda_is_in_use
 from isotherm.store import StoredRun
 from isotherm.tasks import Task
@@ -48,6 +48,7 @@ class PoolExecutor:
         num_workers: how many processes.
         fleet_size: runs per fleet; by default as many as pay.
         on_steps: told the spec's batch size and how many run-updates were made, now and then.
+        on_look: told the spec and what a look at the test set along the way gave.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class PoolExecutor:
         num_workers: int,
         fleet_size: int | None = None,
         on_steps: Callable[[int, int], None] = lambda _batch_size, _num: None,
+        on_look: Callable[[RunSpec, CurvePoint], None] = lambda _spec, _point: None,
     ) -> None:
         if num_workers < 1:
             raise UserError(f"num_workers={num_workers} is not a positive number; use at most one per core")
@@ -66,7 +68,7 @@ class PoolExecutor:
                 "use workers=1, or run from a fresh process"
             )
         self._planner = LocalExecutor(tasks, device="cpu", fleet_size=fleet_size)
-        self._on_steps = on_steps
+        self._listeners: dict[str, Callable[..., None]] = {"steps": on_steps, "look": on_look}
         self._workers: dict[Connection, BaseProcess] = {}
         context = multiprocessing.get_context("fork")
         for _ in range(num_workers):
@@ -89,8 +91,8 @@ class PoolExecutor:
                 busy.add(connection)
             for connection in [c for c in wait(list(busy)) if isinstance(c, Connection)]:
                 kind, content = self._receive(connection)
-                if kind == "steps":
-                    self._on_steps(*content)
+                if kind in self._listeners:
+                    self._listeners[kind](*content)
                     continue
                 if kind == "warning":
                     logger.warning("%s", content)
@@ -169,6 +171,7 @@ def _work(
         device="cpu",
         fleet_size=fleet_size,
         on_steps=lambda batch_size, num: connection.send(("steps", (batch_size, num))),
+        on_look=lambda spec, point: connection.send(("look", (spec, point))),
     )
     try:
         while True:

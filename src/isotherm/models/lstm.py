@@ -186,7 +186,7 @@ class _RecurrenceGradient(torch.autograd.Function):
         """Keep nothing."""
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:  # noqa: ARG004
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
         """Refuse."""
         raise NotImplementedError(
             "LSTMLanguageModel has no second derivative: its recurrence is differentiated by hand"
@@ -202,7 +202,7 @@ class _Lookup(torch.autograd.Function):
         return functional.embedding(tokens, table_VH)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG004
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
         """Keep the tokens."""
         ctx.save_for_backward(inputs[1])
         ctx.num_rows = inputs[0].shape[0]
@@ -233,7 +233,7 @@ class _ScatteredSum(torch.autograd.Function):
         return table.index_add(0, tokens.reshape(-1), rows.reshape(-1, rows.shape[-1]))
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, int], output: Tensor) -> None:  # noqa: ARG004
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, int], output: Tensor) -> None:
         """Keep the tokens."""
         ctx.save_for_backward(inputs[1])
 
