@@ -194,6 +194,7 @@ class Recorder:
     def __init__(self, *, interrupt_after: int | None = None) -> None:
         self.rounds: list[tuple[int, list[RunSpec]]] = []
         self.done: list[RunResult] = []
+        self.looks: list[tuple[RunSpec, CurvePoint]] = []
         self.work = 0.0
         self.num_fleets = 0
         self._interrupt_after = interrupt_after
@@ -207,6 +208,9 @@ class Recorder:
 
     def advanced(self, work: float) -> None:
         self.work += work
+
+    def looked(self, spec: RunSpec, point: CurvePoint) -> None:
+        self.looks.append((spec, point))
 
     def runs_done(self, results: Sequence[RunResult]) -> None:
         self.done += results

@@ -16,7 +16,7 @@ from helpers_protocol import NUM_POINTS, Recorder, assert_same_results, blobs, b
 from isotherm.budget import Budget
 from isotherm.errors import StoreError, UserError
 from isotherm.protocol import Edge
-from isotherm.records import Outcome, RunResult
+from isotherm.records import CurvePoint, Outcome, RunResult
 from isotherm.results import Results
 from isotherm.runner import run, run_study, work_of
 from isotherm.store import Store
@@ -337,6 +337,17 @@ def test_interruption_in_the_middle_of_a_fleet_loses_that_fleet_alone(path: Path
     recorder = Recorder()
     run(tiny_sweep(), store=str(path), progress=recorder)
     assert len(recorder.done) == 4
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_every_look_of_every_run_is_told_once(workers: int) -> None:
+    recorder = Recorder()
+    results = run(tiny_sweep(num_evaluations=3), workers=workers, fleet_size=2, progress=recorder)
+    told: dict[str, list[CurvePoint]] = {}
+    for spec, point in recorder.looks:
+        told.setdefault(spec.key, []).append(point)
+    assert told == {spec.key: list(results.by_key[spec.key].curve) for spec in recorder.specs}
+    assert {len(points) for points in told.values()} == {3}
 
 
 def test_interrupted_run_leaves_an_open_store_open() -> None:

@@ -203,6 +203,6 @@ def _work_per_example(task: Task) -> tuple[float, int, int]:
             part.register_forward_hook(count)
     with seeded(0, "probe"), FlopCounterMode(display=False) as counter:  # dropout draws from a global generator
         loss = task.loss_function(call_model(module, x, unroll=task.unroll), y)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
     num_parameters = sum(p.numel() for p in module.parameters())
     return counter.get_total_flops() / num_examples, num_values // num_examples, num_parameters

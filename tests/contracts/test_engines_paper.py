@@ -108,8 +108,8 @@ def language_task(*, drop_probability: float = 0.3, **changes: Any) -> Task:
         "metric": "perplexity",
         "unroll": UNROLL,
     }
-    model = functools.partial(build_language_model, drop_probability=drop_probability)
-    return Task(name="language", model=model, **{**fields, **changes})
+    fields["model"] = functools.partial(build_language_model, drop_probability=drop_probability)
+    return Task(name="language", **{**fields, **changes})
 
 
 def autoencoder_task() -> Task:
@@ -457,6 +457,11 @@ def test_bytes_as_targets_are_scaled_like_the_inputs():
             errors = (module(pixels) - pixels).square().sum(dim=1)
         assert getattr(result, f"{name}_loss") == pytest.approx(float(errors.mean()) / 2, rel=1e-9)
         assert getattr(result, f"{name}_metric") == pytest.approx(float(errors.mean()), rel=1e-9)
+    still = spec_of(
+        task, batch_size=40, num_steps=1, effective_learning_rate=1e-12, l2=0.0
+    )  # one batch is all there is
+    result, _ = trained(task, still)
+    assert result.last_batch_loss == pytest.approx(result.train_loss, rel=1e-9)
 
 
 # -- the reference: inputs from disk ----------------------------------------------------------------------------
@@ -615,9 +620,16 @@ def test_fleet_equals_reference_with_clipping(num_runs):
         assert all(0 < fraction < 1 for fraction in fractions[1:3])
 
 
+SHRINKING = {
+    "language": lambda: language_task(model=functools.partial(build_language_model, num_layers=1), unroll=3),
+    "lazy": lazy_task,
+    "autoencoder": autoencoder_task,
+}
+
+
 def shrinking_specs(name: str, **changes: Any) -> list[RunSpec]:
     """Return six runs: one diverges at once, one halfway, when a γ far below one drives the learning rate up."""
-    task = TASKS[name]()
+    task = SHRINKING[name]()
     specs = []
     for index in range(6):
         rates = {"effective_learning_rate": 0.1, "gamma": 1.5}
@@ -627,7 +639,7 @@ def shrinking_specs(name: str, **changes: Any) -> list[RunSpec]:
             rates = {"effective_learning_rate": 0.1, "gamma": 1e-30}
         own = {"seed": index % 4, "momentum": 0.1 * (index % 3)}
         specs.append(
-            spec_of(task, **{**SETTINGS[name], "num_steps": 30, "num_evaluations": 2, **own, **rates, **changes})
+            spec_of(task, **{**SETTINGS[name], "num_steps": 40, "num_evaluations": 1, **own, **rates, **changes})
         )
     return specs
 
@@ -643,7 +655,7 @@ def test_a_fleet_that_loses_runs_goes_on_with_the_references_numbers(name, clips
         return plain(function, *arguments, **options)
 
     monkeypatch.setattr(fleet, "trace", watch)
-    problem = prepare(TASKS[name](), precision="float64")
+    problem = prepare(SHRINKING[name](), precision="float64")
     specs = shrinking_specs(name)
     if clips:
         specs = [dataclasses.replace(s, clip_norm=0.2 * (1 + i)) for i, s in enumerate(specs)]
@@ -663,7 +675,7 @@ def test_a_fleet_that_loses_runs_goes_on_with_the_references_numbers(name, clips
 def test_looks_are_told_as_they_happen(num_runs):
     task = language_task()
     problem = prepare(task, precision="float64")
-    specs = members("language", num_evaluations=3)[:num_runs]
+    specs = members("language", num_steps=12, num_evaluations=3)[:num_runs]
     seen: list[tuple[int, CurvePoint]] = []
     results = run_fleet(problem, specs, on_look=lambda index, point: seen.append((index, point)))
     assert [index for index, _ in seen] == list(range(num_runs)) * 3
@@ -703,15 +715,20 @@ def test_looks_are_told_by_one_run_at_a_time_too():
         ("language", 2, 8),
         ("language", 1, 8),
         ("autoencoder", 3, 10),
-        ("ghost batch norm", 2, 2),
+        ("small ghosts", 2, 4),
+        ("ghost batch norm", 1, 2),
         ("SkipInit", 1, 3),
     ],
 )
 def test_mixed_precision_of_fleet_and_reference_agree_as_bfloat16_does(name, num_runs, num_steps, caplog):
     # Not the dropout of the language model: units added for alignment move its masks.
-    task = language_task(drop_probability=0.0) if name == "language" else TASKS[name]()
+    others = {
+        "language": functools.partial(language_task, drop_probability=0.0),
+        "small ghosts": functools.partial(image_task, SmallGhostNet),
+    }
+    task = {**TASKS, **others}[name]()
     problem, single = prepare(task, precision="mixed"), prepare(task, precision="float32")
-    specs = members(name, precision="mixed", num_steps=num_steps, num_evaluations=0)[:num_runs]
+    specs = members("lazy" if name == "small ghosts" else name, precision="mixed", num_steps=num_steps)[:num_runs]
     with caplog.at_level(logging.WARNING, logger="isotherm"):
         ours = by_fleet(problem, specs)
     assert caplog.text == ""

@@ -447,13 +447,17 @@ class _Fleet:
         if self._read is None:
             self._read = batch
             return
+        if self._stream is not None:  # what was read ahead came to the GPU on the default stream
+            self._stream.wait_stream(torch.cuda.default_stream())
         for old, new in zip(self._read, batch, strict=True):
             old.copy_(new)
+            if self._stream is not None:
+                new.record_stream(self._stream)
 
     def _capture(self) -> None:
         """Record an update; the trial calls before it also let cuDNN choose the fastest convolutions."""
         if self._reader is not None and self._read is None:
-            self._take(self._reader.batch(self._done, last=self.num_steps - 1))
+            self._take(self._reader.batch(self._done, last=self._done))  # nothing is read ahead while recording
         changed = [self.weights_MP, self.velocity_MP, *self.buffers_M.values(), self._num_clipped_M1]
         with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=False):
             self._graph = capture(
