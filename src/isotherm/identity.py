@@ -10,6 +10,8 @@ import ast
 import functools
 import hashlib
 import inspect
+import sys
+import sysconfig
 import textwrap
 import types
 from collections.abc import Callable, Mapping
@@ -26,10 +28,11 @@ from isotherm.seeding import initial_model
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 # Of a module: what nn.Module itself keeps; parameters, buffers and submodules are described on their own.
 _INTERNAL = set(vars(nn.Module())) | {"training"}
-_LIBRARIES = ("torch", "numpy", "builtins", "functools")
+_LIBRARIES = ("torch", "numpy", "typing_extensions")
+_STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 
 
-def data_id(splits: Mapping[str, tuple[Tensor, Tensor]]) -> str:
+def data_id(splits: Mapping[str, tuple[Any, Tensor]]) -> str:
     """Return the hash of every value, type and shape of the splits.
 
     >>> x, y = torch.zeros(2, 3), torch.tensor([0, 1])
@@ -186,7 +189,14 @@ class _Describer:
 
 
 def _of_a_library(thing: Any) -> bool:
-    return (getattr(thing, "__module__", None) or "").split(".")[0] in _LIBRARIES
+    """Tell whether a thing's source is left out: it changes with every release of PyTorch, NumPy or Python itself."""
+    top = (getattr(thing, "__module__", None) or "").split(".")[0]
+    if top in _LIBRARIES:
+        return True
+    if top not in sys.stdlib_module_names:
+        return False
+    file = getattr(sys.modules.get(top), "__file__", None)  # a user's module may have a standard one's name
+    return file is None or file.startswith(_STANDARD_LIBRARY)
 
 
 def _tensor(tensor: Tensor) -> list[object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -20,6 +21,7 @@ from isotherm.data import mnist1d
 from isotherm.data.augment import CropAndFlip, Scaled, Transform
 from isotherm.errors import UserError, nearest
 from isotherm.models import MODELS
+from isotherm.models.lstm import LSTMLanguageModel
 from isotherm.records import Direction, L2Scope, Precision
 from isotherm.seeding import initial_model
 
@@ -46,7 +48,7 @@ class LazyInputs(Protocol):
 
 
 Inputs = Tensor | LazyInputs
-Split = tuple[Tensor, Tensor]
+Split = tuple[Inputs, Tensor]
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 NormStatistics = Literal["reestimated", "running"]
 
@@ -256,6 +258,7 @@ class Task:
         order = torch.randperm(self.num_train, generator=torch.Generator().manual_seed(0))
         held, kept = order[:num_held].sort().values, order[num_held:].sort().values
         x, y = self.train
+        assert isinstance(x, Tensor)
         self._held_out[fraction] = dataclasses.replace(self, train=(x[kept], y[kept]), validation=(x[held], y[held]))
         return self._held_out[fraction]
 
@@ -287,7 +290,7 @@ class Task:
             )
         if self.loss == "cross_entropy":
             targets = _checked_labels(targets, where)
-        return inputs, targets  # type: ignore[return-value]
+        return inputs, targets
 
     def _check_settings(self) -> None:
         where = f"task {self.name!r}"
@@ -296,16 +299,16 @@ class Task:
             if getattr(self, name) not in get_args(kind):
                 known = ", ".join(map(repr, get_args(kind)))
                 raise UserError(f"{where}: {name}={getattr(self, name)!r} is unknown; use one of {known}")
-        if not math.isfinite(self.l2) or self.l2 < 0:
+        if not _is_number(self.l2) or not math.isfinite(self.l2) or self.l2 < 0:
             raise UserError(f"{where}: l2={self.l2!r} is not a number >= 0; use 0 for no penalty")
-        if self.clip_norm is not None and not self.clip_norm > 0:
+        if self.clip_norm is not None and not (_is_number(self.clip_norm) and self.clip_norm > 0):
             raise UserError(f"{where}: clip_norm={self.clip_norm!r} is not above 0; use None to clip nothing")
         if self.unroll is None:
             return
         if isinstance(self.unroll, bool) or not isinstance(self.unroll, int) or self.unroll < 1:
             raise UserError(f"{where}: unroll={self.unroll!r} is not a whole number of at least 1; the paper uses 35")
         for part, (inputs, targets) in self.splits.items():
-            if inputs.ndim != 1 or targets.ndim != 1 or inputs.is_floating_point():
+            if len(inputs.shape) != 1 or targets.ndim != 1 or inputs.dtype.is_floating_point:
                 raise UserError(
                     f"{where}, {part} data: with unroll they are one sequence of whole numbers each, got shapes "
                     f"{tuple(inputs.shape)} and {tuple(targets.shape)}; use (tokens[:-1], tokens[1:])"
@@ -344,15 +347,15 @@ def check_model(task: Task) -> None:
     _check_output(task, output, y)
 
 
-def example_batch(task: Task, num: int = 4) -> Split:
+def example_batch(task: Task, num: int = 4) -> tuple[Tensor, Tensor]:
     """Return a few training examples as the model is evaluated on them, floats in float32."""
     inputs, targets = task.train
     if task.unroll is not None:
         order = torch.arange(num)[:, None] * task.unroll + torch.arange(task.unroll)
         index = order % task.num_train  # a short sequence is read again
+        assert isinstance(inputs, Tensor)
         return inputs[index], targets[index]
-    lazy = isinstance(inputs, LazyInputs) and not isinstance(inputs, Tensor)
-    x = inputs.fetch(np.arange(min(num, len(inputs)))) if lazy else inputs[:num]
+    x = inputs[:num] if isinstance(inputs, Tensor) else inputs.fetch(np.arange(min(num, len(inputs))))
     y = targets[:num]
     if task.transform is not None:
         x, y = task.transform.evaluate(x), task.transform.targets(y)
@@ -416,6 +419,10 @@ def _check_output(task: Task, output: Tensor, target: Tensor) -> None:
             )
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
 def _known(value: Any, table: dict[str, Any], *, what: str, task: str) -> None:
     if isinstance(value, str) and value not in table:
         raise UserError(f"task {task!r}: unknown {what} {value!r}; {nearest(value, table)}; or pass your own")
@@ -458,9 +465,11 @@ def _checked_labels(labels: Tensor, where: str) -> Tensor:
 # -- the paper's tasks ----------------------------------------------------------------------------------------------
 
 # Mean and standard deviation of the training pixels, 0 to 255.
-_CIFAR10_PIXELS = {"mean": (125.3, 123.0, 113.9), "std": (63.0, 62.1, 66.7)}
-_CIFAR100_PIXELS = {"mean": (129.3, 124.1, 112.4), "std": (68.2, 65.4, 70.4)}
-_IMAGENET_PIXELS = {"mean": (123.675, 116.28, 103.53), "std": (58.395, 57.12, 57.375)}
+_CIFAR_PIXELS = {
+    10: ((125.3, 123.0, 113.9), (63.0, 62.1, 66.7)),
+    100: ((129.3, 124.1, 112.4), (68.2, 65.4, 70.4)),
+}
+_IMAGENET_PIXELS = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 
 
 def _mlp_mnist1d(_folder: Path) -> Task:
@@ -473,8 +482,8 @@ def _wide_resnet(name: str, num_classes: Literal[10, 100]) -> Callable[[Path], T
         from isotherm.data import cifar
 
         train, test = cifar.load(folder, num_classes=num_classes)
-        pixels = _CIFAR10_PIXELS if num_classes == 10 else _CIFAR100_PIXELS
-        transform = CropAndFlip(**pixels)
+        mean, std = _CIFAR_PIXELS[num_classes]
+        transform = CropAndFlip(mean=mean, std=std)
         return Task(
             name=name, model=MODELS[name], train=train, test=test, transform=transform, l2=5e-4, precision="mixed"
         )
@@ -486,12 +495,13 @@ def _resnet50_imagenet(folder: Path) -> Task:
     from isotherm.data import imagenet  # needs Pillow
 
     train, test = imagenet.load(folder)
+    mean, std = _IMAGENET_PIXELS
     return Task(
         name="resnet50_imagenet",
         model=MODELS["resnet50_imagenet"],
-        train=train,  # type: ignore[arg-type]
-        test=test,  # type: ignore[arg-type]
-        transform=CropAndFlip(**_IMAGENET_PIXELS, pad=0, flip=False),  # cropped and flipped when decoded
+        train=train,
+        test=test,
+        transform=CropAndFlip(mean=mean, std=std, pad=0, flip=False),  # cropped and flipped when decoded
         l2=1e-4,
         precision="mixed",
     )
@@ -504,7 +514,7 @@ def _lstm_ptb(folder: Path) -> Task:
     train, validation, test = ((tokens[:-1], tokens[1:]) for tokens in (corpus.train, corpus.valid, corpus.test))
     return Task(
         name="lstm_ptb",
-        model=partial(MODELS["lstm_ptb"], vocabulary=len(corpus.vocabulary)),
+        model=partial(LSTMLanguageModel, vocabulary=len(corpus.vocabulary)),
         train=train,
         validation=validation,
         test=test,

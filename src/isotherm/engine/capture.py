@@ -27,7 +27,8 @@ def capture(
                 function()
         side.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=side):
+        # What other threads do meanwhile, reading the next images for example, is no part of the recording.
+        with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
             function()
         for tensor, value in zip(keep, before, strict=True):
             tensor.copy_(value)

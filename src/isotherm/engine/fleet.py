@@ -40,6 +40,7 @@ from isotherm.engine.noise import run_keys
 from isotherm.engine.problem import (
     Problem,
     evaluation_steps,
+    exact_arithmetic,
     ghost_layers,
     is_out_of_memory,
     is_penalised,
@@ -91,27 +92,36 @@ def run_fleet(
         block: updates between two looks at the losses; results do not depend on it.
     """
     _check_alike(specs)
-    listeners = _Listeners(on_steps, on_look, on_trained)
+    with exact_arithmetic(problem.device):
+        return _run(problem, specs, _Listeners(on_steps, on_look, on_trained), block=block)
+
+
+def _run(problem: Problem, specs: Sequence[RunSpec], listeners: _Listeners, *, block: int) -> list[RunResult]:
     try:
         with seeded(0, "probe"):  # what it draws disturbs nobody's stream
             fleet = _probed(problem, specs, listeners, block=block)
     except NotVectorisable as reason:
         logger.warning("training one run at a time, as this model cannot be trained as a fleet: %s", reason)
-        return [
-            run_reference(
-                problem,
-                spec,
-                on_steps=on_steps,
-                on_look=lambda point, i=index: on_look(i, point),  # type: ignore[misc]
-                on_trained=lambda model, i=index: on_trained(  # type: ignore[misc]
-                    i, {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
-                ),
-            )
-            for index, spec in enumerate(specs)
-        ]
+        return [_run_alone(problem, spec, index, listeners) for index, spec in enumerate(specs)]
     if wants_own_streams(problem):
         return _run_lanes(problem, specs, listeners, block=block)
     return (fleet or _Fleet(problem, specs, listeners, block=block)).train()
+
+
+def _run_alone(problem: Problem, spec: RunSpec, index: int, listeners: _Listeners) -> RunResult:
+    """Train one run by the reference, telling the fleet's listeners."""
+
+    def on_trained(model: nn.Module) -> None:
+        trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+        listeners.on_trained(index, trained)
+
+    return run_reference(
+        problem,
+        spec,
+        on_steps=listeners.on_steps,
+        on_look=lambda point: listeners.on_look(index, point),
+        on_trained=on_trained,
+    )
 
 
 def _probed(problem: Problem, specs: Sequence[RunSpec], listeners: _Listeners, *, block: int) -> _Fleet | None:
@@ -125,8 +135,7 @@ def _probed(problem: Problem, specs: Sequence[RunSpec], listeners: _Listeners, *
         fleet.probe()
         return fleet
     ends = [specs[0]] if len(specs) == 1 or wants_own_streams(problem) else [specs[0], specs[-1]]
-    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-        _Fleet(dataclasses.replace(problem, is_mixed=False), ends, listeners).probe()
+    _Fleet(dataclasses.replace(problem, is_mixed=False), ends, listeners).probe()
     return None
 
 
@@ -459,7 +468,7 @@ class _Fleet:
         if self._reader is not None and self._read is None:
             self._take(self._reader.batch(self._done, last=self._done))  # nothing is read ahead while recording
         changed = [self.weights_MP, self.velocity_MP, *self.buffers_M.values(), self._num_clipped_M1]
-        with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=False):
+        with exact_arithmetic(self.problem.device, tries_convolutions=True):
             self._graph = capture(
                 self._one_update, keep=[*changed, self._losses_KM, self._place, self._step], stream=self._stream
             )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -196,6 +197,21 @@ def prepare(task: Task, *, precision: Precision, device: torch.device | str = "c
         metric_is_exponential=task.metric_definition.exponential,
         reestimates=task.norm_statistics == "reestimated",
     )
+
+
+@contextmanager
+def exact_arithmetic(device: torch.device, *, tries_convolutions: bool = False) -> Iterator[None]:
+    """Within this context float32 means float32: cuDNN would round the inputs of convolutions to 10 bits.
+
+    Args:
+        device: where it is computed; nothing changes on a CPU.
+        tries_convolutions: let cuDNN time its ways to compute a convolution and take the fastest.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    with torch.backends.cudnn.flags(enabled=True, benchmark=tries_convolutions, allow_tf32=False):
+        yield
 
 
 def checked_device(device: torch.device | str) -> torch.device:

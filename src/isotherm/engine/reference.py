@@ -22,7 +22,14 @@ from isotherm.engine.evaluate import (
     reestimated,
 )
 from isotherm.engine.noise import run_keys
-from isotherm.engine.problem import Problem, evaluation_steps, ghost_layers, is_penalised, running_window
+from isotherm.engine.problem import (
+    Problem,
+    evaluation_steps,
+    exact_arithmetic,
+    ghost_layers,
+    is_penalised,
+    running_window,
+)
 from isotherm.records import CurvePoint, RunResult, RunSpec
 from isotherm.schedule import num_drops
 from isotherm.seeding import seeded
@@ -45,6 +52,17 @@ def run_reference(
         on_look: told of every look at the test set along the way.
         on_trained: handed the module after its last update.
     """
+    with exact_arithmetic(problem.device):
+        return _run(problem, spec, on_steps, on_look, on_trained)
+
+
+def _run(
+    problem: Problem,
+    spec: RunSpec,
+    on_steps: Callable[[int], None],
+    on_look: Callable[[CurvePoint], None],
+    on_trained: Callable[[nn.Module], None],
+) -> RunResult:
     model = problem.model(seed=spec.seed, batch_size=spec.batch_size)
     trainable = [p for p in model.parameters() if p.requires_grad]
     penalised = [p for p in trainable if is_penalised(p, scope=spec.l2_scope)]

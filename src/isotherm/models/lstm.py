@@ -60,7 +60,7 @@ class LSTMLanguageModel(nn.Module):
         """Return logits (B, T, vocabulary) and the state after the last token, (2 layers, B, H), without gradient."""
         dtype = _compute_dtype(self.embedding)
         extra = -self.width % _ALIGNED_UNITS if dtype == torch.bfloat16 else 0
-        x_TBH = functional.pad(_Lookup.apply(self.embedding, tokens_BT.t()).to(dtype), (0, extra))
+        x_TBH = functional.pad(_apply(_Lookup, self.embedding, tokens_BT.t()).to(dtype), (0, extra))
         states = []
         for layer in range(self.num_layers):
             weight_ih, weight_hh, bias_ih, bias_hh = (
@@ -70,12 +70,16 @@ class LSTMLanguageModel(nn.Module):
             hidden_BH, cell_BH = (functional.pad(state[2 * layer + k], (0, extra)) for k in (0, 1))
             x_TBH = functional.dropout(x_TBH, self.drop_probability, self.training)
             projected_TBG = functional.linear(x_TBH, weight_ih, bias_ih + bias_hh)
-            x_TBH, cells_TBH, _ = _Recurrence.apply(projected_TBG, weight_hh, hidden_BH.to(dtype), cell_BH)
+            x_TBH, cells_TBH, _ = _apply(_Recurrence, projected_TBG, weight_hh, hidden_BH.to(dtype), cell_BH)
             states += [x_TBH[-1].to(state.dtype), cells_TBH[-1]]
         x_TBH = functional.dropout(x_TBH, self.drop_probability, self.training)
         weight = functional.pad(self.softmax_weight.to(dtype), (0, extra))
         logits_TBV = functional.linear(x_TBH, weight, self.softmax_bias.to(dtype))
         return logits_TBV.transpose(0, 1), torch.stack(states)[..., : self.width].detach()
+
+
+def _apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
+    return function.apply(*arguments)  # type: ignore[no-untyped-call]
 
 
 def _compute_dtype(parameter: Tensor) -> torch.dtype:
@@ -88,7 +92,7 @@ def _padded_gates(weight: Tensor, width: int, extra: int) -> Tensor:
     """Return a layer's weights or biases with `extra` units of zeros added, inputs of as many."""
     if not extra:
         return weight
-    gates = weight.unflatten(0, (4, width))
+    gates = weight.view(4, width, *weight.shape[1:])
     return functional.pad(gates, (0, extra) if weight.ndim == 1 else (0, extra, 0, extra)).flatten(0, 1)
 
 
@@ -111,8 +115,8 @@ class _Recurrence(torch.autograd.Function):
         hiddens, cells, gates = [], [], []
         for projected_BG in projected_TBG.unbind(0):
             raw_BG = (projected_BG + hidden_BH @ weight_HG).to(cell_BH.dtype)
-            keep_and_forget, candidate, output = raw_BG.split((2 * width, width, width), dim=-1)
-            keep, forget = keep_and_forget.sigmoid().split(width, dim=-1)
+            keep_and_forget, candidate, output = torch.split(raw_BG, [2 * width, width, width], dim=-1)
+            keep, forget = torch.split(keep_and_forget.sigmoid(), width, dim=-1)
             candidate, output = candidate.tanh(), output.sigmoid()
             cell_BH = forget * cell_BH + keep * candidate
             hidden_BH = (output * cell_BH.tanh()).to(projected_TBG.dtype)
@@ -132,7 +136,7 @@ class _Recurrence(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         """Return the gradients of projections, recurrent weights and initial state."""
-        return _RecurrenceGradient.apply(gradients[0], *ctx.saved_tensors)
+        return _apply(_RecurrenceGradient, gradients[0], *ctx.saved_tensors)
 
 
 class _RecurrenceGradient(torch.autograd.Function):
@@ -154,7 +158,7 @@ class _RecurrenceGradient(torch.autograd.Function):
         dtype, width = cells_TBH.dtype, cell_BH.shape[-1]
         tanh_TBH = cells_TBH.tanh()
         previous_TBH = torch.cat((cell_BH.unsqueeze(0), cells_TBH[:-1]))
-        keep, forget, candidate, output = gates_TBG.split(width, dim=-1)
+        keep, forget, candidate, output = torch.split(gates_TBG, width, dim=-1)
         # What does not depend on later tokens, for all of them at once.
         cell_by_hidden = output * (1 - tanh_TBH.square())
         to_gates = torch.cat(
@@ -211,7 +215,7 @@ class _Lookup(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         """Return the gradient of the table."""
         (tokens,) = ctx.saved_tensors
-        return _ScatteredSum.apply(gradients[0], tokens, ctx.num_rows), None
+        return _apply(_ScatteredSum, gradients[0], tokens, ctx.num_rows), None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, int | None], table: Tensor, tokens: Tensor) -> tuple[Tensor, int]:
@@ -220,7 +224,7 @@ class _Lookup(torch.autograd.Function):
             _runs_first(t, d, info.batch_size) for t, d in zip((table, tokens), in_dims, strict=True)
         )
         shifted = _shifted(tokens_M, table_MVH.shape[1])
-        return _Lookup.apply(table_MVH.flatten(0, 1), shifted), 0
+        return _apply(_Lookup, table_MVH.flatten(0, 1), shifted), 0
 
 
 class _ScatteredSum(torch.autograd.Function):
@@ -241,7 +245,7 @@ class _ScatteredSum(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         """Return the rows' gradient."""
         (tokens,) = ctx.saved_tensors
-        return _Lookup.apply(gradients[0], tokens), None, None
+        return _apply(_Lookup, gradients[0], tokens), None, None
 
     @staticmethod
     def vmap(
@@ -251,8 +255,8 @@ class _ScatteredSum(torch.autograd.Function):
         rows_M, tokens_M = (
             _runs_first(t, d, info.batch_size) for t, d in zip((rows, tokens), in_dims[:2], strict=True)
         )
-        table = _ScatteredSum.apply(rows_M, _shifted(tokens_M, num_rows), info.batch_size * num_rows)
-        return table.unflatten(0, (info.batch_size, num_rows)), 0
+        table = _apply(_ScatteredSum, rows_M, _shifted(tokens_M, num_rows), info.batch_size * num_rows)
+        return table.view(info.batch_size, num_rows, -1), 0
 
 
 def _runs_first(tensor: Tensor, dim: int | None, num_runs: int) -> Tensor:
