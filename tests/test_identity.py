@@ -1,11 +1,14 @@
 import functools
 import importlib.util
+import inspect
 import json
 import linecache
 import subprocess
 import sys
+import sysconfig
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +18,9 @@ from torch import Tensor, nn
 
 import cases
 from isotherm import identity
+from isotherm.data.augment import CropAndFlip
 from isotherm.errors import UserError
+from isotherm.models.wide_resnet import wide_resnet
 from isotherm.tasks import accuracy, cross_entropy, mean_squared_error
 
 
@@ -462,3 +467,56 @@ class Net(nn.Module):
 
     assert ident(made("relu")) != ident(made("tanh"))
     assert ident(made("relu")) == ident(made("relu"))
+
+
+def test_sources_of_the_standard_library_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They change with every release of Python, and stored runs must still be found."""
+    read: set[str] = set()
+    plain = inspect.getsource
+
+    def getsource(thing: object) -> str:
+        text = plain(thing)
+        read.add(inspect.getsourcefile(thing) or "")
+        return text
+
+    monkeypatch.setattr(inspect, "getsource", getsource)
+    transform = CropAndFlip(mean=(0.0,), std=(1.0,))
+    build = functools.partial(wide_resnet, depth=10, width=1)
+    identity.model_id(build, loss=cross_entropy, metric=accuracy, settings={"transform": transform})
+    assert any(file.endswith("wide_resnet.py") for file in read)
+    assert any(file.endswith("augment.py") for file in read)
+    assert not [file for file in read if file.startswith(sysconfig.get_path("stdlib"))]
+
+
+def test_a_users_module_with_a_standard_name_is_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(slope: float) -> Any:
+        file = tmp_path / f"{slope}" / "tabnanny.py"
+        file.parent.mkdir()
+        file.write_text(f"def loss(output, target):\n    return ((output - target) * {slope}).mean()\n")
+        spec = importlib.util.spec_from_file_location("tabnanny", file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, "tabnanny", module)
+        spec.loader.exec_module(module)
+        return identity.model_id(functools.partial(nn.Linear, 2, 1), loss=module.loss, metric=accuracy)
+
+    assert made(1.0) != made(2.0)
+
+
+def test_the_fields_of_a_transform_are_part_of_a_task() -> None:
+    def id_of(**fields: Any) -> str:
+        transform = CropAndFlip(**{"mean": (0.0,), "std": (1.0,), **fields})
+        build = functools.partial(nn.Linear, 2, 1)
+        return identity.model_id(build, loss=cross_entropy, metric=accuracy, settings={"transform": transform})
+
+    ids = [id_of(), id_of(padding="zero"), id_of(pad=3), id_of(flip=False), id_of(mean=(1.0,)), id_of(std=(2.0,))]
+    assert len(set(ids)) == len(ids)
+    assert id_of() == id_of()
+
+
+def test_what_dataclass_generates_is_left_out() -> None:
+    """Its byte code differs between releases of Python."""
+    assert identity._is_generated(CropAndFlip, CropAndFlip.__init__)
+    assert not identity._is_generated(CropAndFlip, CropAndFlip.train)
+    assert not identity._is_generated(CropAndFlip, CropAndFlip.__post_init__)

@@ -11,7 +11,9 @@ results = it.run(sweep, store="mine.sqlite")
 __version__ = "0.1.0"
 
 from isotherm.budget import Budget
+from isotherm.data.augment import CropAndFlip, Scaled
 from isotherm.errors import StoreError, UserError
+from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
 from isotherm.recommend import Recommendation, recommend
 from isotherm.records import Direction, Outcome
 from isotherm.regimes import Regimes, regimes
@@ -21,18 +23,22 @@ from isotherm.schedule import Schedule
 from isotherm.store import Store
 from isotherm.study import Study
 from isotherm.sweep import IsothermGrid, Sweep, powers_of_two
-from isotherm.tasks import Metric, Task, get_task
+from isotherm.tasks import LazyInputs, Metric, Task, get_task
 from isotherm.temperature import bare_learning_rate, effective_learning_rate, temperature
 
 __all__ = [
     "Budget",
+    "CropAndFlip",
     "Direction",
+    "GhostBatchNorm2d",
     "IsothermGrid",
+    "LazyInputs",
     "Metric",
     "Outcome",
     "Recommendation",
     "Regimes",
     "Results",
+    "Scaled",
     "Schedule",
     "Store",
     "StoreError",

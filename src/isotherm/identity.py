@@ -7,6 +7,7 @@ builder, module, loss or metric holds is followed: closures, defaults, attribute
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
 import hashlib
 import inspect
@@ -62,7 +63,8 @@ def model_id(
     Hashed: source, closure, defaults, attributes of builder, loss and metric, and what they and the functions they call
     refer to by a global name; of every submodule its class and the class's parents outside the libraries, and its
     attributes; shapes, types and rough size of the parameters, values of the buffers; `version`, and `settings`: what
-    else decides how the module is trained. Not hashed: libraries,
+    else decides how the module is trained. Sources are compared as Python's parser prints them, without comments and
+    layout; another minor release of Python may print them otherwise. Not hashed: libraries,
     and the state of global objects other than values; change `version` when one of them matters.
     """
     try:
@@ -172,7 +174,8 @@ class _Describer:
         name = f"{kind.__module__}.{kind.__qualname__}"
         if _of_a_library(kind):
             return [name]
-        methods = {key: self(value) for key, value in sorted(vars(kind).items()) if inspect.isfunction(value)}
+        own = {key: value for key, value in sorted(vars(kind).items()) if inspect.isfunction(value)}
+        methods = {key: self(value) for key, value in own.items() if not _is_generated(kind, value)}
         return [name, _source(kind), methods]
 
     def _object(self, value: Any) -> object:
@@ -197,6 +200,15 @@ def _of_a_library(thing: Any) -> bool:
         return False
     file = getattr(sys.modules.get(top), "__file__", None)  # a user's module may have a standard one's name
     return file is None or file.startswith(_STANDARD_LIBRARY)
+
+
+def _is_generated(kind: type, method: types.FunctionType) -> bool:
+    """Tell whether a method was written by `dataclass`: its fields say all of it, its byte code only the release."""
+    return (
+        dataclasses.is_dataclass(kind)
+        and method.__name__.startswith("__")
+        and method.__code__.co_filename == "<string>"
+    )
 
 
 def _tensor(tensor: Tensor) -> list[object]:

@@ -141,6 +141,7 @@ class Task:
         precision: of the computation.
         version: change it when something changes that `identity.model_id` does not see: another release of a library,
             the state of a global object.
+        notes: sentences about the data that whoever runs the task should see; no part of its identity.
     """
 
     name: str
@@ -158,6 +159,7 @@ class Task:
     clip_norm: float | None = None
     precision: Precision = "float32"
     version: str = ""
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.name or not isinstance(self.name, str):
@@ -522,6 +524,21 @@ def _lstm_ptb(folder: Path) -> Task:
         unroll=35,
         clip_norm=5.0,
         precision="mixed",
+        notes=_unknown_words(corpus.num_unknown),
+    )
+
+
+def _unknown_words(num_unknown: dict[str, int]) -> tuple[str, ...]:
+    """Return a sentence for every file with words that its vocabulary lacks.
+
+    >>> _unknown_words({"train": 0, "valid": 1, "test": 1200})[1]
+    '1,200 words of ptb.test.txt are not in the vocabulary and read as <unk>'
+    """
+    return tuple(
+        f"{num:,} {'word' if num == 1 else 'words'} of ptb.{split}.txt {'is' if num == 1 else 'are'} not in the "
+        "vocabulary and read as <unk>"
+        for split, num in num_unknown.items()
+        if num
     )
 
 

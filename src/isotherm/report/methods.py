@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from isotherm.records import Precision
 from isotherm.report.wording import count_text, objective_words
 from isotherm.sweep import SweepPlan
 
@@ -104,6 +105,13 @@ def _tuning(plan: SweepPlan) -> str:
     return "Learning rates are chosen by the final training loss; the test set takes no part in the choice."
 
 
+_PRECISIONS: dict[Precision, str] = {
+    "float32": "float32",
+    "float64": "float64",
+    "mixed": "mixed precision (products in bfloat16; weights, statistics and losses in float32)",
+}
+
+
 def _training(plan: SweepPlan) -> str:
     if plan.schedule.gamma is None:
         drops = f"down to ε_eff = {plan.schedule.final_effective_learning_rate:g}"
@@ -111,10 +119,21 @@ def _training(plan: SweepPlan) -> str:
         drops = f"by a factor of {plan.schedule.gamma:g} each"
     penalised = "weights only" if plan.l2_scope == "weights" else "all parameters"
     penalty = f"an L2 penalty of {plan.l2:g} on {penalised}" if plan.l2 else "no L2 penalty"
+    clipping = "" if plan.clip_norm is None else f", gradients cut to a norm of {plan.clip_norm:g} before momentum"
     return (
         f"Runs hold the learning rate for half of their updates and then drop it ten times, {drops}; SGD with "
-        f"{penalty}, in {plan.precision}. The training loss is over the whole training set with the final parameters, "
-        "without the penalty. Effective learning rate: ε_eff = ε / (1 - m); temperature: T = ε_eff / B."
+        f"{penalty}{clipping}, in {_PRECISIONS[plan.precision]}. {_streams(plan)}The training loss is over the whole "
+        "training set with the final parameters, without the penalty. Effective learning rate: ε_eff = ε / (1 - m); "
+        "temperature: T = ε_eff / B."
+    )
+
+
+def _streams(plan: SweepPlan) -> str:
+    if plan.unroll is None:
+        return ""
+    return (
+        f"A batch is B parallel streams, read {plan.unroll} tokens at a time with the model's state carried on; the "
+        "loss of an update is summed over them and averaged over the streams, while reported losses are per token. "
     )
 
 

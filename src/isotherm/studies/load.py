@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,14 +23,21 @@ from isotherm.sweep import ExtendFor, IsothermGrid, Sweep, TuneOn, TuneQuantity
 from isotherm.tasks import TASKS, Task, get_task
 
 
-def load_study(reference: str) -> Study:
-    """Return the study that a name, a path to a TOML file, or `module:function` stands for."""
+def load_study(reference: str, *, data: Path | None = None) -> Study:
+    """Return the study that a name, a path to a TOML file, or `module:function` stands for.
+
+    Args:
+        reference: what the user named.
+        data: the folder that holds the data sets, for every task of the study; None as in `get_task`.
+    """
     if reference in STUDIES:
-        return STUDIES[reference]()
-    if reference.endswith(".toml") or Path(reference).is_file():
-        return read_study(Path(reference))
+        with _data_folder(data):
+            return STUDIES[reference]()
+    if _is_file(reference):
+        return read_study(Path(reference), data=data)
     if ":" in reference:
-        made = call_reference(reference, expected="a Sweep or a Study")
+        with _data_folder(data):
+            made = call_reference(reference, expected="a Sweep or a Study")
         if isinstance(made, Sweep):
             return Study.of(made)
         if not isinstance(made, Study):
@@ -39,14 +48,39 @@ def load_study(reference: str) -> Study:
     )
 
 
-def load_task(reference: str) -> Task:
-    """Return the task that a name or `module:function` stands for."""
+def study_name(reference: str) -> str:
+    """Return the name of a study; of a file without loading its tasks, whose data may be elsewhere."""
+    return _read_file(Path(reference)).name if _is_file(reference) else load_study(reference).name
+
+
+def load_task(reference: str, *, data: Path | None = None) -> Task:
+    """Return the task that a name or `module:function` stands for; `data` as for `load_study`."""
     if ":" not in reference or reference in TASKS:
-        return get_task(reference)
-    made = call_reference(reference, expected="a Task")
+        return get_task(reference, data=data)
+    with _data_folder(data):
+        made = call_reference(reference, expected="a Task")
     if not isinstance(made, Task):
         raise UserError(f"{reference} returned {type(made).__name__}; it must return an isotherm.Task")
     return made
+
+
+def _is_file(reference: str) -> bool:
+    return reference not in STUDIES and (reference.endswith(".toml") or Path(reference).is_file())
+
+
+@contextlib.contextmanager
+def _data_folder(data: Path | None) -> Iterator[None]:
+    """Let functions that ask for tasks by name find their data in a folder: ISOTHERM_DATA names it meanwhile."""
+    before = os.environ.get("ISOTHERM_DATA")
+    if data is not None:
+        os.environ["ISOTHERM_DATA"] = str(data)
+    try:
+        yield
+    finally:
+        if data is not None:
+            del os.environ["ISOTHERM_DATA"]
+            if before is not None:
+                os.environ["ISOTHERM_DATA"] = before
 
 
 def call_reference(reference: str, *, expected: str) -> Any:
@@ -112,6 +146,7 @@ class _Sweep(_Table):
     momentum: Annotated[list[float] | None, BeforeValidator(_listed)] = None
     l2: float | None = None
     l2_scope: L2Scope | None = None
+    clip_norm: float | None = None
     gamma: float | None = None
     final_effective_learning_rate: float | None = None
     num_seeds: int | None = None
@@ -133,8 +168,23 @@ class _File(_Table):
     sweep: list[_Sweep]
 
 
-def read_study(path: Path) -> Study:
+def read_study(path: Path, *, data: Path | None = None) -> Study:
     """Return the study of a TOML file; every mistake in it is named with its place and the remedy."""
+    file = _read_file(path)
+    tasks: dict[str, Task] = {}
+    sweeps = []
+    for table in file.sweep:
+        try:
+            name = _task_name(table, file.task)
+            if name not in tasks:
+                tasks[name] = load_task(name, data=data)
+            sweeps.append(_sweep(table, tasks[name]))
+        except UserError as error:
+            raise UserError(f"{path}, sweep {table.name!r}: {error}") from error
+    return Study(name=file.name, question=file.question, sweeps=tuple(sweeps))
+
+
+def _read_file(path: Path) -> _File:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -144,31 +194,25 @@ def read_study(path: Path) -> Study:
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path} is not valid TOML: {error}") from error
     try:
-        file = _File.model_validate(content)
+        return _File.model_validate(content)
     except ValidationError as error:
         raise UserError(f"{path}: " + "; ".join(_sentence(dict(e)) for e in error.errors())) from error
-    tasks: dict[str, Task] = {}
-    sweeps = []
-    for table in file.sweep:
-        try:
-            sweeps.append(_sweep(table, file.task, tasks))
-        except UserError as error:
-            raise UserError(f"{path}, sweep {table.name!r}: {error}") from error
-    return Study(name=file.name, question=file.question, sweeps=tuple(sweeps))
 
 
-def _sweep(table: _Sweep, default_task: str | None, tasks: dict[str, Task]) -> Sweep:
-    name = table.task or default_task
+def _task_name(table: _Sweep, default: str | None) -> str:
+    name = table.task or default
     if name is None:
         raise UserError(f'it names no task; add task = "..." to it or to the file; {nearest("", TASKS)}')
-    if name not in tasks:
-        tasks[name] = load_task(name)
+    return name
+
+
+def _sweep(table: _Sweep, task: Task) -> Sweep:
     combined = {"task", "isotherm", "effective_learning_rates", "steps", "epochs"}
     scheduled = {"gamma", "final_effective_learning_rate"}
     fields = table.model_dump(exclude_unset=True, exclude=combined | scheduled)
     return Sweep(
         **fields,
-        task=tasks[name],
+        task=task,
         effective_learning_rates=_learning_rates(table),
         budget=_budgets(table),
         schedule=_schedule(table),
