@@ -1,3 +1,5 @@
+import dataclasses
+import functools
 import math
 
 import numpy as np
@@ -8,6 +10,7 @@ from torch import Tensor, nn
 import cases
 from isotherm.data.augment import CropAndFlip, Scaled
 from isotherm.errors import UserError
+from isotherm.models.wide_resnet import wide_resnet
 from isotherm.records import Direction
 from isotherm.tasks import LOSSES, METRICS, TASKS, Metric, Task, check_model, example_batch, get_task
 
@@ -555,3 +558,46 @@ def test_what_changes_the_training_changes_the_model():
 )
 def test_settings_nobody_knows(changes, words):
     refused(["'mine'", *words], **changes)
+
+
+def images_task() -> Task:
+    x = torch.zeros(8, 3, 8, 8, dtype=torch.uint8)
+    y = torch.arange(8) % 3
+    build = functools.partial(wide_resnet, depth=10, width=1, num_classes=3)
+    transform = CropAndFlip(mean=(0.0,) * 3, std=(1.0,) * 3)
+    return Task(name="images", model=build, train=(x, y), test=(x, y), transform=transform)
+
+
+def test_options_reach_the_model_and_the_transform_and_change_the_identity():
+    task = images_task()
+    changed = task.with_options(model={"ghost_size": 4}, transform={"padding": "zero"})
+    assert changed.model().norm.ghost_size == 4
+    assert changed.transform == CropAndFlip(mean=(0.0,) * 3, std=(1.0,) * 3, padding="zero")
+    assert task.model().norm.ghost_size == 64
+    others = [task.with_options(model={"ghost_size": 4}), task.with_options(transform={"padding": "zero"}), changed]
+    assert len({t.model_id for t in (task, *others)}) == 4
+    assert {t.data_id for t in (task, *others)} == {task.data_id}
+
+
+def test_no_options_change_nothing():
+    task = images_task()
+    assert task.with_options().model_id == task.model_id
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"model": {"ghost": 4}}, "its model takes no 'ghost'; did you mean 'ghost_size'"),
+        ({"transform": {"paddin": "zero"}}, "its transform takes no 'paddin'; did you mean 'padding'"),
+        ({"transform": {"padding": "mirror"}}, "use 'reflect' or 'zero'"),
+    ],
+)
+def test_unknown_options_are_refused_with_the_nearest(options, sentence):
+    with pytest.raises(UserError, match=sentence):
+        images_task().with_options(**options)
+
+
+def test_a_task_without_a_transform_has_none_to_change():
+    task = dataclasses.replace(images_task(), transform=None)
+    with pytest.raises(UserError, match="has no transform"):
+        task.with_options(transform={"padding": "zero"})

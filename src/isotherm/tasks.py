@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -239,6 +240,30 @@ class Task:
             settings=settings,
         )
 
+    def with_options(
+        self, *, model: Mapping[str, Any] | None = None, transform: Mapping[str, Any] | None = None
+    ) -> Task:
+        """Return the task with other arguments of its model builder, or other fields of its transform.
+
+        >>> from functools import partial
+        >>> from isotherm.models.mlp import mlp
+        >>> x, y = torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])
+        >>> task = Task(name="mine", model=partial(mlp, widths=(2, 3, 2)), train=(x, y), test=(x, y))
+        >>> len(list(task.with_options(model={"widths": (2, 5, 5, 2)}).model().parameters()))
+        6
+        """
+        changed: dict[str, Any] = {}
+        if model:
+            _refuse_unknown(model, inspect.signature(self.model).parameters, f"task {self.name!r}: its model")
+            changed["model"] = partial(self.model, **model)
+        if transform:
+            if not dataclasses.is_dataclass(self.transform):
+                raise UserError(f"task {self.name!r} has no transform with fields to change; leave them out")
+            known = {field.name for field in dataclasses.fields(self.transform)}
+            _refuse_unknown(transform, known, f"task {self.name!r}: its transform")
+            changed["transform"] = dataclasses.replace(self.transform, **transform)
+        return dataclasses.replace(self, **changed)
+
     def with_validation(self, fraction: float) -> Task:
         """Return the task with that part of the training set held out, always the same examples."""
         if self.validation is not None:
@@ -419,6 +444,12 @@ def _check_output(task: Task, output: Tensor, target: Tensor) -> None:
                 f"{where}: the loss of the untrained model is {float(value.detach())}; check the initialisation and "
                 "the scale of the inputs"
             )
+
+
+def _refuse_unknown(given: Iterable[str], known: Iterable[str], what: str) -> None:
+    for name in given:
+        if name not in known:
+            raise UserError(f"{what} takes no {name!r}; {nearest(name, known)}")
 
 
 def _is_number(value: Any) -> bool:

@@ -1,0 +1,82 @@
+"""Fleet equals reference on a GPU too: recorded updates, one program per run for convolutions, compiled programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from cases_paper import (
+    autoencoder_task,
+    ghost_task,
+    language_task,
+    lazy_task,
+    skip_init_task,
+    spec_of,
+)
+from helpers_engines import assert_same, by_fleet, by_reference
+from isotherm.engine import fleet
+from isotherm.engine.problem import prepare
+from isotherm.records import Outcome
+from isotherm.tasks import Task
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+TASKS: dict[str, tuple[Callable[[], Task], dict[str, Any]]] = {
+    "autoencoder": (autoencoder_task, {"batch_size": 8}),
+    "ghost batch norm": (ghost_task, {"batch_size": 16}),
+    "SkipInit": (skip_init_task, {"batch_size": 16}),
+    "language": (language_task, {"batch_size": 4, "clip_norm": 0.5}),
+    "from disk": (lazy_task, {"batch_size": 16}),
+}
+
+
+def specs_of(task: Task, **changes: Any) -> list[Any]:
+    first = spec_of(task, num_steps=25, num_evaluations=2, **changes)
+    return [
+        dataclasses.replace(first, seed=seed, effective_learning_rate=rate) for seed in (0, 1) for rate in (0.02, 0.05)
+    ]
+
+
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("is_compiled", [False, True], ids=["recorded", "compiled"])
+def test_a_fleet_equals_the_reference(
+    name: str, is_compiled: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(fleet, "UPDATES_WORTH_COMPILING", 1 if is_compiled else 10**9)
+    make, settings = TASKS[name]
+    task = make()
+    problem = prepare(task, precision="float64", device="cuda")
+    specs = specs_of(task, **settings)
+    with caplog.at_level(logging.WARNING, logger="isotherm"):
+        ours = by_fleet(problem, specs, block=7)
+    assert "one run at a time" not in caplog.text
+    assert_same(ours, [by_reference(problem, spec) for spec in specs])
+
+
+def test_a_gpu_gives_the_numbers_of_a_cpu() -> None:
+    task = ghost_task()
+    specs = specs_of(task, batch_size=16)
+    results = [by_fleet(prepare(task, precision="float64", device=device), specs) for device in ("cpu", "cuda")]
+    for (cpu, _), (gpu, _) in zip(*results, strict=True):
+        assert gpu.test_loss == pytest.approx(cpu.test_loss, rel=1e-6)
+        assert gpu.train_loss_running == pytest.approx(cpu.train_loss_running, rel=1e-6)
+
+
+def test_a_diverging_run_leaves_the_others_alone() -> None:
+    task = skip_init_task()
+    problem = prepare(task, precision="float32", device="cuda")
+    steady = spec_of(task, batch_size=16, num_steps=30, precision="float32", effective_learning_rate=0.02)
+    wild = dataclasses.replace(steady, effective_learning_rate=1e6)
+    (first, _), (second, _) = by_fleet(problem, [wild, steady])
+    assert first.outcome is Outcome.DIVERGED
+    assert second.outcome is Outcome.FINISHED
+    ((alone, _),) = by_fleet(problem, [steady])
+    assert second.test_loss == pytest.approx(alone.test_loss, rel=1e-4)
