@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import types
 from collections.abc import Iterator
@@ -14,7 +15,9 @@ from torch import Tensor, nn
 
 from helpers_protocol import NUM_POINTS, Recorder, assert_same_results, blobs, blobs_task, rates_of, tiny_sweep
 from isotherm.budget import Budget
+from isotherm.data.augment import CropAndFlip
 from isotherm.errors import StoreError, UserError
+from isotherm.models.wide_resnet import wide_resnet
 from isotherm.protocol import Edge
 from isotherm.records import CurvePoint, Outcome, RunResult
 from isotherm.results import Results
@@ -22,6 +25,7 @@ from isotherm.runner import run, run_study, work_of
 from isotherm.store import Store
 from isotherm.study import Study, StudyPlan
 from isotherm.sweep import Sweep
+from isotherm.tasks import Task
 
 # float64; other fleets sum in another order.
 TOLERANCE = 1e-12
@@ -451,3 +455,18 @@ def test_divergence_is_a_result(path: Path) -> None:
 def _regression() -> tuple[Tensor, Tensor]:
     inputs, labels = blobs()
     return inputs, torch.stack([labels, 1 - labels], dim=1).double()
+
+
+def test_a_batch_size_that_ghost_batch_norm_refuses_is_found_before_the_first_run(path: Path) -> None:
+    x = torch.randint(0, 256, (200, 3, 8, 8), dtype=torch.uint8)
+    task = Task(
+        name="images",
+        model=functools.partial(wide_resnet, depth=10, width=1),
+        train=(x, torch.arange(200) % 10),
+        test=(x[:20], torch.arange(20) % 10),
+        transform=CropAndFlip(mean=(120.0,) * 3, std=(60.0,) * 3),
+    )
+    sizes = {"batch_sizes": [64, 100], "effective_learning_rates": [0.1], "budget": Budget.steps(1)}
+    with pytest.raises(UserError, match="use a batch size of 64 or 128"):
+        run(Sweep(task=task, tune_on="test", **sizes), store=path)
+    assert not path.exists()

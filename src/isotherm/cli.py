@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import errno
-import functools
 import logging
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec, TypeVar
+from typing import Annotated, Any
 
 import typer
 from rich import box
@@ -20,18 +18,35 @@ from rich.table import Table
 
 import isotherm
 from isotherm import planning
-from isotherm.console import RunProgress
+from isotherm.budget import Budget
+from isotherm.cell import CellResults, cell_summary, cell_table, default_store, prepare_cell, run_cell, run_sentences
+from isotherm.cli_data import app as data_app
+from isotherm.commands import (
+    EXIT_FAILED_RUNS,
+    EXIT_INTERRUPTED,
+    DataOption,
+    JsonOption,
+    check_json,
+    console_for,
+    errors,
+    escaped,
+    give_json,
+    guarded,
+)
+from isotherm.console import CellProgress, RunProgress
+from isotherm.engine.problem import checked_device
 from isotherm.errors import StoreError, UserError, nearest
 from isotherm.protocol import all_runs
+from isotherm.records import Outcome
 from isotherm.report.draw import save_figures
 from isotherm.report.html import write_report
-from isotherm.report.summary import json_text, study_summary, write_json
+from isotherm.report.summary import study_summary
 from isotherm.report.tables import optima_table, write_csv
 from isotherm.results import StudyResults
 from isotherm.runner import default_workers, run_study
 from isotherm.store import Store
 from isotherm.studies import STUDIES
-from isotherm.studies.load import load_study
+from isotherm.studies.load import load_study, load_task, study_name
 from isotherm.study import Study, StudyPlan
 from isotherm.verdicts import Verdict, judge
 
@@ -42,54 +57,52 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(data_app)
 
-P = ParamSpec("P")
-R = TypeVar("R")
+CELL = "One cell instead of a study"
 
 StudyArgument = Annotated[
     str, typer.Argument(metavar="STUDY", help="A shipped study's name, a TOML file, or module:function.")
+]
+OptionalStudyArgument = Annotated[
+    str | None, typer.Argument(metavar="[STUDY]", help="A shipped study's name, a TOML file, or module:function.")
 ]
 StoreArgument = Annotated[
     str, typer.Argument(metavar="STORE", help="A store, or a study whose store lies in the current folder.")
 ]
 StoreOption = Annotated[Path | None, typer.Option("--store", help="The store; default: <study>.sqlite here.")]
-JsonOption = Annotated[
-    Path | None, typer.Option("--json", metavar="PATH", help="Write the results as JSON too; '-' for standard output.")
+RunStoreOption = Annotated[
+    Path | None, typer.Option("--store", help="The store; default: <study>.sqlite or <task>.sqlite here.")
 ]
 DeviceOption = Annotated[str, typer.Option(help="Where to train: cpu or cuda.")]
 FleetOption = Annotated[int | None, typer.Option(min=1, help="Runs trained together; default: as many as pay.")]
 WorkersOption = Annotated[int | None, typer.Option(min=1, help="Processes on the CPU; default: one per core.")]
+TaskOption = Annotated[
+    str | None,
+    typer.Option("--task", metavar="NAME", rich_help_panel=CELL, help="A built-in task, or module:function."),
+]
+BatchSizeOption = Annotated[int | None, typer.Option(rich_help_panel=CELL, help="Examples, or streams, per update.")]
+RateOption = Annotated[
+    float | None, typer.Option("--effective-learning-rate", rich_help_panel=CELL, help="ε_eff = ε / (1 - m).")
+]
+StepsOption = Annotated[int | None, typer.Option(rich_help_panel=CELL, help="How many updates; or use --epochs.")]
+EpochsOption = Annotated[float | None, typer.Option(rich_help_panel=CELL, help="How many epochs; or use --steps.")]
+MomentumOption = Annotated[float | None, typer.Option(rich_help_panel=CELL, help="Heavy ball; default: 0.9.")]
+SeedsOption = Annotated[int | None, typer.Option(rich_help_panel=CELL, help="How many runs; default: 1.")]
+FirstSeedOption = Annotated[int | None, typer.Option(rich_help_panel=CELL, help="Their first seed; default: 0.")]
+L2Option = Annotated[
+    float | None, typer.Option("--l2", rich_help_panel=CELL, help="λ of (λ/2)‖w‖²; default: the task's.")
+]
+ClipOption = Annotated[
+    float | None, typer.Option(rich_help_panel=CELL, help="Cut the gradient's norm; 'inf': never; default: the task's.")
+]
+PrecisionOption = Annotated[
+    str | None, typer.Option(rich_help_panel=CELL, help="float32, float64 or mixed; default: the task's.")
+]
+EvaluationsOption = Annotated[
+    int | None, typer.Option(rich_help_panel=CELL, help="Looks at the test set along the way; default: 10.")
+]
 OutputOption = Annotated[Path, typer.Option("--output", "-o", help="Folder for store, report, figures and CSV.")]
-
-EXIT_USER = 2
-EXIT_FAILED_RUNS = 3
-EXIT_INTERRUPTED = 130
-
-
-def _guarded(command: Callable[P, R]) -> Callable[P, R]:
-    """Turn what a user can mend into one sentence and an exit code."""
-
-    @functools.wraps(command)
-    def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return command(*args, **kwargs)
-        except UserError as error:
-            _errors().print(f"[bold red]error:[/] {_escaped(str(error))}", highlight=False, soft_wrap=True)
-            raise typer.Exit(EXIT_USER) from error
-        except KeyboardInterrupt as error:
-            _errors().print("[bold]stopped.[/] What was finished is in the store; the same command goes on from there.")
-            raise typer.Exit(EXIT_INTERRUPTED) from error
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EPERM, errno.EDQUOT):
-                raise
-            _errors().print(
-                f"[bold red]error:[/] {_escaped(str(error.filename or 'a file'))} cannot be written: {error.strerror}; "
-                "what is in the store is intact: make room or choose another folder, and run again",
-                soft_wrap=True,
-            )
-            raise typer.Exit(EXIT_USER) from error
-
-    return guarded
 
 
 @app.callback(invoke_without_command=True)
@@ -102,7 +115,7 @@ def _main(
 
 
 @app.command()
-@_guarded
+@guarded
 def quickstart(
     output: OutputOption = Path("quickstart"),
     workers: WorkersOption = None,
@@ -110,30 +123,32 @@ def quickstart(
     json_path: JsonOption = None,
 ) -> None:
     """Run the embedded study on this machine's CPU: tables, verdicts, report.html. About two minutes."""
-    console = _console(json_path)
+    console = console_for(json_path)
     start = time.perf_counter()
-    _check_json(json_path)
+    check_json(json_path)
     study = STUDIES["quickstart"]()
     path = output / "quickstart.sqlite"
     results = _run(study, path, console=console, device="cpu", workers=workers, fleet_size=fleet_size)
-    _write_json(json_path, _present(results, output, console=console, start=start))
+    give_json(json_path, _present(results, output, console=console, start=start))
     _exit_if_failed(results)
 
 
 @app.command()
-@_guarded
+@guarded
 def plan(
     study: StudyArgument,
     store: StoreOption = None,
+    data: DataOption = None,
     device: DeviceOption = "cpu",
     workers: WorkersOption = None,
     fleet_size: FleetOption = None,
     json_path: JsonOption = None,
 ) -> None:
     """Show what a study would run and how long it would take; starts nothing and writes no store."""
-    console = _console(json_path)
-    _check_json(json_path)
-    loaded = load_study(study)
+    console = console_for(json_path)
+    check_json(json_path)
+    loaded = load_study(study, data=data)
+    _print_notes([note for sweep in loaded.sweeps for note in sweep.task.notes], console)
     path = store or _default_store(loaded.name)
     known: dict[str, Any] = {}
     if path.exists():
@@ -170,39 +185,160 @@ def plan(
         "seconds": cost.seconds,
         "fleets": [{name: getattr(c, name) for name in c.__slots__} for c in cost.costs],
     }
-    _write_json(json_path, content)
+    give_json(json_path, content)
 
 
 @app.command()
-@_guarded
+@guarded
 def run(
-    study: StudyArgument,
-    store: StoreOption = None,
+    study: OptionalStudyArgument = None,
+    task: TaskOption = None,
+    batch_size: BatchSizeOption = None,
+    effective_learning_rate: RateOption = None,
+    steps: StepsOption = None,
+    epochs: EpochsOption = None,
+    momentum: MomentumOption = None,
+    seeds: SeedsOption = None,
+    first_seed: FirstSeedOption = None,
+    l2: L2Option = None,
+    clip_norm: ClipOption = None,
+    precision: PrecisionOption = None,
+    evaluations: EvaluationsOption = None,
+    store: RunStoreOption = None,
+    data: DataOption = None,
     device: DeviceOption = "cpu",
     workers: WorkersOption = None,
     fleet_size: FleetOption = None,
     json_path: JsonOption = None,
 ) -> None:
-    """Run what is missing of a study. Ctrl-C and kill are safe: run it again to go on."""
-    console = _console(json_path)
+    """Run what is missing of a study, or of one cell with --task. Ctrl-C and kill are safe: run it again to go on."""
+    console = console_for(json_path)
+    check_json(json_path)
+    settings = {
+        "batch_size": batch_size,
+        "effective_learning_rate": effective_learning_rate,
+        "steps": steps,
+        "epochs": epochs,
+        "momentum": momentum,
+        "num_seeds": seeds,
+        "first_seed": first_seed,
+        "l2": l2,
+        "clip_norm": clip_norm,
+        "precision": precision,
+        "num_evaluations": evaluations,
+    }
+    given = {name: value for name, value in settings.items() if value is not None}
+    _check_kind(study, task, given, workers)
+    common: dict[str, Any] = {"store": store, "data": data, "device": device, "fleet_size": fleet_size}
+    if task is not None:
+        _run_cell(task, given, **common, console=console, json_path=json_path)
+    else:
+        assert study is not None
+        _run_study(study, **common, workers=workers, console=console, json_path=json_path)
+
+
+def _check_kind(study: str | None, task: str | None, given: dict[str, Any], workers: int | None) -> None:
+    """Refuse what is neither a study nor a cell, or both."""
+    remedy = "give STUDY for a study, or --task, --batch-size, --effective-learning-rate and --steps for one cell"
+    if study is not None and task is not None:
+        raise UserError(f"the study {study!r} and --task {task} are both given; {remedy}")
+    if study is None and task is None:
+        raise UserError(f"neither a study nor --task is given; {remedy}")
+    if study is not None and given:
+        raise UserError(f"{_option(next(iter(given)))} belongs to --task, and a study has its own; leave it out")
+    if study is not None:
+        return
+    for name, example in (("batch_size", "64"), ("effective_learning_rate", "0.5")):
+        if name not in given:
+            raise UserError(f"--task needs {_option(name)}; add it, e.g. {_option(name)} {example}")
+    if ("steps" in given) == ("epochs" in given):
+        what = "both are given" if "steps" in given else "neither is given"
+        raise UserError(f"--task needs --steps or --epochs, and {what}; keep exactly one")
+    if workers not in (None, 1):
+        raise UserError(f"--workers {workers}: one cell trains in one process, all seeds as a fleet; leave it out")
+
+
+def _option(name: str) -> str:
+    return "--" + name.removeprefix("num_").replace("_", "-")
+
+
+def _run_study(
+    reference: str,
+    *,
+    store: Path | None,
+    data: Path | None,
+    device: str,
+    workers: int | None,
+    fleet_size: int | None,
+    console: Console,
+    json_path: Path | None,
+) -> None:
     start = time.perf_counter()
-    _check_json(json_path)
-    loaded = load_study(study)
+    loaded = load_study(reference, data=data)
+    _print_notes([note for sweep in loaded.sweeps for note in sweep.task.notes], console)
     path = store or _default_store(loaded.name)
     results = _run(loaded, path, console=console, device=device, workers=workers, fleet_size=fleet_size)
     verdicts = judge(results)
     _print_results(results, verdicts, console)
     console.print(f"\nStore: {path}. Report: isotherm report {path}", highlight=False)
-    _write_json(json_path, study_summary(results, verdicts=verdicts, seconds=time.perf_counter() - start))
+    give_json(json_path, study_summary(results, verdicts=verdicts, seconds=time.perf_counter() - start))
     _exit_if_failed(results)
 
 
+def _run_cell(
+    reference: str,
+    given: dict[str, Any],
+    *,
+    store: Path | None,
+    data: Path | None,
+    device: str,
+    fleet_size: int | None,
+    console: Console,
+    json_path: Path | None,
+) -> None:
+    start = time.perf_counter()
+    checked_device(device)  # before data are read
+    steps, epochs = given.pop("steps", None), given.pop("epochs", None)
+    budget = Budget.epochs(epochs) if steps is None else Budget.steps(steps)
+    task = load_task(reference, data=data)
+    cell = prepare_cell(task, budget=budget, device=device, **given)
+    path = store or default_store(task)
+    console.print(cell.line(), highlight=False, markup=False, soft_wrap=not console.is_terminal)
+    _print_notes(cell.notes, console)
+
+    def tell_stored(seeds: list[int]) -> None:
+        if seeds:
+            what = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+            console.print(f"{what}: stored in {escaped(str(path))}, not run again", highlight=False)
+
+    with CellProgress(console, metric=cell.plan.metric) as progress:
+        results = run_cell(cell, path, fleet_size=fleet_size, progress=progress, on_stored=tell_stored)
+    _print_cell(results, console)
+    console.print(f"\nStore: {path}. Report: isotherm report {path}", highlight=False)
+    give_json(json_path, cell_summary(results, store=path, seconds=time.perf_counter() - start))
+    if failed := results.count(Outcome.FAILED):
+        raise _failed(failed, {run.result.error for run in results.runs if run.result.error})
+
+
+def _print_cell(results: CellResults, console: Console) -> None:
+    console.print()
+    if (table := cell_table(results)) is not None:
+        console.print(table)
+    for sentence in run_sentences(results):
+        console.print(escaped(sentence), highlight=False)
+
+
+def _print_notes(notes: Sequence[str], console: Console) -> None:
+    for note in dict.fromkeys(notes):
+        console.print(f"note: {escaped(note)}", highlight=False)
+
+
 @app.command()
-@_guarded
+@guarded
 def status(store: StoreArgument, json_path: JsonOption = None) -> None:
     """Show how far the studies of a store have come."""
-    console = _console(json_path)
-    _check_json(json_path)
+    console = console_for(json_path)
+    check_json(json_path)
     content: list[dict[str, Any]] = []
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("study", "sweep", "finished", "diverged", "failed", "missing"):
@@ -216,11 +352,11 @@ def status(store: StoreArgument, json_path: JsonOption = None) -> None:
             content.append({"study": results.plan.name, "sweep": sweep.plan.name, "momenta": momenta, **counts})
     console.print(table)
     console.print("Extensions of grids that touch an edge count once their base grids are complete.")
-    _write_json(json_path, {"store": str(path), "sweeps": content})
+    give_json(json_path, {"store": str(path), "sweeps": content})
 
 
 @app.command()
-@_guarded
+@guarded
 def report(
     store: StoreArgument,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder; default: beside the store.")] = None,
@@ -228,14 +364,14 @@ def report(
     json_path: JsonOption = None,
 ) -> None:
     """Write report.html, figures (PNG and PDF) and CSV from a store."""
-    console = _console(json_path)
-    _check_json(json_path)
+    console = console_for(json_path)
+    check_json(json_path)
     path = _store_path(store)
     found = _stored(path, study=study)
     base = output or path.with_suffix("")
     folders = [base] if len(found) == 1 else [base / results.plan.name for results in found]
     summaries = [_present(results, folder, console=console) for results, folder in zip(found, folders, strict=True)]
-    _write_json(json_path, summaries[0] if len(summaries) == 1 else {"studies": summaries})
+    give_json(json_path, summaries[0] if len(summaries) == 1 else {"studies": summaries})
     for results in found:
         _exit_if_failed(results)
 
@@ -284,7 +420,7 @@ def _print_results(results: StudyResults, verdicts: list[Verdict], console: Cons
     lines = Table.grid(padding=(0, 2))
     for verdict in verdicts:
         mark = "[green]holds[/]" if verdict.holds else "[red]does not hold[/]"
-        lines.add_row(mark, f"{_escaped(verdict.claim)}\n[dim]{_escaped(verdict.evidence)}[/]")
+        lines.add_row(mark, f"{escaped(verdict.claim)}\n[dim]{escaped(verdict.evidence)}[/]")
     console.print(lines, highlight=False)
 
 
@@ -292,9 +428,14 @@ def _exit_if_failed(results: StudyResults) -> None:
     failed = results.counts()["failed"]
     if failed:
         own = all_runs(results.plan.sweeps, results.by_key)
-        reasons = _escaped("; ".join(sorted({r.error for k, r in results.by_key.items() if k in own and r.error})))
-        _errors().print(f"[bold red]{failed} runs failed[/] and are tried again by the next run: {reasons}")
-        raise typer.Exit(EXIT_FAILED_RUNS)
+        raise _failed(failed, {r.error for k, r in results.by_key.items() if k in own and r.error})
+
+
+def _failed(num: int, reasons: set[str]) -> typer.Exit:
+    """Say that runs failed and why, and return what ends the command."""
+    sentence = f"[bold red]{num} run{'s' * (num > 1)} failed[/] and {'is' if num == 1 else 'are'} tried again"
+    errors().print(f"{sentence} by the next run: {escaped('; '.join(sorted(reasons)))}")
+    return typer.Exit(EXIT_FAILED_RUNS)
 
 
 def _store_path(reference: str) -> Path:
@@ -305,7 +446,7 @@ def _store_path(reference: str) -> Path:
             (p for p in (Path(reference) / f"{reference}.sqlite", _default_store(reference)) if p.exists()), path
         )
     elif not path.exists() or path.suffix == ".toml":
-        path = _default_store(load_study(reference).name) if ":" in reference or path.suffix == ".toml" else path
+        path = _default_store(study_name(reference)) if ":" in reference or path.suffix == ".toml" else path
     elif path.is_dir():
         stores = sorted(path.glob("*.sqlite"))
         if len(stores) != 1:
@@ -331,38 +472,10 @@ def _default_store(name: str) -> Path:
     return Path(f"{name}.sqlite")
 
 
-def _console(json_path: Path | None) -> Console:
-    """Return where people read: standard output, or standard error where that carries JSON."""
-    return Console(stderr=json_path == Path("-"))
-
-
-def _errors() -> Console:
-    return Console(stderr=True)
-
-
-def _check_json(path: Path | None) -> None:
-    """Refuse a JSON path that cannot be written before hours are spent."""
-    if path is not None and path != Path("-") and (path.is_dir() or not path.absolute().parent.is_dir()):
-        raise UserError(
-            f"--json {path}: it is a folder, or its folder does not exist; name a file in an existing folder"
-        )
-
-
-def _write_json(path: Path | None, content: Any) -> None:
-    if path == Path("-"):
-        sys.stdout.write(json_text(content))
-    elif path is not None:
-        write_json(path, content)
-
-
 def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("[", r"\[")
 
 
 class _OncePerText(logging.Filter):
@@ -381,7 +494,7 @@ class _OncePerText(logging.Filter):
 
 def main() -> None:
     """Entry of the `isotherm` command."""
-    handler = RichHandler(console=_errors(), show_time=False, show_path=False, show_level=False)
+    handler = RichHandler(console=errors(), show_time=False, show_path=False, show_level=False)
     handler.addFilter(_OncePerText())
     logging.getLogger("isotherm").addHandler(handler)
     try:

@@ -1,4 +1,4 @@
-"""What the terminal shows while runs go on."""
+"""What the terminal shows while runs go on and files come."""
 
 from __future__ import annotations
 
@@ -8,8 +8,17 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TransferSpeedColumn,
+)
 
+from isotherm.cell import metric_text, number_text
 from isotherm.executors.local import work_of
 from isotherm.records import CurvePoint, Outcome, RunResult, RunSpec
 
@@ -19,6 +28,8 @@ SECONDS_BETWEEN_LINES = 10.0
 
 class RunProgress:
     """Runs done, diverged, and time left: a live bar on a terminal, a line now and then in a log."""
+
+    base_label = "base grids"
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -53,7 +64,7 @@ class RunProgress:
         """Add a round's runs to what is to be done."""
         self._num_runs += len(specs)
         self._total = self._done + sum(work_of(s.batch_size, s.num_steps) for s in specs)
-        self._label = "base grids" if round_ == 0 else f"extension {round_}"
+        self._label = self.base_label if round_ == 0 else f"extension {round_}"
         if self._task is None:
             self._task = self._bar.add_task(self._label, total=self._total, status="")
             self._start = time.monotonic()
@@ -94,3 +105,58 @@ class RunProgress:
         elif force or now - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = now
             self._console.print(f"{self._label}: {self._status()}", highlight=False)
+
+
+class CellProgress(RunProgress):
+    """The same for a single cell, with a line for every look at the test set."""
+
+    base_label = "training"
+
+    def __init__(self, console: Console, *, metric: str) -> None:
+        super().__init__(console)
+        self._metric = metric
+
+    def looked(self, spec: RunSpec, point: CurvePoint) -> None:
+        """Print what a look gave."""
+        width = len(f"{spec.num_steps:,}")
+        self._console.print(
+            f"seed {spec.seed}, update {point.step:>{width},}: test loss {number_text(point.test_loss)}, "
+            f"test {self._metric.replace('_', ' ')} {metric_text(self._metric, point.test_metric)}",
+            highlight=False,
+            markup=False,
+        )
+
+
+class FetchProgress:
+    """Downloads: a live bar for each on a terminal, a line for each that is complete in a log."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        self._bar.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.__exit__(kind, error, trace)
+
+    def __call__(self, name: str, done: int, total: int) -> None:
+        """Show that so many bytes of a download have come."""
+        if not self._console.is_terminal:
+            if done == total:
+                self._console.print(f"{name}: {total:,} bytes have come", highlight=False, markup=False)
+            return
+        if name not in self._tasks:
+            self._tasks[name] = self._bar.add_task(name, total=total)
+        self._bar.update(self._tasks[name], completed=done, total=total)

@@ -141,12 +141,13 @@ def checked_tasks(study: Study) -> dict[tuple[str, str], Task]:
 
     Nothing has been stored yet when this refuses.
     """
-    tasks: dict[tuple[str, str], Task] = {}
-    seen: set[int] = set()
+    batch_sizes: dict[int, list[int]] = {}
     for sweep in study.sweeps:
-        if id(sweep.task) not in seen:
-            check_model(sweep.task)
-            seen.add(id(sweep.task))
+        batch_sizes.setdefault(id(sweep.task), []).extend(sweep.batch_sizes)
+    tasks: dict[tuple[str, str], Task] = {}
+    for sweep in study.sweeps:
+        if id(sweep.task) in batch_sizes:
+            check_model(sweep.task, batch_sizes.pop(id(sweep.task)))
         task = sweep.prepared_task
         tasks[task.data_id, task.model_id] = task
     return tasks

@@ -22,6 +22,7 @@ from isotherm.data import mnist1d
 from isotherm.data.augment import CropAndFlip, Scaled, Transform
 from isotherm.errors import UserError, nearest
 from isotherm.models import MODELS
+from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
 from isotherm.models.lstm import LSTMLanguageModel
 from isotherm.records import Direction, L2Scope, Precision
 from isotherm.seeding import initial_model
@@ -342,8 +343,12 @@ class Task:
                 )
 
 
-def check_model(task: Task) -> None:
+def check_model(task: Task, batch_sizes: Iterable[int] = ()) -> None:
     """Build the model once, run it on a few examples, and refuse what could not be trained.
+
+    Args:
+        task: what is to be trained.
+        batch_sizes: the sizes it is to be trained at; ghost batch norm does not take all.
 
     Raises:
         UserError: the builder or the module raises, there is nothing to train, or output and loss do not fit.
@@ -358,6 +363,9 @@ def check_model(task: Task) -> None:
         raise UserError(f"{where}: building the model raised {type(error).__name__}: {error}") from error
     if not any(p.requires_grad for p in module.parameters()):
         raise UserError(f"{where}: the model has no trainable parameters; nothing could be learned")
+    for layer in (part for part in module.modules() if isinstance(part, GhostBatchNorm2d)):
+        for batch_size in batch_sizes:
+            layer.checked_ghost_size(batch_size)
     module.eval()
     try:
         with torch.no_grad():

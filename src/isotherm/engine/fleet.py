@@ -141,10 +141,7 @@ def _probed(problem: Problem, specs: Sequence[RunSpec], listeners: _Listeners, *
 
 def wants_own_streams(problem: Problem) -> bool:
     """Tell whether each run should be a program of its own: on a GPU, where there are convolutions."""
-    if problem.device.type != "cuda":
-        return False
-    module = problem.build()
-    return any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules())
+    return problem.device.type == "cuda" and problem.has_convolutions
 
 
 def _run_lanes(problem: Problem, specs: Sequence[RunSpec], listeners: _Listeners, *, block: int) -> list[RunResult]:

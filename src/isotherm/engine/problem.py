@@ -43,6 +43,7 @@ class Problem:
     is_mixed: bool = False
     metric_is_exponential: bool = False
     reestimates: bool = True
+    has_convolutions: bool = False
 
     @property
     def num_train(self) -> int:
@@ -196,7 +197,13 @@ def prepare(task: Task, *, precision: Precision, device: torch.device | str = "c
         is_mixed=precision == "mixed",
         metric_is_exponential=task.metric_definition.exponential,
         reestimates=task.norm_statistics == "reestimated",
+        has_convolutions=place.type == "cuda" and _has_convolutions(task),
     )
+
+
+def _has_convolutions(task: Task) -> bool:
+    module = initial_model(task.model, seed=0)
+    return any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules())
 
 
 @contextmanager

@@ -67,18 +67,23 @@ class GhostBatchNorm2d(nn.Module):
 
     def _ghost_size_in(self, x: Tensor) -> int:
         """Return how many examples of this batch share their statistics, or refuse the batch."""
-        batch_size, size = x.shape[0], min(x.shape[0], self.ghost_size)
+        size = self.checked_ghost_size(x.shape[0])
+        if size * x.shape[2] * x.shape[3] < 2:
+            raise UserError(
+                f"an input of shape {tuple(x.shape)} has one value per channel and ghost batch, which has no variance; "
+                "use a batch size of at least 2, or larger images"
+            )
+        return size
+
+    def checked_ghost_size(self, batch_size: int) -> int:
+        """Return how many examples of a batch of this size share their statistics, or refuse the size."""
+        size = min(batch_size, self.ghost_size)
         if size == 0 or batch_size % size:
             lower = batch_size // self.ghost_size * self.ghost_size
             fitting = f"{lower} or {lower + self.ghost_size}" if lower else f"{self.ghost_size}"
             raise UserError(
                 f"a batch of {batch_size} cannot be cut into ghost batches of {self.ghost_size}; "
                 f"use a batch size of {fitting}, or another ghost size"
-            )
-        if size * x.shape[2] * x.shape[3] < 2:
-            raise UserError(
-                f"an input of shape {tuple(x.shape)} has one value per channel and ghost batch, which has no variance; "
-                "use a batch size of at least 2, or larger images"
             )
         return size
 
