@@ -137,7 +137,10 @@ class RunResult:
 
     @property
     def train_objective(self) -> float | None:
-        """What SGD minimises, as the paper reports it: training loss plus L2 penalty."""
+        """What SGD minimises, at the final weights: training loss in evaluation mode plus L2 penalty.
+
+        The paper's reported training loss fits `train_loss_running` plus `l2_penalty` better, see docs/calibration.md.
+        """
         if self.train_loss is None or self.l2_penalty is None:
             return None
         return self.train_loss + self.l2_penalty
