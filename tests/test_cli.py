@@ -202,6 +202,9 @@ def test_several_workers_give_the_numbers_of_one() -> None:
         (('mycode:task', 'mycode:wrong_return'), ["int", "isotherm.Task"]),
         (('[[sweep]]', '[[sweep'), ["not valid TOML"]),
         (('steps = 10', 'steps = -1'), ["-1 steps", "not positive"]),
+        (('steps = 10', 'steps = 10\nclip_norm = 0.0'), ["clip_norm=0.0", "not above 0"]),
+        (('steps = 10', 'steps = 10\nclip_norm = "5"'), ["sweep.1.clip_norm", "'5'", "number"]),
+        (('steps = 10', 'steps = 10\nprecision = "half"'), ["sweep.1.precision", "'half'", "'mixed'"]),
     ],
 )  # fmt: skip
 def test_a_bad_study_file_is_refused_with_place_reason_and_remedy(change: tuple[str, str], expected: list[str]) -> None:
@@ -358,7 +361,7 @@ def test_version_and_help() -> None:
     assert code == 0
     assert text.startswith("isotherm 0.")
     code, text = invoke("--help")
-    for command in ("quickstart", "plan", "run", "status", "report"):
+    for command in ("quickstart", "plan", "run", "status", "report", "data"):
         assert command in text
 
 

@@ -24,7 +24,10 @@ LAYERS = [
     ["results"],
     ["regimes", "runner"],
     ["recommend", "verdicts", "planning"],
-    ["report", "console", "studies"],
+    ["report", "studies"],
+    ["cell"],
+    ["console", "commands"],
+    ["cli_data"],
     ["cli"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import textwrap
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ from isotherm.budget import Budget, updates_per_pass
 from isotherm.engine.problem import checked_device
 from isotherm.records import Outcome, Precision, RunResult, RunSpec
 from isotherm.report.files import file_stem
-from isotherm.report.wording import is_percent, metric_label
+from isotherm.report.wording import count_text, is_percent, metric_label
 from isotherm.runner import Progress, checked_tasks, run_study
 from isotherm.seeding import initial_model
 from isotherm.statistics import standard_deviation
@@ -74,7 +73,8 @@ class Cell:
             f"ε = {tidy(spec.learning_rate):g}",
             f"m = {spec.momentum:g}",
             f"T = {self.temperature:.4g}",
-            f"{spec.num_steps:,} update{'s' * (spec.num_steps != 1)} ({self.num_epochs:.4g} epochs)",
+            count_text(spec.num_steps, "update"),
+            f"{self.num_epochs:.4g} epoch{'s' * (self.num_epochs != 1)}",
             spec.precision,
             self.device,
             f"{self.num_parameters:,} parameters",
@@ -135,6 +135,7 @@ def prepare_cell(
         precision = "float32"
         notes += ("the task says mixed precision, which pays on a GPU; on this CPU it is trained in float32",)
     sweep = Sweep(
+        name="cell",
         task=task,
         batch_sizes=[batch_size],
         effective_learning_rates=[effective_learning_rate],
@@ -151,24 +152,27 @@ def prepare_cell(
         precision=precision,
     )
     checked_tasks(Study.of(sweep))
-    sweep = dataclasses.replace(sweep, name=_name(sweep.plan(), task))
+    plan = sweep.plan()
     model = initial_model(task.model, seed=0)
     num_parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    return Cell(study=Study.of(sweep), plan=sweep.plan(), device=device, num_parameters=num_parameters, notes=notes)
+    return Cell(
+        study=Study(name=_name(plan, task), sweeps=(sweep,)),
+        plan=plan,
+        device=device,
+        num_parameters=num_parameters,
+        notes=notes,
+    )
 
 
 def _name(plan: SweepPlan, task: Task) -> str:
     """Return the name of the study: the setting, so that several cells of a task can share a store."""
-    (budget,), (momentum,), ((rate,),), (batch_size,) = (
-        plan.budgets,
-        plan.momenta,
-        plan.learning_rates,
-        plan.batch_sizes,
-    )
-    parts = [file_stem(task.name), f"B{batch_size}", f"lr{rate!r}", f"m{momentum!r}", f"{budget.amount}{budget.unit}"]
-    for name in ("l2", "clip_norm", "precision"):  # where it is not the task's own
+    (axes,) = plan.grids()
+    (rate,) = plan.base_learning_rates(axes)
+    parts = [file_stem(task.name), f"B{axes.batch_size}", f"lr{rate!r}", f"m{axes.momentum!r}"]
+    parts.append(f"{axes.budget.amount}{axes.budget.unit}")
+    for name, short in (("l2", "l2_"), ("clip_norm", "clip_"), ("precision", "")):  # where it is not the task's own
         if (value := getattr(plan, name)) != getattr(task, name):
-            parts.append(f"{name.partition('_')[0]}{value}")
+            parts.append(f"{short}{value}")
     parts += [f"seed{plan.seeds[0]}"] if plan.seeds[0] else []
     parts += [f"looks{plan.num_evaluations}"] if plan.num_evaluations != NUM_EVALUATIONS else []
     return "-".join(parts).replace("+", "")
@@ -235,8 +239,8 @@ def run_sentences(results: CellResults) -> list[str]:
         if run.result.outcome is Outcome.DIVERGED:
             step = run.result.divergence_step or 0
             sentences.append(
-                f"seed {run.spec.seed} diverged: its loss was not finite after {step:,} "
-                f"update{'s' * (step != 1)}; a smaller learning rate may do"
+                f"seed {run.spec.seed} diverged: its loss was not finite after "
+                f"{count_text(step, 'update')}; a smaller learning rate may do"
             )
         elif run.result.outcome is Outcome.FAILED:
             sentences.append(f"seed {run.spec.seed} failed: {run.result.error}")
@@ -275,24 +279,50 @@ def _columns(plan: SweepPlan) -> list[_Column]:
     ]
 
 
-def cell_table(results: CellResults) -> Table | None:
-    """Return a row per seed, mean and standard deviation; None where no run finished. 80 columns do."""
+def cell_tables(results: CellResults, *, width: int) -> list[Table]:
+    """Return a row per seed, mean and standard deviation; as many tables as the columns need, none if no run finished.
+
+    Args:
+        results: what the cell gave.
+        width: of the terminal.
+    """
     finished = [run.result for run in results.runs if run.result.outcome is Outcome.FINISHED]
-    if not finished:
-        return None
     columns = [c for c in _columns(results.cell.plan) if any(getattr(r, c.quantity) is not None for r in finished)]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("seed", justify="right", no_wrap=True)
+    texts = [_column_text(column, results, finished) for column in columns]
+    tables: list[list[list[str]]] = []
+    room = 0
+    for text in texts:
+        needed = 2 + max(len(line) for cell in text for line in cell.split("\n"))
+        if needed > room:
+            tables.append([_seed_column(results, finished)])
+            room = width - 8
+        tables[-1].append(text)
+        room -= needed
+    shown = [_table(table, num_seeds=len(results.runs)) for table in tables]
+    if shown and 1 < len(finished) < len(results.runs):
+        shown[-1].caption = f"mean and sd of the {len(finished)} of {len(results.runs)} runs that finished"
+    return shown
+
+
+def _seed_column(results: CellResults, finished: Sequence[RunResult]) -> list[str]:
+    seeds = [str(run.spec.seed) for run in results.runs]
+    return ["seed", *seeds, *(["mean", "sd"] if len(finished) > 1 else [])]
+
+
+def _column_text(column: _Column, results: CellResults, finished: Sequence[RunResult]) -> list[str]:
+    """Return header and values of a column as text."""
+    header = "\n".join(textwrap.wrap(column.header, HEADER_WIDTH, break_long_words=False))
+    texts = [header, *(column.text(getattr(run.result, column.quantity)) for run in results.runs)]
+    values = _values(finished, column.quantity)
+    return [*texts, column.text(math.fsum(values) / len(values)), column.spread(values)] if len(finished) > 1 else texts
+
+
+def _table(columns: Sequence[Sequence[str]], *, num_seeds: int) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption_justify="left")
     for column in columns:
-        header = "\n".join(textwrap.wrap(column.header, HEADER_WIDTH, break_long_words=False))
-        table.add_column(escape(header), justify="right", no_wrap=True)
-    for run in results.runs:
-        table.add_row(str(run.spec.seed), *(c.text(getattr(run.result, c.quantity)) for c in columns))
-    if len(finished) > 1:
-        table.add_section()
-        means = [_values(finished, column.quantity) for column in columns]
-        table.add_row("mean", *(c.text(math.fsum(v) / len(v)) for c, v in zip(columns, means, strict=True)))
-        table.add_row("sd", *(c.spread(v) for c, v in zip(columns, means, strict=True)))
+        table.add_column(escape(column[0]), justify="right", no_wrap=True)
+    for place in range(1, len(columns[0])):
+        table.add_row(*(escape(column[place]) for column in columns), end_section=place == num_seeds)
     return table
 
 

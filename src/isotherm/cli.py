@@ -19,7 +19,7 @@ from rich.table import Table
 import isotherm
 from isotherm import planning
 from isotherm.budget import Budget
-from isotherm.cell import CellResults, cell_summary, cell_table, default_store, prepare_cell, run_cell, run_sentences
+from isotherm.cell import CellResults, cell_summary, cell_tables, default_store, prepare_cell, run_cell, run_sentences
 from isotherm.cli_data import app as data_app
 from isotherm.commands import (
     EXIT_FAILED_RUNS,
@@ -65,7 +65,7 @@ StudyArgument = Annotated[
     str, typer.Argument(metavar="STUDY", help="A shipped study's name, a TOML file, or module:function.")
 ]
 OptionalStudyArgument = Annotated[
-    str | None, typer.Argument(metavar="[STUDY]", help="A shipped study's name, a TOML file, or module:function.")
+    str | None, typer.Argument(metavar="STUDY", help="A shipped study's name, a TOML file, or module:function.")
 ]
 StoreArgument = Annotated[
     str, typer.Argument(metavar="STORE", help="A store, or a study whose store lies in the current folder.")
@@ -280,7 +280,7 @@ def _run_study(
     results = _run(loaded, path, console=console, device=device, workers=workers, fleet_size=fleet_size)
     verdicts = judge(results)
     _print_results(results, verdicts, console)
-    console.print(f"\nStore: {path}. Report: isotherm report {path}", highlight=False)
+    console.print(f"\nStore: {path}. Report: isotherm report {path}", highlight=False, soft_wrap=True)
     give_json(json_path, study_summary(results, verdicts=verdicts, seconds=time.perf_counter() - start))
     _exit_if_failed(results)
 
@@ -314,7 +314,7 @@ def _run_cell(
     with CellProgress(console, metric=cell.plan.metric) as progress:
         results = run_cell(cell, path, fleet_size=fleet_size, progress=progress, on_stored=tell_stored)
     _print_cell(results, console)
-    console.print(f"\nStore: {path}. Report: isotherm report {path}", highlight=False)
+    console.print(f"\nStore: {path}. Report: isotherm report {path}", highlight=False, soft_wrap=True)
     give_json(json_path, cell_summary(results, store=path, seconds=time.perf_counter() - start))
     if failed := results.count(Outcome.FAILED):
         raise _failed(failed, {run.result.error for run in results.runs if run.result.error})
@@ -322,7 +322,7 @@ def _run_cell(
 
 def _print_cell(results: CellResults, console: Console) -> None:
     console.print()
-    if (table := cell_table(results)) is not None:
+    for table in cell_tables(results, width=console.width):
         console.print(table)
     for sentence in run_sentences(results):
         console.print(escaped(sentence), highlight=False)
@@ -342,7 +342,7 @@ def status(store: StoreArgument, json_path: JsonOption = None) -> None:
     content: list[dict[str, Any]] = []
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("study", "sweep", "finished", "diverged", "failed", "missing"):
-        table.add_column(name, justify="left" if name in ("study", "sweep") else "right")
+        table.add_column(name, justify="left" if name in ("study", "sweep") else "right", overflow="fold")
     path = _store_path(store)
     for results in _stored(path, study=None):
         for sweep in results.sweeps:

@@ -62,7 +62,7 @@ def list_command(data: DataOption = None, json_path: JsonOption = None) -> None:
 @guarded
 def verify(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Data sets; default: all that have a folder.")
+        list[str] | None, typer.Argument(metavar="NAME", help="Data sets; default: all that have a folder.")
     ] = None,
     data: DataOption = None,
     json_path: JsonOption = None,
@@ -82,9 +82,7 @@ def verify(
 @app.command()
 @guarded
 def fetch(
-    names: Annotated[
-        list[str], typer.Argument(metavar="NAME...", help="Data sets, as `isotherm data list` names them.")
-    ],
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Data sets, as `isotherm data list` names them.")],
     data: DataOption = None,
     json_path: JsonOption = None,
 ) -> None:

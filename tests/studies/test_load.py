@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import pytest
 from isotherm.budget import Budget
 from isotherm.errors import UserError
 from isotherm.schedule import Schedule
-from isotherm.studies.load import load_study, load_task, read_study
+from isotherm.studies import STUDIES
+from isotherm.studies.load import load_study, load_task, read_study, study_name
 from isotherm.sweep import IsothermGrid, Sweep
 
 MINIMAL = """
@@ -52,6 +54,7 @@ epochs = [1, 2.5]
 momentum = 0.5
 l2 = 1e-3
 l2_scope = "all"
+clip_norm = 5.0
 final_effective_learning_rate = 0.01
 num_seeds = 3
 num_kept = 2
@@ -71,7 +74,7 @@ precision = "float64"
     )
     assert sweep.budgets == (Budget.epochs(1), Budget.epochs(2.5))
     assert sweep.schedule == Schedule.ending_at(0.01)
-    assert (sweep.momenta, sweep.l2, sweep.l2_scope) == ((0.5,), 1e-3, "all")
+    assert (sweep.momenta, sweep.l2, sweep.l2_scope, sweep.clip_norm) == ((0.5,), 1e-3, "all", 5.0)
     assert (sweep.num_seeds, sweep.num_kept, sweep.first_seed) == (3, 2, 7)
     assert (sweep.tune_on, sweep.tune_quantity, sweep.validation_fraction) == ("train", "loss", 0.2)
     assert (sweep.num_evaluations, sweep.max_extensions, sweep.precision) == (4, 1, "float64")
@@ -108,3 +111,44 @@ def refused():
 
 def test_a_shipped_study_by_name() -> None:
     assert load_study("quickstart").name == "quickstart"
+
+
+def test_infinity_clips_nothing_and_mixed_is_a_precision(tmp_path: Path) -> None:
+    text = MINIMAL + 'clip_norm = inf\nprecision = "mixed"\ntune_on = "test"\n'
+    (sweep,) = read_study(write(tmp_path / "s.toml", text)).sweeps
+    plan = sweep.plan()
+    assert (plan.clip_norm, plan.precision) == (None, "mixed")
+
+
+def test_the_name_of_a_file_needs_no_data(tmp_path: Path) -> None:
+    path = write(tmp_path / "s.toml", MINIMAL.replace("mlp_mnist1d", "resnet50_imagenet"))
+    assert study_name(str(path)) == "minimal"
+    with pytest.raises(UserError, match="imagenet"):
+        load_study(str(path), data=tmp_path)
+    assert study_name("quickstart") == "quickstart"
+
+
+@pytest.mark.parametrize("before", [None, "before"])
+def test_every_kind_of_study_and_task_gets_the_data_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delenv("ISOTHERM_DATA", raising=False)
+    if before is not None:
+        monkeypatch.setenv("ISOTHERM_DATA", before)
+    code = "import isotherm as it\ndef task():\n    return it.get_task('lstm_ptb')\ndef study():\n    return task()\n"
+    write(tmp_path / "givers_of_tasks.py", code)
+    monkeypatch.setitem(STUDIES, "shipped", lambda: load_task("lstm_ptb"))  # type: ignore[arg-type,return-value]
+    file = write(tmp_path / "s.toml", MINIMAL.replace("mlp_mnist1d", "lstm_ptb"))
+    calling = write(tmp_path / "c.toml", MINIMAL.replace("mlp_mnist1d", "givers_of_tasks:task"))
+    for reference in ("shipped", str(file), str(calling), "givers_of_tasks:study"):
+        with pytest.raises(UserError, match="the data folder asked_for does not exist"):
+            load_study(reference, data=Path("asked_for"))
+    for reference in ("lstm_ptb", "givers_of_tasks:task"):
+        with pytest.raises(UserError, match="the data folder asked_for does not exist"):
+            load_task(reference, data=Path("asked_for"))
+    assert os.environ.get("ISOTHERM_DATA") == before
+    if before is not None:
+        with pytest.raises(UserError, match="the data folder before does not exist"):
+            load_study(str(file))
