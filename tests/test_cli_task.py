@@ -550,3 +550,29 @@ def test_ctrl_c_stops_with_130_and_keeps_nothing_unfinished() -> None:
 
 def _environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+
+
+def test_options_of_model_and_transform_change_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_cifar10(Path("files"), monkeypatch)
+    setting = ["--batch-size", "4", "--effective-learning-rate", "0.1", "--steps", "1", "--data", "files"]
+    more = ["--model", "ghost_size=2", "--transform", "padding=zero", "--json", "cell.json"]
+    code, text = invoke("run", "--task", "taskcode:resnet", *setting, *more)
+    assert code == 0, text
+    assert "small_resnet (ghost_size=2, padding=zero): B = 4" in text
+    assert json.loads(Path("cell.json").read_text())["runs"][0]["result"]["outcome"] == "finished"
+    assert Path("small_resnet_ghost_size_2_padding_zero.sqlite").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        (("--model", "ghostsize=2"), "its model takes no 'ghostsize'"),
+        (("--model", "ghost_size"), "--model 'ghost_size' is not NAME=VALUE"),
+        (("--transform", "pad=2"), "has no transform with fields to change"),
+    ],
+)
+def test_unknown_options_of_a_task_are_refused(option: tuple[str, str], sentence: str) -> None:
+    code, text = invoke("run", "--task", "taskcode:blobs", *SETTING, *option)
+    assert code == 2
+    assert sentence in text
+    assert not list(Path().glob("*.sqlite"))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from rich.table import Table
 
 from isotherm.budget import Budget, updates_per_pass
 from isotherm.engine.problem import checked_device
+from isotherm.errors import UserError
 from isotherm.records import Outcome, Precision, RunResult, RunSpec
 from isotherm.report.files import file_stem
 from isotherm.report.wording import count_text, is_percent, metric_label
@@ -176,6 +178,28 @@ def _name(plan: SweepPlan, task: Task) -> str:
     parts += [f"seed{plan.seeds[0]}"] if plan.seeds[0] else []
     parts += [f"looks{plan.num_evaluations}"] if plan.num_evaluations != NUM_EVALUATIONS else []
     return "-".join(parts).replace("+", "")
+
+
+def parsed_options(given: Iterable[str], option: str) -> dict[str, int | float | str]:
+    """Return what NAME=VALUE stands for; a value that is a number becomes one.
+
+    >>> parsed_options(["drop_probability=0.5", "depth=22", "padding=zero"], "--model")
+    {'drop_probability': 0.5, 'depth': 22, 'padding': 'zero'}
+    """
+    found: dict[str, int | float | str] = {}
+    for text in given:
+        name, sign, value = text.partition("=")
+        if not (name and sign and value):
+            raise UserError(f"{option} {text!r} is not NAME=VALUE; write e.g. {option} drop_probability=0.5")
+        found[name] = _number_or_text(value)
+    return found
+
+
+def _number_or_text(value: str) -> int | float | str:
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(value)
+    return value
 
 
 def default_store(task: Task) -> Path:

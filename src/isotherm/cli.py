@@ -19,7 +19,16 @@ from rich.table import Table
 import isotherm
 from isotherm import planning
 from isotherm.budget import Budget
-from isotherm.cell import CellResults, cell_summary, cell_tables, default_store, prepare_cell, run_cell, run_sentences
+from isotherm.cell import (
+    CellResults,
+    cell_summary,
+    cell_tables,
+    default_store,
+    parsed_options,
+    prepare_cell,
+    run_cell,
+    run_sentences,
+)
 from isotherm.cli_data import app as data_app
 from isotherm.commands import (
     EXIT_FAILED_RUNS,
@@ -98,6 +107,21 @@ ClipOption = Annotated[
 ]
 PrecisionOption = Annotated[
     str | None, typer.Option(rich_help_panel=CELL, help="float32, float64 or mixed; default: the task's.")
+]
+ModelOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model", metavar="NAME=VALUE", rich_help_panel=CELL, help="An argument of the task's model; may be repeated."
+    ),
+]
+TransformOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--transform",
+        metavar="NAME=VALUE",
+        rich_help_panel=CELL,
+        help="A field of the task's augmentation; may be repeated.",
+    ),
 ]
 EvaluationsOption = Annotated[
     int | None, typer.Option(rich_help_panel=CELL, help="Looks at the test set along the way; default: 10.")
@@ -204,6 +228,8 @@ def run(
     clip_norm: ClipOption = None,
     precision: PrecisionOption = None,
     evaluations: EvaluationsOption = None,
+    model: ModelOption = None,
+    transform: TransformOption = None,
     store: RunStoreOption = None,
     data: DataOption = None,
     device: DeviceOption = "cpu",
@@ -226,8 +252,10 @@ def run(
         "clip_norm": clip_norm,
         "precision": precision,
         "num_evaluations": evaluations,
+        "model": model,
+        "transform": transform,
     }
-    given = {name: value for name, value in settings.items() if value is not None}
+    given = {name: value for name, value in settings.items() if value not in (None, [])}
     _check_kind(study, task, given, workers)
     common: dict[str, Any] = {"store": store, "data": data, "device": device, "fleet_size": fleet_size}
     if task is not None:
@@ -300,7 +328,8 @@ def _run_cell(
     checked_device(device)  # before data are read
     steps, epochs = given.pop("steps", None), given.pop("epochs", None)
     budget = Budget.epochs(epochs) if steps is None else Budget.steps(steps)
-    task = load_task(reference, data=data)
+    options = {name: parsed_options(given.pop(name, ()), _option(name)) for name in ("model", "transform")}
+    task = load_task(reference, data=data).with_options(**options)
     cell = prepare_cell(task, budget=budget, device=device, **given)
     path = store or default_store(task)
     console.print(cell.line(), highlight=False, markup=False, soft_wrap=not console.is_terminal)

@@ -244,7 +244,7 @@ class Task:
     def with_options(
         self, *, model: Mapping[str, Any] | None = None, transform: Mapping[str, Any] | None = None
     ) -> Task:
-        """Return the task with other arguments of its model builder, or other fields of its transform.
+        """Return the task with other arguments of its model builder or fields of its transform, named after them.
 
         >>> from functools import partial
         >>> from isotherm.models.mlp import mlp
@@ -263,6 +263,9 @@ class Task:
             known = {field.name for field in dataclasses.fields(self.transform)}
             _refuse_unknown(transform, known, f"task {self.name!r}: its transform")
             changed["transform"] = dataclasses.replace(self.transform, **transform)
+        if changed:
+            named = ", ".join(f"{name}={value}" for name, value in {**(model or {}), **(transform or {})}.items())
+            changed["name"] = f"{self.name} ({named})"
         return dataclasses.replace(self, **changed)
 
     def with_validation(self, fraction: float) -> Task:
