@@ -152,3 +152,10 @@ def test_the_remedy_for_too_few_epochs_works(num_train, batch_size):
 )
 def test_text(budget, text):
     assert str(budget) == text
+
+
+def test_too_few_epochs_of_a_sequence_are_refused_in_its_own_numbers():
+    with pytest.raises(
+        UserError, match=r"0\.01 epochs is no whole update at batch_size=16, where an epoch is 17 windows"
+    ):
+        Budget.epochs(0.01).num_steps(num_train=16 * (17 * 5 + 1), batch_size=16, unroll=5)

@@ -17,9 +17,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import cases
+from cases_paper import FromDisk, lazy_task
 from isotherm import identity
 from isotherm.data.augment import CropAndFlip
 from isotherm.errors import UserError
+from isotherm.models import lstm
 from isotherm.models.wide_resnet import wide_resnet
 from isotherm.tasks import accuracy, cross_entropy, mean_squared_error
 
@@ -520,3 +522,85 @@ def test_what_dataclass_generates_is_left_out() -> None:
     assert identity._is_generated(CropAndFlip, CropAndFlip.__init__)
     assert not identity._is_generated(CropAndFlip, CropAndFlip.train)
     assert not identity._is_generated(CropAndFlip, CropAndFlip.__post_init__)
+
+
+USING_SCALE = {
+    "staticmethod": "    @staticmethod\n    def part(x):\n        return x * SCALE\n",
+    "classmethod": "    @classmethod\n    def part(cls, x):\n        return x * SCALE\n",
+    "property": (
+        "    @property\n    def scaled(self):\n        return SCALE\n"
+        "    def part(self, x):\n        return x * self.scaled\n"
+    ),
+    "lambda": "    def part(self, x):\n        return (lambda value: value * SCALE)(x)\n",
+    "generator": "    def part(self, x):\n        return sum(x * SCALE for _ in range(2))\n",
+    "nested": "    def part(self, x):\n        return [[x * SCALE for _ in range(1)] for _ in range(1)][0][0]\n",
+    "autograd": "    def part(self, x):\n        return Scaled.apply(x)\n",
+}
+
+
+@pytest.mark.parametrize("use", USING_SCALE)
+def test_globals_are_followed_wherever_a_module_uses_them(use: str, tmp_path: Path) -> None:
+    def made(scale: float) -> str:
+        text = (
+            f"import torch\nfrom torch import nn\nSCALE = {scale}\n"
+            "class Scaled(torch.autograd.Function):\n"
+            "    @staticmethod\n    def forward(x):\n        return x * SCALE\n"
+            "    @staticmethod\n    def setup_context(ctx, inputs, output):\n        pass\n"
+            "    @staticmethod\n    def backward(ctx, g):\n        return g * SCALE\n"
+            "class Net(nn.Module):\n"
+            "    def __init__(self):\n        super().__init__()\n        self.layer = nn.Linear(2, 2)\n"
+            f"{USING_SCALE[use]}"
+            "    def forward(self, x):\n        return self.part(self.layer(x))\n"
+        )
+        file = tmp_path / f"net_{use}_{scale}.py"
+        file.write_text(text)
+        spec = importlib.util.spec_from_file_location("net_of_a_user", file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        linecache.clearcache()
+        return ident(module.Net)
+
+    assert made(2.0) != made(-7.0)
+
+
+def test_a_helper_of_the_language_model_is_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    build = functools.partial(lstm.LSTMLanguageModel, vocabulary=5, width=4)
+    before = ident(build)
+    for name in ("_padded_gates", "_shifted", "_runs_first"):
+        with monkeypatch.context() as patch:
+            patch.setattr(lstm, name, lambda *_: None)
+            assert ident(build) != before, name
+    assert ident(build) == before
+
+
+def test_docstrings_and_comments_are_no_part_of_a_model(tmp_path: Path) -> None:
+    def made(number: int, remark: str) -> str:
+        file = tmp_path / f"remark_{number}.py"
+        file.write_text(
+            f'from torch import nn\nclass Net(nn.Module):\n    """{remark}"""\n'
+            f'    def __init__(self):\n        """{remark}"""\n        super().__init__()  # {remark}\n'
+            "        self.layer = nn.Linear(2, 2)\n"
+        )
+        spec = importlib.util.spec_from_file_location("net_with_a_remark", file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return ident(module.Net)
+
+    assert made(1, "One.") == made(2, "Another, longer one.")
+
+
+def test_how_lazy_inputs_are_read_is_part_of_a_task() -> None:
+    class Darker(FromDisk):
+        def fetch(self, indices: Any, *, seed: int | None = None, step: int = 0) -> Tensor:
+            return super().fetch(indices, seed=seed, step=step) // 2
+
+    task = lazy_task()
+    images, labels = task.train
+    darker = lazy_task(train=(Darker(images._images), labels))
+    assert task.data_id == darker.data_id
+    assert task.model_id != darker.model_id
+    assert task.model_id == lazy_task().model_id

@@ -196,3 +196,9 @@ def test_content_hash_ignores_the_order_of_fields(content):
 def test_content_hash_refuses_what_is_not_a_number(value):
     with pytest.raises(ValueError, match="not JSON compliant"):
         content_hash({"l2": value})
+
+
+def test_the_objective_of_a_sequence_counts_the_penalty_per_token():
+    result = RunResult(outcome=Outcome.FINISHED, train_loss=3.0, l2_penalty=0.7, loss_scale=7.0)
+    assert result.train_objective == pytest.approx(3.1)
+    assert RunResult(outcome=Outcome.FINISHED, train_loss=3.0, l2_penalty=0.7).train_objective == pytest.approx(3.7)

@@ -607,3 +607,24 @@ def test_batch_sizes_that_ghost_batch_norm_cannot_divide_are_refused_before_anyt
     check_model(images_task(), [7, 64, 128])
     with pytest.raises(UserError, match=r"a batch of 100 cannot be cut into ghost batches of 64; use .* 64 or 128"):
         check_model(images_task(), [64, 100])
+
+
+def test_the_transform_is_tried_as_training_uses_it():
+    with pytest.raises(UserError, match=r"pad=8 is not below the image size 8 x 8"):
+        check_model(images_task().with_options(transform={"pad": 8}))
+
+
+class FailsInTraining:
+    def train(self, inputs, bits):
+        raise KeyError("no such colour")
+
+    def evaluate(self, inputs):
+        return inputs.float()
+
+    def targets(self, targets):
+        return targets
+
+
+def test_a_transform_that_raises_is_named():
+    with pytest.raises(UserError, match=r"the transform cannot take inputs of shape .* KeyError: 'no such colour'"):
+        check_model(dataclasses.replace(images_task(), transform=FailsInTraining()))

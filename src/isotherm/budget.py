@@ -72,7 +72,13 @@ class Budget:
             return int(self.amount)
         if unroll is not None:
             windows = updates_per_pass(num_tokens=num_train + 1, batch_size=batch_size, unroll=unroll)
-            return Budget.epochs(self.amount).num_steps(num_train=windows, batch_size=1)
+            steps = math.floor(Fraction(str(self.amount)) * windows)
+            if steps < 1:
+                raise UserError(
+                    f"a budget of {self} is no whole update at batch_size={batch_size}, where an epoch is {windows} "
+                    f"windows of {unroll} tokens; use at least {_rounded_up(1 / windows)} epochs"
+                )
+            return steps
         # Fraction of the decimal as written: 0.1 epochs of 1,000 examples are 100 examples, not 99.
         steps = math.floor(Fraction(str(self.amount)) * num_train / batch_size)
         if steps < 1:

@@ -180,13 +180,13 @@ def _name(plan: SweepPlan, task: Task) -> str:
     return "-".join(parts).replace("+", "")
 
 
-def parsed_options(given: Iterable[str], option: str) -> dict[str, int | float | str]:
-    """Return what NAME=VALUE stands for; a value that is a number becomes one.
+def parsed_options(given: Iterable[str], option: str) -> dict[str, bool | int | float | str]:
+    """Return what NAME=VALUE stands for; a value that is a number or a truth value becomes one.
 
-    >>> parsed_options(["drop_probability=0.5", "depth=22", "padding=zero"], "--model")
-    {'drop_probability': 0.5, 'depth': 22, 'padding': 'zero'}
+    >>> parsed_options(["drop_probability=0.5", "depth=22", "padding=zero", "flip=false"], "--model")
+    {'drop_probability': 0.5, 'depth': 22, 'padding': 'zero', 'flip': False}
     """
-    found: dict[str, int | float | str] = {}
+    found: dict[str, bool | int | float | str] = {}
     for text in given:
         name, sign, value = text.partition("=")
         if not (name and sign and value):
@@ -195,7 +195,9 @@ def parsed_options(given: Iterable[str], option: str) -> dict[str, int | float |
     return found
 
 
-def _number_or_text(value: str) -> int | float | str:
+def _number_or_text(value: str) -> bool | int | float | str:
+    if value.lower() in ("true", "false"):
+        return value.lower() == "true"
     for kind in (int, float):
         with contextlib.suppress(ValueError):
             return kind(value)

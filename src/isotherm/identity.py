@@ -7,6 +7,7 @@ builder, module, loss or metric holds is followed: closures, defaults, attribute
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -152,13 +153,13 @@ class _Describer:
     def _function(self, function: types.FunctionType) -> object:
         if _of_a_library(function):
             return ["function", function.__module__, function.__qualname__]
-        variables = inspect.getclosurevars(function)
+        names = _names_in(function.__code__)
         return [
             "function",
             function.__qualname__,
             _source(function),
-            self(dict(variables.nonlocals)),
-            {name: self._global(value) for name, value in sorted(variables.globals.items())},
+            self(_closure(function)),
+            {name: self._global(value) for name, value in sorted(function.__globals__.items()) if name in names},
             self(list(function.__defaults__ or ())),
             self(dict(function.__kwdefaults__ or {})),
         ]
@@ -174,8 +175,10 @@ class _Describer:
         name = f"{kind.__module__}.{kind.__qualname__}"
         if _of_a_library(kind):
             return [name]
-        own = {key: value for key, value in sorted(vars(kind).items()) if inspect.isfunction(value)}
-        methods = {key: self(value) for key, value in own.items() if not _is_generated(kind, value)}
+        own = {key: _functions_of(value) for key, value in sorted(vars(kind).items())}
+        methods = {
+            key: [self(part) for part in parts if not _is_generated(kind, part)] for key, parts in own.items() if parts
+        }
         return [name, _source(kind), methods]
 
     def _object(self, value: Any) -> object:
@@ -202,6 +205,30 @@ def _of_a_library(thing: Any) -> bool:
     return file is None or file.startswith(_STANDARD_LIBRARY)
 
 
+def _functions_of(member: Any) -> list[types.FunctionType]:
+    """Return the functions behind a member of a class: a method of any kind, or a property's."""
+    if isinstance(member, staticmethod | classmethod):
+        member = member.__func__
+    parts = [member.fget, member.fset, member.fdel] if isinstance(member, property) else [member]
+    parts = [part.func if isinstance(part, functools.cached_property) else part for part in parts]
+    return [part for part in parts if inspect.isfunction(part)]
+
+
+def _names_in(code: types.CodeType) -> set[str]:
+    """Return the global names that code may refer to, that of lambdas and comprehensions inside it included."""
+    inner = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    return {*code.co_names, *(name for part in inner for name in _names_in(part))}
+
+
+def _closure(function: types.FunctionType) -> dict[str, Any]:
+    """Return the variables of enclosing functions that a function uses, as far as they have a value yet."""
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):
+            found[name] = cell.cell_contents
+    return found
+
+
 def _is_generated(kind: type, method: types.FunctionType) -> bool:
     """Tell whether a method was written by `dataclass`: its fields say all of it, its byte code only the release."""
     return (
@@ -217,7 +244,7 @@ def _tensor(tensor: Tensor) -> list[object]:
 
 
 def _source(thing: Any) -> str:
-    """Return the source without comments and layout; byte code where there is no source (interactive sessions)."""
+    """Return the source without comments, docstrings and layout; byte code where there is none, as in a console."""
     try:
         text = textwrap.dedent(inspect.getsource(thing))
     except (OSError, TypeError):
@@ -226,6 +253,15 @@ def _source(thing: Any) -> str:
             return ""
         return repr((code.co_code, [c for c in code.co_consts if isinstance(c, _PLAIN)], code.co_names))
     try:
-        return ast.unparse(ast.parse(text))
+        return ast.unparse(_without_docstrings(ast.parse(text)))
     except SyntaxError:  # a lambda cut out of the middle of a statement
         return text
+
+
+def _without_docstrings(tree: ast.Module) -> ast.Module:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and ast.get_docstring(
+            node, clean=False
+        ):
+            node.body = node.body[1:] or [ast.Pass()]
+    return tree

@@ -83,7 +83,7 @@ class RunSpec:
         """The content hash under which the store keeps this run."""
         content = dataclasses.asdict(self)
         del content["task"]
-        if content["clip_norm"] is None:  # came later; keys from before it stay good
+        if content["clip_norm"] is None:  # a setting that is not used changes no key
             del content["clip_norm"]
         content["version"] = RUN_VERSION
         return content_hash(content)
@@ -131,19 +131,20 @@ class RunResult:
     test_metric: float | None = None
     test_metric_running: float | None = None
     clipped_fraction: float | None = None
+    loss_scale: float = 1.0  # SGD minimises this times the loss, plus the penalty
     divergence_step: int | None = None
     curve: tuple[CurvePoint, ...] = ()
     error: str | None = None
 
     @property
     def train_objective(self) -> float | None:
-        """What SGD minimises, at the final weights: training loss in evaluation mode plus L2 penalty.
+        """What SGD minimises, at the final weights: training loss in evaluation mode plus L2 penalty, per unit of loss.
 
         The paper's reported training loss fits `train_loss_running` plus `l2_penalty` better, see docs/calibration.md.
         """
         if self.train_loss is None or self.l2_penalty is None:
             return None
-        return self.train_loss + self.l2_penalty
+        return self.train_loss + self.l2_penalty / self.loss_scale
 
     def quantity(self, name: str) -> float:
         """Return a quantity by name; NaN where the run has none."""

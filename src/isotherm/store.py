@@ -24,7 +24,8 @@ from typing import IO, Any, Self
 from isotherm.errors import StoreError
 from isotherm.records import Outcome, RunResult, RunSpec
 
-SCHEMA_VERSION = 1
+# 2: clipping, training metric and others in the rows; rows of 1 are read as they are.
+SCHEMA_VERSION = 2
 APPLICATION_ID = 0x1507EE43  # tells a store from any other SQLite file
 
 _SCHEMA = """
@@ -95,6 +96,7 @@ class Store:
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("PRAGMA synchronous = FULL")
             store._create_schema()
+            store._raise_schema()
             return store
         except BaseException:
             store.close()
@@ -243,6 +245,13 @@ class Store:
                 for statement in _statements(_SCHEMA):
                     cursor.execute(statement)
                 cursor.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                cursor.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    def _raise_schema(self) -> None:
+        """Mark a store that will get rows of this schema, so that an earlier Isotherm says what is the matter."""
+        version = self._connection.execute("PRAGMA user_version").fetchone()[0]
+        if version < SCHEMA_VERSION:
+            with self._transaction() as cursor:
                 cursor.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def _check_schema(self) -> None:

@@ -224,11 +224,14 @@ class Task:
     @cached_property
     def model_id(self) -> str:
         """The content hash of builder, module, loss and metric."""
-        settings: dict[str, Any] = {}  # only what is not as it always was, so that earlier keys stay good
+        settings: dict[str, Any] = {}  # only what differs from the default, so that a new setting changes no old key
         if self.transform is not None:
             settings["transform"] = self.transform
         if self.unroll is not None:
             settings["unroll"] = self.unroll
+        lazy = {part: type(split[0]) for part, split in self.splits.items() if not isinstance(split[0], Tensor)}
+        if lazy:
+            settings["lazy inputs"] = lazy  # how they are read and augmented
         if self.metric_definition.exponential:
             settings["exponential"] = True
         if self.norm_statistics != "reestimated":
@@ -366,6 +369,7 @@ def check_model(task: Task, batch_sizes: Iterable[int] = ()) -> None:
         raise UserError(f"{where}: building the model raised {type(error).__name__}: {error}") from error
     if not any(p.requires_grad for p in module.parameters()):
         raise UserError(f"{where}: the model has no trainable parameters; nothing could be learned")
+    _check_transform(task)
     for layer in (part for part in module.modules() if isinstance(part, GhostBatchNorm2d)):
         for batch_size in batch_sizes:
             layer.checked_ghost_size(batch_size)
@@ -383,6 +387,23 @@ def check_model(task: Task, batch_sizes: Iterable[int] = ()) -> None:
     if not isinstance(output, Tensor):
         raise UserError(f"{where}: the model returns {type(output).__name__}; it must return one tensor")
     _check_output(task, output, y)
+
+
+def _check_transform(task: Task) -> None:
+    """Try the transform as training uses it, which evaluation does not."""
+    if task.transform is None:
+        return
+    inputs = task.train[0]
+    x = inputs[:4] if isinstance(inputs, Tensor) else inputs.fetch(np.arange(min(4, len(inputs))))
+    try:
+        task.transform.train(x, lambda shape: torch.zeros(shape, dtype=torch.int64))
+    except UserError as error:
+        raise UserError(f"task {task.name!r}: {error}") from error
+    except Exception as error:
+        raise UserError(
+            f"task {task.name!r}: the transform cannot take inputs of shape {tuple(x.shape)} and type {x.dtype}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
 
 
 def example_batch(task: Task, num: int = 4) -> tuple[Tensor, Tensor]:

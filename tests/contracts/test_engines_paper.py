@@ -632,3 +632,66 @@ def distance(ours: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
     """Return the distance of two networks' parameters."""
     assert ours.keys() == expected.keys()
     return math.sqrt(sum(float((ours[name] - p).square().sum()) for name, p in expected.items()))
+
+
+# -- sequence models of a user ----------------------------------------------------------------------------------
+
+
+class Remembering(nn.Module):
+    """A recurrent model that keeps an average of its inputs in a buffer and starts from a state of its own."""
+
+    average: Tensor
+
+    def __init__(self, first: float = 0.0) -> None:
+        super().__init__()
+        self.first = first
+        self.embedding = nn.Embedding(VOCABULARY, 4)
+        self.linear = nn.Linear(4, VOCABULARY)
+        self.register_buffer("average", torch.zeros(4))
+
+    def initial_state(self, batch_size: int) -> Tensor:
+        return torch.full((batch_size, 4), self.first)
+
+    def forward(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.embedding(tokens)
+        if self.training:
+            self.average.mul_(0.9).add_(0.1 * x.detach().mean(dim=(0, 1)))
+        outputs = []
+        for token in x.unbind(1):
+            state = 0.5 * state + token
+            outputs.append(self.linear(torch.tanh(state - self.average)))
+        return torch.stack(outputs, dim=1), state
+
+
+@pytest.mark.parametrize("num_seeds", [1, 3])
+def test_buffers_of_a_sequence_model_are_evaluated_as_trained(num_seeds: int) -> None:
+    task = language_task(model=Remembering)
+    problem = prepare(task, precision="float64")
+    specs = [
+        spec_of(task, batch_size=STREAMS, num_steps=15, seed=seed, effective_learning_rate=0.5, num_evaluations=2)
+        for seed in range(num_seeds)
+    ]
+    assert_same(by_fleet(problem, specs), [by_reference(problem, spec) for spec in specs])
+
+
+def test_training_starts_every_pass_from_the_models_own_state() -> None:
+    spec = spec_of(language_task(), batch_size=STREAMS, num_steps=1, num_evaluations=0)
+    task = language_task(model=functools.partial(Remembering, first=3.0))
+    problem = prepare(task, precision="float64")
+    result = run_reference(problem, spec)
+    model = initial_model(task.model, seed=spec.seed).double().train()
+    index = torch.from_numpy(problem.order(seed=spec.seed, batch_size=STREAMS).block(0, 1)[0])
+    output, _ = model(task.train[0][index], model.initial_state(STREAMS).double())
+    assert result.last_batch_loss == pytest.approx(float(cross_entropy(output, task.train[1][index]).detach()))
+    other = run_reference(prepare(language_task(model=Remembering), precision="float64"), spec)
+    assert other.last_batch_loss != result.last_batch_loss
+
+
+def test_blocks_of_one_update_leave_room_for_the_trials_before_a_recording() -> None:
+    task = autoencoder_task()
+    problem = prepare(task, precision="float64")
+    spec = spec_of(task, batch_size=8, num_steps=4)
+    alone = fleet._Fleet(problem, [spec], fleet._Listeners(lambda _: None, lambda *_: None, lambda *_: None), block=1)
+    for _ in range(3):  # two trials and the recording
+        alone._one_update()
+    assert_same(by_fleet(problem, [spec], block=1), [by_reference(problem, spec)])

@@ -139,7 +139,7 @@ def test_scaled_bytes_are_fractions_of_255_as_inputs_and_as_targets():
     ("changes", "words"),
     [
         ({"padding": "mirror"}, ["padding='mirror'", "'reflect' or 'zero'"]),
-        ({"pad": -1}, ["pad=-1", "negative", "0 for no crop"]),
+        ({"pad": -1}, ["pad=-1", "at least 0", "0 for no crop"]),
         ({"std": (1.0, 1.0)}, ["one value per channel", "std above 0"]),
         ({"std": (1.0, 0.0, 1.0)}, ["one value per channel", "std above 0"]),
     ],
@@ -160,3 +160,18 @@ def test_another_number_of_channels():
     for call in (CropAndFlip(**GREY).evaluate, lambda x: CropAndFlip(**GREY).train(x, lambda _: given_bits(2))):
         with pytest.raises(UserError, match="images with 3 channels, but 1 means"):
             call(images(2))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("pad", 2.0, "pad=2.0 is not a whole number"),
+        ("pad", "4", "pad='4' is not a whole number"),
+        ("flip", "False", "flip='False' is neither true nor false"),
+        ("mean", 0.5, "mean=0.5 is not a tuple of numbers"),
+        ("std", ("a",), "is not a tuple of numbers"),
+    ],
+)
+def test_fields_of_the_wrong_type_are_refused(field, value, sentence):
+    with pytest.raises(UserError, match=sentence):
+        CropAndFlip(**{"mean": (1.0,), "std": (1.0,), field: value})

@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import logging
 import random
 from collections.abc import Iterable
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 import cases
 import isotherm
+from cases_paper import UNROLL, language_task
 from isotherm.engine import fleet
 from isotherm.engine.problem import prepare
 from isotherm.engine.reference import run_reference
@@ -97,6 +99,17 @@ def test_default_fleets_hold_a_bounded_number_of_examples(batch_size, size):
     task = cases.blobs_task()
     assert executor_for(task).default_fleet_size(cases.spec(task, batch_size=batch_size)) == size
     assert size == 1 or size * batch_size <= local.CPU_EXAMPLES_PER_FLEET
+
+
+def test_default_fleets_hold_a_bounded_number_of_parameters():
+    task = dataclasses.replace(cases.blobs_task(), model=functools.partial(nn.Linear, 4, 8_000_000))
+    assert 4 * 8_000_000 <= executor_for(task).problem(cases.spec(task)).num_parameters < local.CPU_PARAMETERS_PER_FLEET
+    assert executor_for(task).default_fleet_size(cases.spec(task, batch_size=8)) == 6  # of 40 million each
+
+
+def test_default_fleets_count_the_tokens_of_a_window():
+    task = language_task()
+    assert executor_for(task).default_fleet_size(cases.spec(task, batch_size=64)) == 4096 // (64 * UNROLL)
 
 
 @pytest.mark.parametrize("fleet_size", [0, -1])

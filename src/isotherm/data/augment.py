@@ -74,8 +74,14 @@ class CropAndFlip:
     def __post_init__(self) -> None:
         if self.padding not in ("reflect", "zero"):
             raise UserError(f"padding={self.padding!r} is unknown; use 'reflect' or 'zero'")
-        if self.pad < 0:
-            raise UserError(f"pad={self.pad} is negative; use 0 for no crop")
+        if isinstance(self.pad, bool) or not isinstance(self.pad, int) or self.pad < 0:
+            raise UserError(f"pad={self.pad!r} is not a whole number of at least 0; use 0 for no crop")
+        if not isinstance(self.flip, bool):
+            raise UserError(f"flip={self.flip!r} is neither true nor false")
+        for name in ("mean", "std"):
+            values = getattr(self, name)
+            if not isinstance(values, tuple | list) or not all(isinstance(v, int | float) for v in values):
+                raise UserError(f"{name}={values!r} is not a tuple of numbers; give one per channel")
         if len(self.mean) != len(self.std) or min(self.std) <= 0:
             raise UserError("mean and std need one value per channel each, std above 0")
 

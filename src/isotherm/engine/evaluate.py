@@ -167,6 +167,7 @@ def final_result(
     curve: tuple[CurvePoint, ...],
     clipped_fraction: float | None = None,
     test_metric_running: float | None = None,
+    loss_scale: float = 1.0,
 ) -> RunResult:
     """Return the record of a run that made all its updates; diverged if its final losses are not finite."""
     if not all(math.isfinite(score.loss) for score in scores.values()):
@@ -186,6 +187,7 @@ def final_result(
         test_metric=scores["test"].metric,
         test_metric_running=test_metric_running,
         clipped_fraction=clipped_fraction,
+        loss_scale=loss_scale,
         curve=curve,
     )
 

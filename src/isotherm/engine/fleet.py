@@ -264,9 +264,10 @@ class _Fleet:
         """Make the tensors that an update reads and writes besides the runs' states; they stay where they are."""
         device, num = self.problem.device, len(self.index_M)
         shape = self.orders[0].block(0, 1).shape[1:]
-        self._batches_KSB = torch.zeros(self.block, len(self.orders), *shape, dtype=torch.int64, device=device)
-        self._rates_KM1 = torch.zeros(self.block, num, 1, dtype=self.problem.dtype, device=device)
-        self._losses_KM = torch.zeros(self.block, num, dtype=torch.float64, device=device)
+        num_rows = max(self.block, 3)  # before an update is recorded it is tried twice
+        self._batches_KSB = torch.zeros(num_rows, len(self.orders), *shape, dtype=torch.int64, device=device)
+        self._rates_KM1 = torch.zeros(num_rows, num, 1, dtype=self.problem.dtype, device=device)
+        self._losses_KM = torch.zeros(num_rows, num, dtype=torch.float64, device=device)
         self._place = torch.zeros(1, dtype=torch.int64, device=device)
         self._step = torch.zeros((), dtype=torch.int64, device=device)
         self._read: tuple[Tensor, Tensor] | None = None  # a batch from disk
@@ -593,19 +594,22 @@ class _Fleet:
         if problem.unroll is None:
             return Evaluator(batch=lambda x, y: over_runs(*states, x, y), num_runs=num_runs)
 
-        def window_of_run(parameters: Tensors, fixed: Tensors, x: Tensor, y: Tensor, state: Tensor) -> Any:
-            named = {name.removeprefix("module."): tensor for name, tensor in (*parameters.items(), *fixed.items())}
+        def window_of_run(
+            parameters: Tensors, fixed: Tensors, buffers: Tensors, x: Tensor, y: Tensor, state: Tensor
+        ) -> Any:
+            held = {**parameters, **fixed, **buffers}
+            named = {name.removeprefix("module."): held[name] for name in held if name.startswith("module.")}
 
             def call(*arguments: Tensor) -> Any:
                 return functional_call(module.module, named, arguments)
 
             return problem.stream_scores(call, x, y, state)
 
-        window = self._over_runs(window_of_run, in_dims=(0, 0, None, None, 0))
+        window = self._over_runs(window_of_run, in_dims=(0, 0, 0, None, None, 0))
         state = module.module.initial_state(1).to(problem.device, problem.dtype)
         return Evaluator(
             batch=lambda x, y: over_runs(*states, x, y),
-            window=lambda x, y, state_M: window(*states[:2], x, y, state_M),
+            window=lambda x, y, state_M: window(*states, x, y, state_M),
             initial_state=state.expand(num_runs, *state.shape),
             num_runs=num_runs,
         )
@@ -639,6 +643,7 @@ class _Fleet:
                     curve=tuple(self.curves[index]),
                     clipped_fraction=clipped if self.clips else None,
                     test_metric_running=None if running is None else running[place].metric,
+                    loss_scale=self.problem.scale_of_objective(),
                 )
         return [results[index] for index in range(len(self.specs))]
 

@@ -44,6 +44,7 @@ class Problem:
     metric_is_exponential: bool = False
     reestimates: bool = True
     has_convolutions: bool = False
+    num_parameters: int = 0
 
     @property
     def num_train(self) -> int:
@@ -161,17 +162,19 @@ class Carried(nn.Module):
     """
 
     state: Tensor
+    first_state: Tensor
 
     def __init__(self, module: nn.Module, *, batch_size: int, updates_per_pass: int) -> None:
         super().__init__()
         self.module = module
         self.updates_per_pass = updates_per_pass
         self.register_buffer("state", module.initial_state(batch_size))  # type: ignore[operator]
+        self.register_buffer("first_state", self.state.clone())
 
     def forward(self, x: Tensor, step: Tensor) -> Tensor:
         """Return the output at an update, and keep the state."""
         is_first = step % self.updates_per_pass == 0
-        output, state = self.module(x, torch.where(is_first, torch.zeros_like(self.state), self.state))
+        output, state = self.module(x, torch.where(is_first, self.first_state, self.state))
         self.state.copy_(state.detach())
         return output  # type: ignore[no-any-return]
 
@@ -185,6 +188,7 @@ def prepare(task: Task, *, precision: Precision, device: torch.device | str = "c
             return values
         return values.to(place, dtype if values.is_floating_point() else values.dtype)
 
+    module = initial_model(task.model, seed=0)
     return Problem(
         build=task.model,
         loss=task.loss_function,
@@ -197,13 +201,9 @@ def prepare(task: Task, *, precision: Precision, device: torch.device | str = "c
         is_mixed=precision == "mixed",
         metric_is_exponential=task.metric_definition.exponential,
         reestimates=task.norm_statistics == "reestimated",
-        has_convolutions=place.type == "cuda" and _has_convolutions(task),
+        has_convolutions=any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules()),
+        num_parameters=sum(p.numel() for p in module.parameters()),
     )
-
-
-def _has_convolutions(task: Task) -> bool:
-    module = initial_model(task.model, seed=0)
-    return any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules())
 
 
 @contextmanager

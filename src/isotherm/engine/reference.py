@@ -122,6 +122,7 @@ def _run(
         curve=tuple(curve),
         clipped_fraction=None if spec.clip_norm is None else num_clipped / spec.num_steps,
         test_metric_running=test_metric_running,
+        loss_scale=problem.scale_of_objective(),
     )
 
 

@@ -24,6 +24,8 @@ logger = logging.getLogger("isotherm")
 # Examples that a fleet holds at once on a CPU: more of them fall out of the caches and gain nothing.
 CPU_EXAMPLES_PER_FLEET = 4_096
 CPU_RUNS_PER_FLEET = 64
+# Parameters of all runs of a fleet on a CPU; with velocity and gradients they take four times four bytes each.
+CPU_PARAMETERS_PER_FLEET = 2**28
 # On a GPU, where each run is a program of its own, more of them at once gain nothing.
 GPU_STREAMS = 6
 # Fixed cost of an update in examples, for the order of fleets and the estimate of the time left.
@@ -97,7 +99,10 @@ class LocalExecutor:
     def default_fleet_size(self, spec: RunSpec) -> int:
         """Return how many runs like this one to train together."""
         if self._device.type == "cpu":
-            return max(1, min(CPU_RUNS_PER_FLEET, CPU_EXAMPLES_PER_FLEET // spec.batch_size))
+            problem = self.problem(spec)
+            by_examples = CPU_EXAMPLES_PER_FLEET // (spec.batch_size * (problem.unroll or 1))
+            by_memory = CPU_PARAMETERS_PER_FLEET // max(1, problem.num_parameters)
+            return max(1, min(CPU_RUNS_PER_FLEET, by_examples, by_memory))
         return GPU_STREAMS if wants_own_streams(self.problem(spec)) else CPU_RUNS_PER_FLEET
 
     def problem(self, spec: RunSpec) -> Problem:

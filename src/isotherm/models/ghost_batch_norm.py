@@ -35,8 +35,8 @@ class GhostBatchNorm2d(nn.Module):
 
     def __init__(self, num_features: int, *, ghost_size: int = 64, eps: float = 1e-5, update_rate: float = 0.1) -> None:
         super().__init__()
-        if ghost_size < 1:
-            raise UserError(f"ghost_size={ghost_size} is not a positive number of examples; the paper uses 64")
+        if not isinstance(ghost_size, int) or ghost_size < 1:
+            raise UserError(f"ghost_size={ghost_size!r} is not a positive number of examples; the paper uses 64")
         self.num_features, self.ghost_size, self.eps = num_features, ghost_size, eps
         self.weight = nn.Parameter(torch.ones(num_features))
         self.bias = nn.Parameter(torch.zeros(num_features))
