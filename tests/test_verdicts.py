@@ -158,3 +158,38 @@ def test_an_optimum_at_the_end_of_a_grid_settles_nothing() -> None:
     found = verdict(study, "lies above the one that fits best")
     assert not found.holds
     assert "the end of its grid" in found.evidence
+
+
+def test_a_slope_of_one_through_optima_that_are_not_proportional_does_not_hold() -> None:
+    optima = {2: 1 / 32, 4: 1 / 32, 8: 1 / 32, 16: 1 / 4}
+    study = landscape_study(
+        optimum=lambda b, _m: optima[b], peak=lambda _b, _m: 0.7, momenta=(0.9,), sizes=tuple(optima), noise=1e-4
+    )
+    found = verdict(study, "proportional to the batch size")
+    assert "B^0.90" in found.evidence
+    assert "1 lies outside" not in found.evidence
+    assert not found.holds
+    assert "no one temperature fits" in found.evidence
+    assert "2: 0.016, 4: 0.0078, 8: 0.0039, 16: 0.016" in found.evidence
+
+
+def test_optima_half_a_step_off_the_line_are_still_proportional() -> None:
+    study = landscape_study(
+        optimum=lambda b, _m: b / 64 * (1.3 if b in (16, 64) else 0.8), peak=lambda _b, _m: 0.7, momenta=(0.9,)
+    )
+    found = verdict(study, "proportional to the batch size")
+    assert found.holds, found.evidence
+
+
+def test_scaling_and_kink_cannot_be_judged_by_optima_at_the_end_of_their_grids() -> None:
+    capped = landscape_study(  # rises on and on, but the grids end at 2^8
+        optimum=lambda b, _m: float(b), peak=lambda _b, _m: 0.7, momenta=(0.9,), sizes=(32, 64, 128, 256, 512, 1024)
+    )
+    for words in ("proportional to the batch size", "ends at a kink"):
+        found = verdict(capped, words)
+        assert not found.holds
+        assert "cannot be judged: the optimum is the end of its grid at B = 256, 512, 1024" in found.evidence
+    inside = landscape_study(
+        optimum=broken_line(1.0, 256, 128.0), peak=lambda _b, _m: 0.7, momenta=(0.9,), sizes=(32, 64, 128, 256, 512)
+    )
+    assert verdict(inside, "proportional to the batch size").holds

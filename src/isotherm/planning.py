@@ -9,25 +9,37 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from isotherm.engine.fleet import run_fleet
+from isotherm.engine.evaluate import CHUNK, EXAMPLES_FOR_A_LOOK, WINDOW
+from isotherm.engine.fleet import run_fleet, wants_own_streams
+from isotherm.engine.problem import Problem, evaluation_steps, ghost_layers
 from isotherm.errors import UserError
 from isotherm.executors.local import LocalExecutor
 from isotherm.protocol import missing_runs
-from isotherm.records import RunResult, RunSpec
+from isotherm.records import CurvePoint, RunResult, RunSpec
 from isotherm.runner import checked_tasks
 from isotherm.seeding import initial_model, seeded
 from isotherm.study import Study
 from isotherm.sweep import SweepPlan
-from isotherm.tasks import Task, call_model, example_batch
+from isotherm.tasks import Inputs, LazyInputs, Split, Task, call_model, example_batch
 
-# Per shape of fleet, at most so many updates are timed, and not many more once so much time has gone.
-PROBE_UPDATES = 40
+# Per shape of fleet so many looks at a cut test set are timed, and hardly more updates once so much time has gone.
+PROBE_LOOKS = 10
 PROBE_SECONDS = 0.5
+# Updates that are timed together, two blocks between looks; on a GPU the recording of an update needs room for a few.
+PROBE_BLOCKS = {"cpu": 2, "cuda": 4}
+# Examples, or tokens, that the first looks evaluate: one to warm up, then two to tell the cost of more of them.
+PROBE_EXAMPLES = (100, CHUNK, 3 * CHUNK)
+PROBE_TOKENS = (WINDOW, 2 * WINDOW, 12 * WINDOW)
+# Training examples that are left where the statistics of ghost batch norm are re-estimated at every look.
+PROBE_TRAIN = 512
+# So small that no run of a probe diverges; the time of an update does not depend on it.
+PROBE_LEARNING_RATE = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -155,35 +167,188 @@ class _Enough(Exception):
     """Ends a probe."""
 
 
-def _seconds(executor: LocalExecutor, fleet: Sequence[RunSpec]) -> float:
-    """Return the estimated time of a fleet: its updates by the median of a few, the rest as timed once."""
-    problem, num_steps = executor.problem(fleet[0]), fleet[0].num_steps
+@dataclass(frozen=True, slots=True)
+class _FirstOf:
+    """The first of inputs that are read from disk."""
 
-    def shortened(num: int) -> list[RunSpec]:
-        return [dataclasses.replace(s, num_steps=num, num_evaluations=min(1, s.num_evaluations)) for s in fleet]
+    inputs: LazyInputs
+    num: int
 
-    times: list[float] = []
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((self.num, *self.inputs.shape[1:]))
 
-    def on_steps(_num: int) -> None:
-        times.append(time.perf_counter())
-        if len(times) > 2 and times[-1] - times[0] > PROBE_SECONDS:
-            raise _Enough
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.inputs.dtype
 
-    try:
+    def __len__(self) -> int:
+        return self.num
+
+    def fetch(self, indices: Any, *, seed: int | None = None, step: int = 0) -> Tensor:
+        return self.inputs.fetch(indices, seed=seed, step=step)
+
+    def identity(self) -> str:
+        return f"first {self.num} of {self.inputs.identity()}"
+
+
+def _cut(split: Split, num: int) -> Split:
+    """Return the first examples, or tokens, of a split."""
+    inputs, targets = split
+    num = min(num, len(targets))
+    first: Inputs = inputs[:num] if isinstance(inputs, Tensor) else _FirstOf(inputs, num)
+    return first, targets[:num]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Evaluation:
+    """What evaluation costs in seconds: to begin with a split, per example, per example of a re-estimation."""
+
+    fixed: float
+    per_example: float
+    per_reestimated: float
+
+    @classmethod
+    def of(cls, looks: Sequence[tuple[int, float]], *, num_reestimated: int) -> _Evaluation:
+        """Tell the parts of looks, (examples, seconds) each, apart by their sizes; the first look warmed up.
+
+        Where sizes do not differ enough to tell, a re-estimated example is taken to cost what an evaluated one does.
+        """
+        if len(looks) > 2 and looks[2][0] > looks[1][0] and looks[2][1] > looks[1][1]:
+            (few, short), (many, long) = looks[1:3]
+            per_example = (long - short) / (many - few)
+            rest = max(0.0, short - per_example * few)
+            if num_reestimated:
+                return cls(fixed=0.0, per_example=per_example, per_reestimated=rest / num_reestimated)
+            return cls(fixed=rest, per_example=per_example, per_reestimated=0.0)
+        num, seconds = looks[min(2, len(looks) - 1)]
+        alike = seconds / (num + num_reestimated)
+        return cls(fixed=0.0, per_example=alike, per_reestimated=alike if num_reestimated else 0.0)
+
+    def of_run(self, sizes: Mapping[str, int], *, num_looks: int) -> float:
+        """Return the seconds of the looks along the way and of the end, which goes through all splits.
+
+        With re-estimated statistics the end also evaluates the test set with those it has, then re-estimates over the
+        whole training set.
+        """
+        test = self.fixed + self.per_example * sizes["test"]
+        look = test + self.per_reestimated * min(EXAMPLES_FOR_A_LOOK, sizes["train"])
+        end = sum(self.fixed + self.per_example * num for num in sizes.values())
+        if self.per_reestimated:
+            end += test + self.per_reestimated * sizes["train"]
+        return num_looks * look + end
+
+
+class _Probe:
+    """A fleet's first updates, with looks at a test set that is cut to a few examples; ends itself.
+
+    Args:
+        problem: the task on a device; nothing of it is changed.
+        fleet: the runs.
+    """
+
+    def __init__(self, problem: Problem, fleet: Sequence[RunSpec]) -> None:
+        self._sizes = PROBE_EXAMPLES if problem.unroll is None else PROBE_TOKENS
+        self._test = problem.splits["test"]
+        self._splits = {"train": problem.splits["train"], "test": _cut(self._test, self._sizes[0])}
+        self.num_reestimated = 0
+        if problem.reestimates and ghost_layers(initial_model(problem.build, seed=fleet[0].seed)):
+            self._splits["train"] = _cut(self._splits["train"], PROBE_TRAIN)
+            self.num_reestimated = len(self._splits["train"][1])
+        self._problem = dataclasses.replace(problem, splits=self._splits)
+        self._fleet, self._block = fleet, PROBE_BLOCKS[problem.device.type]
+        self._start = self._last = time.perf_counter()
+        self._covered = 0  # how many runs are trained at the same time; not known before the first block
+        self._whole_block = 0  # run-updates
+        self._block_seconds, self._block_updates, self._look_seconds = 0.0, 0, 0.0  # of those under way
+        self._blocks: list[tuple[float, float]] = []  # seconds, and updates of the runs that are covered
+        self._looks: list[tuple[int, float]] = []
+
+    def run(self) -> None:
+        """Train and look until enough was seen."""
+        num_steps = PROBE_LOOKS * 2 * self._block
+        changes: dict[str, Any] = {"num_steps": num_steps, "num_evaluations": PROBE_LOOKS}
+        specs = [dataclasses.replace(s, **changes, effective_learning_rate=PROBE_LEARNING_RATE) for s in self._fleet]
         with contextlib.suppress(_Enough):
-            run_fleet(problem, shortened(min(PROBE_UPDATES, num_steps)), on_steps=on_steps, block=1)
-        start = time.perf_counter()
-        run_fleet(problem, shortened(1))
+            run_fleet(self._problem, specs, on_steps=self._on_steps, on_look=self._on_look, block=self._block)
+
+    @property
+    def setup(self) -> float:
+        """Seconds before the first update."""
+        if not self._blocks:
+            return self._last - self._start
+        seconds, updates = self._blocks[0]
+        return max(0.0, seconds - updates * self.per_update / self._share)
+
+    @property
+    def per_update(self) -> float:
+        """Seconds of one update of all runs."""
+        pace = [seconds / updates for seconds, updates in self._blocks[1:]]
+        return statistics.median(pace) * self._share if pace else 0.0
+
+    @property
+    def looks(self) -> list[tuple[int, float]]:
+        """Examples and seconds of every look, for all runs."""
+        return [(num, seconds * self._share) for num, seconds in self._looks]
+
+    @property
+    def _share(self) -> float:
+        return len(self._fleet) / max(1, self._covered)
+
+    def _lap(self) -> float:
+        """Return the seconds since the last call."""
+        before, self._last = self._last, time.perf_counter()
+        return self._last - before
+
+    def _on_steps(self, num: int) -> None:
+        self._block_seconds += self._lap()
+        self._block_updates += num
+        if not self._covered:  # runs that are trained one after another tell of every update
+            alone = num == 1 and not wants_own_streams(self._problem)
+            self._covered = 1 if alone else len(self._fleet)
+            self._whole_block = 1 if alone else self._covered * self._block
+        if self._block_updates >= self._whole_block:
+            self._blocks.append((self._block_seconds, self._block_updates / self._covered))
+            self._block_seconds, self._block_updates = 0.0, 0
+
+    def _on_look(self, index: int, _point: CurvePoint) -> None:
+        self._look_seconds += self._lap()
+        if index < self._covered - 1:  # on streams of their own, runs look one after another
+            return
+        self._looks.append((len(self._splits["test"][1]), self._look_seconds))
+        self._look_seconds = 0.0
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Choose the size of the next look, or end."""
+        first = self._blocks[0][0] if self._blocks else 0.0
+        is_late = self._last - self._start - first > PROBE_SECONDS
+        num = len(self._looks)
+        # On a GPU a look begins with costs that are not those of examples, so one size tells too little.
+        if num >= PROBE_LOOKS or (is_late and (num >= len(self._sizes) or self._problem.device.type == "cpu")):
+            raise _Enough
+        self._splits["test"] = _cut(self._test, self._sizes[num] if num < len(self._sizes) else self._sizes[0])
+
+
+def _seconds(executor: LocalExecutor, fleet: Sequence[RunSpec]) -> float:
+    """Return the estimated time of a fleet: set-up, updates by the median of a few, evaluation by that of a part."""
+    problem, first = executor.problem(fleet[0]), fleet[0]
+    try:
+        probe = _Probe(problem, fleet)
+        probe.run()
     except UserError:
         raise
     except Exception as error:  # the user's module may raise anything
         raise UserError(
-            f"a few updates of task {fleet[0].task!r} at batch size {fleet[0].batch_size} raised "
+            f"a few updates of task {first.task!r} at batch size {first.batch_size} raised "
             f"{type(error).__name__}: {error}; such runs would fail"
         ) from error
-    once = time.perf_counter() - start  # set-up, one update, evaluation
-    per_update = statistics.median(np.diff(times).tolist()) if len(times) > 1 else 0.0
-    return once + per_update * (num_steps - 1)
+    seconds = probe.setup + probe.per_update * first.num_steps
+    if not probe.looks:  # no run has a finite loss even before its first update: none will be evaluated
+        return seconds
+    sizes = {name: len(targets) for name, (_, targets) in problem.splits.items()}
+    evaluation = _Evaluation.of(probe.looks, num_reestimated=probe.num_reestimated)
+    return seconds + evaluation.of_run(sizes, num_looks=len(evaluation_steps(first)))
 
 
 def _work_per_example(task: Task) -> tuple[float, int, int]:

@@ -93,9 +93,12 @@ def _smaller_batches(fit: Regimes | None, size: int) -> str:
     """Say what to do with a smaller batch, as far as the sweep can tell."""
     if fit is None or not fit.shows_kink or fit.kink is None:
         return "How the learning rate scales with the batch is not determined by these batch sizes."
-    if size <= fit.kink.estimate:
-        return f"Below B ≈ {fit.kink.estimate:.0f} keep the temperature: ε_eff ∝ B^{fit.slope.estimate:.2f}."
-    return (
-        f"This batch lies above the kink at B ≈ {fit.kink.estimate:.0f}: down to it keep the learning rate, below it "
-        f"scale it as B^{fit.slope.estimate:.2f}."
-    )
+    kink, slope = f"B ≈ {fit.kink.estimate:.0f}", fit.slope
+    found = f"B^{slope.estimate:.2f} [{slope.low:.2f}, {slope.high:.2f}]"
+    if size > fit.kink.estimate:
+        where = f"This batch lies above the kink at {kink}: down to it keep the learning rate, below it"
+    else:
+        where = f"Below {kink}"
+    if slope.contains(1.0):
+        return f"{where} keep the temperature, ε_eff ∝ B (found: {found})."
+    return f"{where} scale the learning rate as ε_eff ∝ {found}; the optimal temperature is not constant there."

@@ -1,7 +1,7 @@
 """Every random stream of a run derives from (seed, purpose), never from its place in a grid or a fleet.
 
 Runs of one seed share initialisation, data order and dropout masks across learning rates (common random numbers);
-different seeds share nothing.
+different seeds share nothing, but for the order of a text, which is read from its beginning in every run.
 """
 
 from __future__ import annotations

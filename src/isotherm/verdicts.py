@@ -101,31 +101,66 @@ def _all_series(results: Results) -> list[_Series]:
 
 
 def _linear_scaling(s: _Series, fit: Regimes) -> Verdict:
-    holds = fit.slope.contains(1.0) and not fit.slope.contains(SQUARE_ROOT)
-    evidence = f"ε_eff* ∝ B^{fit.slope.estimate:.2f}, 95 % interval [{fit.slope.low:.2f}, {fit.slope.high:.2f}]"
-    if not holds:
-        evidence += "; too wide to tell 1 from 1/2" if fit.slope.contains(1.0) else "; 1 lies outside"
+    """Judge by the slope, and by whether one temperature fits the optima that rise: a slope of 1 can be an accident."""
+    reasons = []
+    if not fit.slope.contains(1.0):
+        reasons.append("1 lies outside")
+    elif fit.slope.contains(SQUARE_ROOT):
+        reasons.append("too wide to tell 1 from 1/2")
+    else:
+        reasons += _no_common_temperature(s, fit)
+    reasons += _ends(s)
+    law = f"ε_eff* ∝ B^{fit.slope.estimate:.2f}, 95 % interval [{fit.slope.low:.2f}, {fit.slope.high:.2f}]"
     return Verdict(
         claim=f"{s.label}: at small batches the optimal effective learning rate is proportional to the batch size",
-        holds=holds,
-        evidence=evidence,
+        holds=not reasons,
+        evidence="; ".join([law, *reasons]),
     )
+
+
+def _ends(s: _Series) -> list[str]:
+    """Return words on optima that are the lowest or highest learning rate tried, none where there are none."""
+    optima = [(grid, grid.optimum()) for grid in s.grids]
+    sizes = [str(grid.axes.batch_size) for grid, best in optima if best is not None and best.lies_at_end_of(grid)]
+    if not sizes:
+        return []
+    return [f"cannot be judged: the optimum is the end of its grid at B = {', '.join(sizes)}"]
+
+
+def _no_common_temperature(s: _Series, fit: Regimes) -> list[str]:
+    """Return words on optima up to the kink that no single temperature fits, none where one does.
+
+    Each optimum leaves a range of temperatures, by its seeds and by the spacing of its learning rates; the level allows
+    for there being several.
+    """
+    rising = [g for g in s.grids if fit.kink is None or g.axes.batch_size <= fit.kink.estimate * 2**0.25]
+    generator = np.random.default_rng(0)
+    limits = []
+    for grid in rising:
+        table = ResampledGrid(grid)
+        drawn = table.optima(table.seeds(generator, NUM_DRAWS)) + table.jitter(generator, NUM_DRAWS)
+        limits.append(percentile_limits(drawn - math.log2(grid.axes.batch_size), level=1 - 0.05 / len(rising)))
+    if max(low for low, _ in limits) <= min(high for _, high in limits):
+        return []
+    found = ", ".join(f"{g.axes.batch_size}: {_rate(g) / g.axes.batch_size:.2g}" for g in rising)
+    return [f"yet not proportional, no one temperature fits all batch sizes: ε_eff*/B = {found}"]
 
 
 def _kink(s: _Series, fit: Regimes) -> Verdict:
     rates = ", ".join(f"{g.axes.batch_size}: {_rate(g):.4g}" for g in s.grids)
     claim = f"{s.label}: proportionality ends at a kink, above which the optimal learning rate no longer rises"
     seen = f"{fit.part_with_kink:.0%} of resampled sweeps show one"
+    ends = _ends(s)
     if fit.kink is None:
         evidence = f"no kink seen up to B = {fit.batch_sizes[-1]} ({seen})"
-        return Verdict(claim=claim, holds=False, evidence=f"{evidence}; optima {rates}")
+        return Verdict(claim=claim, holds=False, evidence="; ".join([evidence, f"optima {rates}", *ends]))
     where = f"kink at B ≈ {fit.kink.estimate:.0f} [{fit.kink.low:.0f}, {_up_to(fit.kink.high)}]"
     short = f"the largest batch stays {fit.shortfall.estimate:.1f} [{fit.shortfall.low:.1f}, {fit.shortfall.high:.1f}]"
     evidence = f"{where}, plateau ε_eff* ≈ {fit.plateau:.3g}; {short} octaves below the line; optima {rates}"
     if not fit.shows_kink:
         few = len(fit.batch_sizes) < 4
         evidence = f"not determined: {'three batch sizes are too few' if few else seen}; {evidence}"
-    return Verdict(claim=claim, holds=fit.shows_kink, evidence=evidence)
+    return Verdict(claim=claim, holds=fit.shows_kink and not ends, evidence="; ".join([evidence, *ends]))
 
 
 def _momentum(plain: _Series, heavy: _Series, fit: Regimes) -> list[Verdict]:

@@ -32,3 +32,14 @@ def test_streams_are_explained() -> None:
     text = sentences(unroll=35)
     assert "read 35 tokens at a time" in text
     assert "reported losses are per token" in text
+
+
+def test_seeds_share_the_order_of_a_text_and_nothing_else_is_said_of_sequences() -> None:
+    text = sentences(unroll=35)
+    assert "the order of the text is the same for every seed" in text
+    assert "share nothing" not in text
+    assert "different seeds share nothing" in sentences()
+    assert "order of the text" not in sentences()
+    both = " ".join(protocol_paragraphs([make_plan(), make_plan(unroll=35)]))
+    assert both.count("Neighbouring learning rates") == 1
+    assert both.index("share nothing") < both.index("On sequences")

@@ -35,13 +35,28 @@ def protocol_paragraphs(plans: Sequence[SweepPlan]) -> list[str]:
     return [
         *_distinct(_selection(plan) for plan in plans),
         *_distinct(_extension(plan) for plan in plans),
-        "Equal seeds share initialisation and data order across learning rates; different seeds share nothing. "
+        f"{_sharing(plans)} "
         "Neighbouring learning rates are thus compared on the same luck, and error bars tell the spread over seeds "
         "at one learning rate, not the error of a difference between two.",
         *_distinct(_bias(plan.num_kept, len(plan.seeds)) for plan in plans),
         *_distinct(_tuning(plan) for plan in plans),
         *_distinct(_training(plan) for plan in plans),
     ]
+
+
+def _sharing(plans: Sequence[SweepPlan]) -> str:
+    """Say what seeds have in common; a text is read in one order, whatever the seed."""
+    sentences = []
+    if any(plan.unroll is None for plan in plans):
+        sentences.append(
+            "Equal seeds share initialisation and data order across learning rates; different seeds share nothing."
+        )
+    if any(plan.unroll is not None for plan in plans):
+        sentences.append(
+            "On sequences, equal seeds share initialisation and dropout across learning rates; the order of the text "
+            "is the same for every seed, so different seeds share it too."
+        )
+    return " ".join(sentences)
 
 
 def _selection(plan: SweepPlan) -> str:
