@@ -11,8 +11,9 @@ import typer
 
 import isotherm as it
 from isotherm.cli import app
+from isotherm.named_tasks import TASKS
 from isotherm.studies import STUDIES
-from isotherm.tasks import TASKS, check_model
+from isotherm.tasks import check_model
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

@@ -18,7 +18,7 @@ LAYERS = [
     ["seeding", "statistics"],
     ["identity", "data", "models"],
     ["tasks"],
-    ["sweep", "engine"],
+    ["named_tasks", "sweep", "engine"],
     ["study", "store"],
     ["executors", "protocol"],
     ["results"],

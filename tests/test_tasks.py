@@ -11,8 +11,9 @@ import cases
 from isotherm.data.augment import CropAndFlip, Scaled
 from isotherm.errors import UserError
 from isotherm.models.wide_resnet import wide_resnet
+from isotherm.named_tasks import TASKS, get_task
 from isotherm.records import Direction
-from isotherm.tasks import LOSSES, METRICS, TASKS, Metric, Task, check_model, example_batch, get_task
+from isotherm.tasks import LOSSES, METRICS, Metric, Task, check_model, example_batch
 
 X, Y = torch.zeros(6, 2), torch.tensor([0, 1, 2, 0, 1, 2])
 REAL = torch.zeros(6, 1)

@@ -14,6 +14,7 @@ from isotherm.budget import Budget
 from isotherm.data.augment import CropAndFlip, Scaled
 from isotherm.errors import StoreError, UserError
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
+from isotherm.named_tasks import get_task
 from isotherm.recommend import Recommendation, recommend
 from isotherm.records import Direction, Outcome
 from isotherm.regimes import Regimes, regimes
@@ -23,7 +24,7 @@ from isotherm.schedule import Schedule
 from isotherm.store import Store
 from isotherm.study import Study
 from isotherm.sweep import IsothermGrid, Sweep, powers_of_two
-from isotherm.tasks import LazyInputs, Metric, Task, get_task
+from isotherm.tasks import LazyInputs, Metric, Task
 from isotherm.temperature import bare_learning_rate, effective_learning_rate, temperature
 
 __all__ = [

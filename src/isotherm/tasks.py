@@ -1,4 +1,4 @@
-"""A task is what is trained: model builder, data, loss and metric. By name, or the user's own."""
+"""A task is what is trained: model builder, data, loss and metric."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numbers
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
@@ -18,12 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from isotherm import identity
-from isotherm.data import mnist1d
-from isotherm.data.augment import CropAndFlip, Scaled, Transform
+from isotherm.data.augment import Transform
 from isotherm.errors import UserError, nearest
-from isotherm.models import MODELS
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
-from isotherm.models.lstm import LSTMLanguageModel
 from isotherm.records import Direction, L2Scope, Precision
 from isotherm.seeding import initial_model
 
@@ -525,125 +521,3 @@ def _checked_labels(labels: Tensor, where: str) -> Tensor:
         index = int(labels.argmin())
         raise UserError(f"{where}: the label at index {index} is {int(labels[index])}; labels start at 0")
     return labels
-
-
-# -- the paper's tasks ----------------------------------------------------------------------------------------------
-
-# Mean and standard deviation of the training pixels, 0 to 255.
-_CIFAR_PIXELS = {
-    10: ((125.3, 123.0, 113.9), (63.0, 62.1, 66.7)),
-    100: ((129.3, 124.1, 112.4), (68.2, 65.4, 70.4)),
-}
-_IMAGENET_PIXELS = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
-
-
-def _mlp_mnist1d(_folder: Path) -> Task:
-    train, test = mnist1d.load()
-    return Task(name="mlp_mnist1d", model=MODELS["mlp_40_100_100_10"], train=train, test=test)
-
-
-def _wide_resnet(name: str, num_classes: Literal[10, 100]) -> Callable[[Path], Task]:
-    def load(folder: Path) -> Task:
-        from isotherm.data import cifar
-
-        train, test = cifar.load(folder, num_classes=num_classes)
-        mean, std = _CIFAR_PIXELS[num_classes]
-        transform = CropAndFlip(mean=mean, std=std)
-        return Task(
-            name=name, model=MODELS[name], train=train, test=test, transform=transform, l2=5e-4, precision="mixed"
-        )
-
-    return load
-
-
-def _resnet50_imagenet(folder: Path) -> Task:
-    from isotherm.data import imagenet  # needs Pillow
-
-    train, test = imagenet.load(folder)
-    mean, std = _IMAGENET_PIXELS
-    return Task(
-        name="resnet50_imagenet",
-        model=MODELS["resnet50_imagenet"],
-        train=train,
-        test=test,
-        transform=CropAndFlip(mean=mean, std=std, pad=0, flip=False),  # cropped and flipped when decoded
-        l2=1e-4,
-        precision="mixed",
-    )
-
-
-def _lstm_ptb(folder: Path) -> Task:
-    from isotherm.data import ptb
-
-    corpus = ptb.load(folder)
-    train, validation, test = ((tokens[:-1], tokens[1:]) for tokens in (corpus.train, corpus.valid, corpus.test))
-    return Task(
-        name="lstm_ptb",
-        model=partial(LSTMLanguageModel, vocabulary=len(corpus.vocabulary)),
-        train=train,
-        validation=validation,
-        test=test,
-        metric="perplexity",
-        unroll=35,
-        clip_norm=5.0,
-        precision="mixed",
-        notes=_unknown_words(corpus.num_unknown),
-    )
-
-
-def _unknown_words(num_unknown: dict[str, int]) -> tuple[str, ...]:
-    """Return a sentence for every file with words that its vocabulary lacks.
-
-    >>> _unknown_words({"train": 0, "valid": 1, "test": 1200})[1]
-    '1,200 words of ptb.test.txt are not in the vocabulary and read as <unk>'
-    """
-    return tuple(
-        f"{num:,} {'word' if num == 1 else 'words'} of ptb.{split}.txt {'is' if num == 1 else 'are'} not in the "
-        "vocabulary and read as <unk>"
-        for split, num in num_unknown.items()
-        if num
-    )
-
-
-def _autoencoder_mnist(folder: Path) -> Task:
-    from isotherm.data import mnist
-
-    splits = [(images.flatten(1), images.flatten(1)) for images, _ in mnist.load(folder)]
-    return Task(
-        name="autoencoder_mnist",
-        model=MODELS["autoencoder_mnist"],
-        train=splits[0],
-        test=splits[1],
-        loss="half_squared_error",
-        transform=Scaled(),
-        l2=1e-5,
-        l2_scope="all",
-    )
-
-
-TASKS: dict[str, Callable[[Path], Task]] = {
-    "mlp_mnist1d": _mlp_mnist1d,
-    "autoencoder_mnist": _autoencoder_mnist,
-    "lstm_ptb": _lstm_ptb,
-    "wrn16x4_cifar10": _wide_resnet("wrn16x4_cifar10", 10),
-    "wrn16x4_skipinit_cifar10": _wide_resnet("wrn16x4_skipinit_cifar10", 10),
-    "wrn28x10_cifar100": _wide_resnet("wrn28x10_cifar100", 100),
-    "wrn28x10_skipinit_cifar100": _wide_resnet("wrn28x10_skipinit_cifar100", 100),
-    "resnet50_imagenet": _resnet50_imagenet,
-}
-
-
-def get_task(name: str, *, data: Path | str | None = None) -> Task:
-    """Return a built-in task by name.
-
-    Args:
-        name: one of `TASKS`.
-        data: the folder that holds the datasets; by default `ISOTHERM_DATA`, or the user's cache.
-    """
-    from isotherm.data import catalogue
-
-    if name not in TASKS:
-        raise UserError(
-            f"unknown task {name!r}; {nearest(name, TASKS)}; or 'module:function' returning an isotherm.Task"
-        )
-    return TASKS[name](catalogue.data_folder(None if data is None else Path(data)))

@@ -16,7 +16,6 @@ import logging
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -46,6 +45,7 @@ from isotherm.engine.problem import (
     is_penalised,
     running_window,
 )
+from isotherm.engine.reader import Reader
 from isotherm.engine.reference import run_reference
 from isotherm.engine.trace import trace
 from isotherm.errors import UserError
@@ -255,7 +255,7 @@ class _Fleet:
         self._shared: _Fleet | None = None
         self._graph: torch.cuda.CUDAGraph | None = None
         self._stream: torch.cuda.Stream | None = None
-        self._reader = _Reader(problem, self.orders, self.seeds) if problem.is_lazy else None
+        self._reader = Reader(problem, self.orders, self.seeds) if problem.is_lazy else None
         if problem.device.type == "cuda":
             self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._allocate()
@@ -725,30 +725,6 @@ class _Fleet:
         objective = loss * self.problem.scale_of_objective()
         gradients = torch.autograd.grad(objective, [named[name] for name in self.shapes], materialize_grads=True)
         return [loss.detach(), *gradients, *(buffer for _, buffer in model.named_buffers())]
-
-
-class _Reader:
-    """Batches from disk for all seeds of a fleet, the next one read while this one is trained on."""
-
-    def __init__(self, problem: Problem, orders: Sequence[Any], seeds: Sequence[int]) -> None:
-        self._problem, self._orders, self._seeds = problem, orders, seeds
-        self._ahead = ThreadPoolExecutor(max_workers=1)
-        self._next: tuple[int, Future[tuple[Tensor, Tensor]]] | None = None
-
-    def batch(self, step: int, *, last: int) -> tuple[Tensor, Tensor]:
-        """Return inputs (S, B, ...) and targets (S, B) of an update."""
-        is_ready = self._next is not None and self._next[0] == step
-        found = self._next[1].result() if self._next is not None and is_ready else self._read(step)
-        self._next = (step + 1, self._ahead.submit(self._read, step + 1)) if step < last else None
-        return found
-
-    def _read(self, step: int) -> tuple[Tensor, Tensor]:
-        read = [
-            self._problem.lazy_batch(order.block(step, 1)[0], seed=seed, step=step)
-            for order, seed in zip(self._orders, self._seeds, strict=True)
-        ]
-        x_SB, y_SB = (torch.stack(values) for values in zip(*read, strict=True))
-        return x_SB, y_SB
 
 
 def _stack(models: Sequence[nn.Module], place: Tensor) -> Tensors:

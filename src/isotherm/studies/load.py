@@ -15,12 +15,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from isotherm.budget import Budget
 from isotherm.errors import UserError, nearest
+from isotherm.named_tasks import TASKS, get_task
 from isotherm.records import L2Scope, Precision
 from isotherm.schedule import Schedule
 from isotherm.studies import STUDIES
 from isotherm.study import Study
 from isotherm.sweep import ExtendFor, IsothermGrid, Sweep, TuneOn, TuneQuantity
-from isotherm.tasks import TASKS, Task, get_task
+from isotherm.tasks import Task
 
 
 def load_study(reference: str, *, data: Path | None = None) -> Study:
