@@ -551,11 +551,12 @@ def throughput_block() -> str:
             _speed(row["run_updates_per_second"]),
             f"{row['examples_per_second']:,}" if "examples_per_second" in row else "–",
             f"{row['peak_memory_gib']:.2f}",
+            "yes" if row["shared_gpu"] else "no",
             row["program"].partition(":")[0],
         )
         for row in content["rows"]
     ]
-    header = ("task", "B", "runs", "precision", "run-updates/s", "images/s", "peak GiB", "program")
+    header = ("task", "B", "runs", "precision", "run-updates/s", "images/s", "peak GiB", "GPU shared", "program")
     peaks = ", ".join(
         f"{load(name)['peak_memory_bytes'] / 2**30:.2f} GiB (B = {batch_size:,})"
         for name, batch_size, _ in _WIDE_RESNETS
