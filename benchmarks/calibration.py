@@ -71,6 +71,12 @@ SETTINGS: dict[str, Setting] = {
         paper={"test": "88.06 ± 0.26", "train": "35.85 ± 0.06", "rate": 1.4, "table": 6},
         options={"model": {"drop_probability": 0.35}},
     ),
+    "lstm_b16_little_dropout": _LSTM(
+        batch_size=16,
+        rates=(1.4,),
+        paper={"test": "88.06 ± 0.26", "train": "35.85 ± 0.06", "rate": 1.4, "table": 6},
+        options={"model": {"drop_probability": 0.2}},
+    ),
     "wrn_b256": _WRN(batch_size=256, rates=(4.0,), paper=_TABLE_1[256]),
     "wrn_b256_zero": _WRN(
         batch_size=256, rates=(4.0,), paper=_TABLE_1[256], options={"transform": {"padding": "zero"}}

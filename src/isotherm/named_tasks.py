@@ -7,12 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from isotherm.data import catalogue, cifar, mnist, mnist1d, ptb
+from isotherm.data import catalogue, cifar, made, mnist, mnist1d, ptb
 from isotherm.data.augment import CropAndFlip, Scaled
 from isotherm.errors import UserError, nearest
 from isotherm.models import MODELS
 from isotherm.models.lstm import LSTMLanguageModel
-from isotherm.tasks import Task
+from isotherm.tasks import Split, Task
 
 # Mean and standard deviation of the training pixels, 0 to 255.
 _CIFAR_PIXELS = {
@@ -22,14 +22,17 @@ _CIFAR_PIXELS = {
 _IMAGENET_PIXELS = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 
 
-def _mlp_mnist1d(_folder: Path) -> Task:
-    train, test = mnist1d.load()
+def _mlp_mnist1d(folder: Path | None) -> Task:
+    train, test = mnist1d.load() if folder is not None else made.vectors(num_features=40, num_classes=10)
     return Task(name="mlp_mnist1d", model=MODELS["mlp_40_100_100_10"], train=train, test=test)
 
 
-def _wide_resnet(name: str, num_classes: Literal[10, 100]) -> Callable[[Path], Task]:
-    def load(folder: Path) -> Task:
-        train, test = cifar.load(folder, num_classes=num_classes)
+def _wide_resnet(name: str, num_classes: Literal[10, 100]) -> Callable[[Path | None], Task]:
+    def load(folder: Path | None) -> Task:
+        if folder is None:
+            train, test = made.images(num_train=50_000, shape=(3, 32, 32), num_classes=num_classes)
+        else:
+            train, test = cifar.load(folder, num_classes=num_classes)
         mean, std = _CIFAR_PIXELS[num_classes]
         transform = CropAndFlip(mean=mean, std=std)
         return Task(
@@ -39,10 +42,15 @@ def _wide_resnet(name: str, num_classes: Literal[10, 100]) -> Callable[[Path], T
     return load
 
 
-def _resnet50_imagenet(folder: Path) -> Task:
-    from isotherm.data import imagenet  # needs Pillow
+def _resnet50_imagenet(folder: Path | None) -> Task:
+    train: Split
+    test: Split
+    if folder is None:
+        train, test = made.images(num_train=2_048, shape=(3, 224, 224), num_classes=1_000)
+    else:
+        from isotherm.data import imagenet  # needs Pillow
 
-    train, test = imagenet.load(folder)
+        train, test = imagenet.load(folder)
     mean, std = _IMAGENET_PIXELS
     return Task(
         name="resnet50_imagenet",
@@ -55,8 +63,8 @@ def _resnet50_imagenet(folder: Path) -> Task:
     )
 
 
-def _lstm_ptb(folder: Path) -> Task:
-    corpus = ptb.load(folder)
+def _lstm_ptb(folder: Path | None) -> Task:
+    corpus = made.text(num_words=10_000, num_tokens=(929_589, 73_760, 82_430)) if folder is None else ptb.load(folder)
     train, validation, test = ((tokens[:-1], tokens[1:]) for tokens in (corpus.train, corpus.valid, corpus.test))
     return Task(
         name="lstm_ptb",
@@ -86,8 +94,10 @@ def _unknown_words(num_unknown: dict[str, int]) -> tuple[str, ...]:
     )
 
 
-def _autoencoder_mnist(folder: Path) -> Task:
-    splits = [(images.flatten(1), images.flatten(1)) for images, _ in mnist.load(folder)]
+def _autoencoder_mnist(folder: Path | None) -> Task:
+    made_up = partial(made.images, num_train=60_000, shape=(784,), num_classes=10)
+    images = made_up() if folder is None else mnist.load(folder)
+    splits = [(pixels.flatten(1), pixels.flatten(1)) for pixels, _ in images]
     return Task(
         name="autoencoder_mnist",
         model=MODELS["autoencoder_mnist"],
@@ -100,7 +110,8 @@ def _autoencoder_mnist(folder: Path) -> Task:
     )
 
 
-TASKS: dict[str, Callable[[Path], Task]] = {
+# From the folder with the data, or, with None, on made-up data of the same shape.
+TASKS: dict[str, Callable[[Path | None], Task]] = {
     "mlp_mnist1d": _mlp_mnist1d,
     "autoencoder_mnist": _autoencoder_mnist,
     "lstm_ptb": _lstm_ptb,
@@ -124,3 +135,10 @@ def get_task(name: str, *, data: Path | str | None = None) -> Task:
             f"unknown task {name!r}; {nearest(name, TASKS)}; or 'module:function' returning an isotherm.Task"
         )
     return TASKS[name](catalogue.data_folder(None if data is None else Path(data)))
+
+
+def made_task(name: str) -> Task:
+    """Return a built-in task on made-up data of the right shape: good for timing, for nothing else."""
+    if name not in TASKS:
+        raise UserError(f"unknown task {name!r}; {nearest(name, TASKS)}")
+    return TASKS[name](None)
