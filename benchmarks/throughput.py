@@ -1,6 +1,7 @@
 """How fast the fleet trains the paper's networks on this GPU, and whether it gives the reference's numbers.
 
 Run:     python benchmarks/throughput.py --commit HASH --json results/calibration/throughput.json
+         (rows of the file are replaced by new ones, others stay)
 Cost:    about two minutes of GPU and, where nothing is compiled yet, ten of compilation
 Expect:  median of five windows of at least a second each, after compilation; made-up data of the right shape
 
@@ -170,18 +171,29 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--only", nargs="*", default=None, help="names of tasks")
     parser.add_argument("--warm", action="store_true", help="compile, measure one short window, write nothing")
+    parser.add_argument("--no-equality", action="store_true", help="only the speeds")
     options = parser.parse_args()
     logging.getLogger("isotherm").addHandler(_Refusal(logging.WARNING))
     repeats, seconds = (1, 0.0) if options.warm else (options.repeats, options.seconds)
     content: dict[str, Any] = {
-        "device": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-        "commit": options.commit,
         "command": "python benchmarks/throughput.py",
         "remark": "alone on the GPU; made-up data; median, lowest and highest of the windows",
         "rows": [],
         "equality": [],
     }
+    if options.json is not None and options.json.exists():
+        content = json.loads(options.json.read_text())
+    where = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "commit": options.commit}
+
+    def keep(kind: str, found: dict[str, Any], *, by: tuple[str, ...]) -> None:
+        """Put a row in the place of an older one and write all, so that nothing measured is lost."""
+        found = {**found, **where}
+        print(json.dumps(found), flush=True)
+        others = [r for r in content[kind] if any(r[name] != found[name] for name in by)]
+        content[kind] = [*others, found]
+        if options.json is not None and not options.warm:
+            options.json.write_text(json.dumps(content, indent=1) + "\n")
+
     for name, *settings in WORKS:
         if options.only is not None and name not in options.only:
             continue
@@ -189,16 +201,12 @@ def main() -> None:
             found = row(name, *settings, repeats=repeats, seconds=seconds)  # type: ignore[arg-type]
         except Exception as error:  # one row's trouble is said in its place
             found = {"task": name, "batch_size": settings[0], "error": f"{type(error).__name__}: {error}"[:500]}
-        content["rows"].append(found)
-        print(json.dumps(found), flush=True)
+        keep("rows", found, by=("task", "batch_size"))
         gc.collect()
         torch.cuda.empty_cache()
-    if not options.warm and options.only is None:
+    if not options.warm and not options.no_equality:
         for settings_ in EQUALITY:
-            content["equality"].append(equality(*settings_))
-            print(json.dumps(content["equality"][-1]), flush=True)
-    if options.json is not None and not options.warm:
-        options.json.write_text(json.dumps(content, indent=1) + "\n")
+            keep("equality", equality(*settings_), by=("task", "batch_size", "precision"))
 
 
 if __name__ == "__main__":

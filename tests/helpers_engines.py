@@ -41,15 +41,17 @@ def by_fleet(problem: Problem, specs: Sequence[RunSpec], **options: Any) -> list
     return list(zip(results, parameters, strict=True))
 
 
-def assert_same_parameters(ours: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+def assert_same_parameters(
+    ours: dict[str, Tensor], expected: dict[str, Tensor], *, tolerance: float = TOLERANCE
+) -> None:
     assert ours.keys() == expected.keys()
     for name, parameter in expected.items():
         assert ours[name].shape == parameter.shape
         difference = float((ours[name] - parameter).norm())
-        assert difference <= TOLERANCE * float(parameter.norm()), name
+        assert difference <= tolerance * float(parameter.norm()), name
 
 
-def assert_same_result(ours: RunResult, expected: RunResult) -> None:
+def assert_same_result(ours: RunResult, expected: RunResult, *, tolerance: float = TOLERANCE) -> None:
     """Compare every field, the curve's points included."""
     for field in dataclasses.fields(RunResult):
         mine, theirs = getattr(ours, field.name), getattr(expected, field.name)
@@ -58,12 +60,12 @@ def assert_same_result(ours: RunResult, expected: RunResult) -> None:
             mine = [value for point in mine for value in (point.test_loss, point.test_metric)]
             theirs = [value for point in theirs for value in (point.test_loss, point.test_metric)]
         if isinstance(theirs, float | list):
-            assert mine == pytest.approx(theirs, rel=TOLERANCE, abs=1e-14), field.name
+            assert mine == pytest.approx(theirs, rel=tolerance, abs=1e-14), field.name
         else:
             assert mine == theirs, field.name
 
 
-def assert_same(ours: Sequence[Trained], expected: Sequence[Trained]) -> None:
+def assert_same(ours: Sequence[Trained], expected: Sequence[Trained], *, tolerance: float = TOLERANCE) -> None:
     for (result, parameters), (expected_result, expected_parameters) in zip(ours, expected, strict=True):
-        assert_same_result(result, expected_result)
-        assert_same_parameters(parameters, expected_parameters)
+        assert_same_result(result, expected_result, tolerance=tolerance)
+        assert_same_parameters(parameters, expected_parameters, tolerance=tolerance)

@@ -18,7 +18,7 @@ from cases_paper import (
     skip_init_task,
     spec_of,
 )
-from helpers_engines import assert_same, by_fleet, by_reference
+from helpers_engines import TOLERANCE, assert_same, by_fleet, by_reference
 from isotherm.engine import fleet
 from isotherm.engine.problem import prepare
 from isotherm.records import Outcome
@@ -27,6 +27,8 @@ from isotherm.tasks import Task
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning"),  # by PyTorch's compiler itself
+    pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning"),  # not used on purpose
 ]
 
 TASKS: dict[str, tuple[Callable[[], Task], dict[str, Any]]] = {
@@ -58,7 +60,10 @@ def test_a_fleet_equals_the_reference(
     with caplog.at_level(logging.WARNING, logger="isotherm"):
         ours = by_fleet(problem, specs, block=7)
     assert "one run at a time" not in caplog.text
-    assert_same(ours, [by_reference(problem, spec) for spec in specs])
+    # Images become float32 values by a division, which a compiled program rounds otherwise in the last place; the rest
+    # is float64. Measured: 5e-9 after 25 updates.
+    tolerance = 1e-7 if is_compiled and problem.transform is not None else TOLERANCE
+    assert_same(ours, [by_reference(problem, spec) for spec in specs], tolerance=tolerance)
 
 
 def test_a_gpu_gives_the_numbers_of_a_cpu() -> None:

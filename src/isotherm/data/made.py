@@ -46,6 +46,6 @@ def text(*, num_words: int, num_tokens: tuple[int, int, int]) -> Corpus:
     """Return random words, rare ones as rare as in a language, for training, validation and testing."""
     frequency = 1.0 / torch.arange(2, num_words + 2, dtype=torch.float64)
     drawn = torch.multinomial(frequency, sum(num_tokens), replacement=True, generator=_generator())
-    train, valid, test = torch.split(drawn, num_tokens)
+    train, valid, test = torch.split(drawn, list(num_tokens))
     vocabulary = tuple(f"word{place}" for place in range(num_words))
     return Corpus(train=train, valid=valid, test=test, vocabulary=vocabulary, num_unknown={})
