@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -26,6 +27,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 from scipy import integrate, stats
 
+from isotherm.named_tasks import TASKS
 from isotherm.report.style import Style, ordered_styles
 from isotherm.schedule import num_drops
 
@@ -143,6 +145,31 @@ def rate_texts(name: str) -> dict[float, str]:
     return {rate: f"{rate:.{decimals}f}" for rate in found}
 
 
+def option(name: str, option_name: str, default: str) -> str:
+    """Return an option of a setting's task, which stands in the name its runs have for the task, or the default."""
+    task = load(name)["runs"][0]["spec"]["task"]
+    found = re.search(rf"\b{option_name}=([^,)]+)", task)
+    return found[1] if found else default
+
+
+def dropout(name: str) -> str:
+    """Return the dropout of a language model's setting."""
+    return option(name, "drop_probability", "0.5")
+
+
+def crossings(x: Sequence[float], y: Sequence[float], target: float) -> list[float]:
+    """Return where the straight lines between points reach a value, rising.
+
+    >>> crossings([0, 1, 2], [0.0, 4.0, 0.0], 1.0)
+    [0.25, 1.75]
+    """
+    return [
+        left + (right - left) * (target - low) / (high - low)
+        for left, right, low, high in zip(x, x[1:], y, y[1:], strict=False)
+        if min(low, high) <= target < max(low, high)
+    ]
+
+
 def shift_of_best(kept: int, num: int) -> float:
     """Return by how many standard deviations the mean of the best `kept` of `num` normal values is shifted.
 
@@ -247,6 +274,9 @@ def _autoencoder_rows() -> list[Row]:
     ]
 
 
+_LSTM_B16 = ("lstm_b16", "lstm_b16_less_dropout", "lstm_b16_little_dropout")  # with the task's dropout first
+
+
 def _lstm_rows() -> list[Row]:
     test, train = reference("lstm_b64", "test"), reference("lstm_b64", "train")
     found = []
@@ -289,7 +319,7 @@ def _lstm_rows() -> list[Row]:
             in_readme=False,
         )
     )
-    runs = runs_at("lstm_b16", 1.4)
+    runs = runs_at(_LSTM_B16[0], 1.4)
     setting = "LSTM, B = 16, ε_eff = 1.4"
     found += [
         _compared(
@@ -314,6 +344,8 @@ def _lstm_rows() -> list[Row]:
 
 
 _WIDE_RESNETS = (("wrn_b256", 256, 4.0), ("wrn_b1024", 1024, 8.0))
+_ZERO_PADDED = ("wrn_b256_zero", 256, 4.0)
+_SKIP_INIT = "skipinit_b64"
 
 
 def _wide_resnet_rows() -> list[Row]:
@@ -344,25 +376,25 @@ def _wide_resnet_rows() -> list[Row]:
 
 
 def _skip_init_rows() -> list[Row]:
-    content = load("skipinit_b64_unfinished")
+    runs = runs_at(_SKIP_INIT, 0.25)
     setting = "WRN-16-4, SkipInit, B = 64, ε_eff = 0.25"
-    last = content["curve"][-1]
     return [
-        Row(
-            setting=setting,
-            quantity="test accuracy, %",
-            paper=reference("skipinit_b64_unfinished", "test").text,
-            ours=f"unfinished: {100 * last['test_metric']:.2f} (1) at update {last['step']:,} "
-            f"of {content['num_steps']:,}",
-            goal="three finished runs: **missed**",
+        _compared(
+            setting,
+            "test accuracy, %",
+            value(runs, "test_metric", scale=100),
+            reference(_SKIP_INIT, "test"),
+            decimals=2,
+            unit="points",
+            lowest=-0.2,
         ),
-        Row(
-            setting=setting,
-            quantity="training loss with L2",
-            paper=reference("skipinit_b64_unfinished", "train").text,
-            ours="not measured",
-            goal="three finished runs: **missed**",
-            in_readme=False,
+        _compared(
+            setting,
+            "training loss with L2",
+            value(runs, running_objective),
+            reference(_SKIP_INIT, "train"),
+            decimals=4,
+            tolerance=10,
         ),
     ]
 
@@ -431,13 +463,15 @@ def autoencoder_block() -> str:
 def lstm_block() -> str:
     """Return the language model's perplexities by definition and learning rate, and the two that compete."""
     lines = []
-    for name, batch_size in (("lstm_b64", 64), ("lstm_b16", 16)):
-        for rate, text in rate_texts(name).items():
+    for batch_size, names in ((64, ("lstm_b64",)), (16, _LSTM_B16)):
+        cells = [(name, rate, text) for name in names for rate, text in rate_texts(name).items()]
+        for name, rate, text in cells:
             runs = runs_at(name, rate)
             lines.append(
                 (
                     f"{batch_size}",
                     text,
+                    dropout(name),
                     value(runs, "test_metric").text(2, with_num=False),
                     value(runs, "validation_metric").text(2, with_num=False),
                     value(runs, "train_metric").text(2, with_num=False),
@@ -445,9 +479,18 @@ def lstm_block() -> str:
                     f"{value(runs, 'clipped_fraction', scale=100).mean:.1f} %",
                 )
             )
-        paper = load(name)["paper"]
-        lines.append((f"{batch_size}", f"{paper['rate']:g} (paper)", paper["test"], "–", paper["train"], "–", "–"))
-    header = ("B", "ε_eff", "test", "validation", "training, dropout off", "training, dropout on", "clipped updates")
+        paper = load(names[0])["paper"]
+        lines.append((f"{batch_size}", f"{paper['rate']:g} (paper)", "–", paper["test"], "–", paper["train"], "–", "–"))
+    header = (
+        "B",
+        "ε_eff",
+        "dropout",
+        "test",
+        "validation",
+        "training, dropout off",
+        "training, dropout on",
+        "clipped updates",
+    )
     low, high = runs_at("lstm_b64", 2.0), runs_at("lstm_b64", 2.8)
     at_low, at_high = value(low, "test_metric"), value(high, "test_metric")
     unpaired = math.hypot(at_low.standard_error, at_high.standard_error)
@@ -470,8 +513,45 @@ def lstm_block() -> str:
     clipping = f"""
         Nearly every update is cut, at B = 64 less often as the learning rate grows: {max(clipped.values()):.0f} % at
         {min(clipped):.1f}, {min(clipped.values()):.0f} % at {max(clipped):.1f}."""
-    paragraphs = (which, training, clipping)
+    paragraphs = (which, training, clipping, _dropout_text())
     return "\n\n".join((_table(header, lines), *map(_paragraph, paragraphs)))
+
+
+def _dropout_text() -> str:
+    """Return which dropout would give the paper's perplexities at B = 16, between the ones that were run."""
+    names = sorted(_LSTM_B16, key=lambda name: float(dropout(name)))
+    places = [float(dropout(name)) for name in names]
+    rate = load(names[0])["paper"]["rate"]
+    tests, trains = (
+        [value(runs_at(name, rate), quantity).mean for name in names] for quantity in ("test_metric", "train_metric")
+    )
+    test, train = reference(names[0], "test").mean, reference(names[0], "train").mean
+    (fits_train,) = crossings(places, trains, train)
+    there = float(np.interp(fits_train, places, tests))
+    fitting_test = [(x, float(np.interp(x, places, trains))) for x in crossings(places, tests, test)]
+    at_those = " and at ".join(f"{x:.2f} (training {y:.1f}, {100 * (y / train - 1):+.1f} %)" for x, y in fitting_test)
+    bent_test, bent_train = (np.polynomial.Polynomial.fit(places, y, 2) for y in (tests, trains))
+    roots = [float(np.real(x)) for x in (bent_train - train).roots()]
+    (bent,) = (x for x in roots if places[0] <= x <= places[-1])
+    bent_there = float(bent_test(bent))
+    return f"""
+        Dropout at B = 16: on straight lines between the three that were run, the training perplexity is the paper's at
+        a dropout of {fits_train:.2f}, where the test perplexity is {there:.2f}, {_signed(there - test)} from the
+        paper's. The test perplexity is the paper's at {at_those}. On parabolas through the three, the training
+        perplexity is the paper's at {bent:.2f}, where the test perplexity is {bent_there:.2f},
+        {_signed(bent_there - test)} from the paper's. {_commits(_LSTM_B16)}"""
+
+
+def _signed(number: float) -> str:
+    return f"{number:+.2f}".replace("-", "−")
+
+
+def _commits(names: Sequence[str]) -> str:
+    """Return a sentence on which settings are of which commit."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(load(name)["commit"], []).append(f"`{name}`")
+    return "Runs: " + ", ".join(f"{_listed(files)} of commit {commit}" for commit, files in found.items()) + "."
 
 
 def _paired(low: Sequence[Run], high: Sequence[Run], quantity: str) -> Value:
@@ -494,77 +574,209 @@ def _paired_p(low: Sequence[Run], high: Sequence[Run], quantity: str) -> float:
 
 
 def wide_resnet_block() -> str:
-    """Return both candidates for the training loss, and both evaluations of ghost batch norm."""
+    """Return both candidates for the training loss, both evaluations of ghost batch norm, and both paddings."""
     losses, accuracies = [], []
-    for name, batch_size, rate in _WIDE_RESNETS:
+    for name, batch_size, rate in (_WIDE_RESNETS[0], _ZERO_PADDED, *_WIDE_RESNETS[1:]):
         runs = runs_at(name, rate)
+        padding = option(name, "padding", "reflection")
         paper = reference(name, "train")
-        cells = [f"{batch_size:,}", paper.text]
-        for part, whole in (("train_loss_running", running_objective), ("train_loss", evaluated_objective)):
-            total = value(runs, whole)
-            off = f"{100 * (total.mean / paper.mean - 1):+.1f} %".replace("-", "−")
-            penalty = value(runs, "l2_penalty").mean
-            sum_ = f"{value(runs, part).mean:.4f} + {penalty:.4f} = {total.text(4, with_num=False)}"
-            cells += [sum_, off]
-        losses.append(cells)
+        losses.append((f"{batch_size:,}", padding, paper.text, *_loss_cells(runs, paper)))
         anew = value(runs, "test_metric", scale=100)
         averaged = value(runs, "test_metric_running", scale=100)
         gap = value(runs, lambda run: 100 * (run["test_metric"] - run["test_metric_running"]))
         accuracies.append(
             (
                 f"{batch_size:,}",
+                padding,
                 reference(name, "test").text,
                 anew.text(2, with_num=False),
                 averaged.text(2, with_num=False),
-                f"{gap.mean:+.2f} ± {gap.sd:.2f}",
+                f"{_signed(gap.mean)} ± {gap.sd:.2f}",
             )
         )
-    header = ("B", "paper", "running CE + L2", "off by", "evaluation CE + L2", "off by")
-    second = ("B", "paper, %", "statistics re-estimated, %", "running averages, %", "difference, by run")
-    return f"{_table(header, losses)}\n\n{_table(second, accuracies)}\n\nThree seeds each."
+    header = ("B", "padding", *_LOSS_HEADER)
+    second = ("B", "padding", "paper, %", "statistics re-estimated, %", "running averages, %", "difference, by run")
+    tables = (_table(header, losses), _table(second, accuracies))
+    return "\n\n".join((*tables, _paragraph(f"Three seeds each. {_padding_text()}")))
+
+
+_LOSS_HEADER = ("paper", "running CE + L2", "off by", "evaluation CE + L2", "off by")
+
+
+def _loss_cells(runs: Sequence[Run], paper: Reference) -> list[str]:
+    """Return both candidates for the paper's training loss, each with how far it is off."""
+    cells = []
+    for part, whole in (("train_loss_running", running_objective), ("train_loss", evaluated_objective)):
+        total = value(runs, whole)
+        penalty = value(runs, "l2_penalty").mean
+        sum_ = f"{value(runs, part).mean:.4f} + {penalty:.4f} = {total.text(4, with_num=False)}"
+        cells += [sum_, f"{100 * (total.mean / paper.mean - 1):+.1f} %".replace("-", "−")]
+    return cells
+
+
+def _padding_text() -> str:
+    """Return what the padding changes, and how surely."""
+    name, _, rate = _WIDE_RESNETS[0]
+    zero_name, _, zero_rate = _ZERO_PADDED
+    reflected, zero = runs_at(name, rate), runs_at(zero_name, zero_rate)
+    accuracy = _contrast(reflected, zero, lambda run: 100 * run["test_metric"], decimals=2)
+    loss = _contrast(reflected, zero, running_objective, decimals=4)
+    above = [value(r, "test_metric", scale=100).mean - reference(name, "test").mean for r in (reflected, zero)]
+    return f"""
+        Reflection minus zero padding at B = 256, with 95 % intervals and p of Welch's test: test accuracy in points
+        {accuracy}, running CE + L2 {loss}. Minus the paper's accuracy: {_signed(above[0])} points with reflection,
+        {_signed(above[1])} with zero padding. {_commits((name, zero_name))}"""
+
+
+def _contrast(first: Sequence[Run], second: Sequence[Run], quantity: Callable[[Run], float], *, decimals: int) -> str:
+    """Return the difference of two means with its interval and its significance, the runs taken as independent."""
+    a, b = ([quantity(run) for run in runs] for runs in (first, second))
+    test = stats.ttest_ind(a, b, equal_var=False)
+    interval = test.confidence_interval(0.95)
+    ends = (statistics.mean(a) - statistics.mean(b), interval.low, interval.high)
+    middle, low, high = (f"{end:+.{decimals}f}".replace("-", "−") for end in ends)
+    return f"{middle} [{low}, {high}] (p = {test.pvalue:.{2 if test.pvalue >= 0.01 else 3}f})"
 
 
 def skip_init_block() -> str:
-    """Return how far the unfinished run came."""
-    content = load("skipinit_b64_unfinished")
-    looks = content["curve"]
-    table = _table(
-        ("update", *(f"{point['step']:,}" for point in looks)),
+    """Return the way of the network without normalisation, over its seeds, and its training loss."""
+    runs = runs_at(_SKIP_INIT, 0.25)
+    num_steps = load(_SKIP_INIT)["runs"][0]["spec"]["num_steps"]
+    steps = [point["step"] for point in runs[0]["curve"]]
+    looks = [[run["curve"][place] for run in runs] for place in range(len(steps))]
+    curve = _table(
+        ("update", *(f"{step:,}" for step in steps)),
         [
-            ("drops so far", *(str(num_drops(point["step"] - 1, num_steps=content["num_steps"])) for point in looks)),
-            ("test accuracy, %", *(f"{100 * point['test_metric']:.2f}" for point in looks)),
-            ("test loss", *(f"{point['test_loss']:.3f}" for point in looks)),
+            ("drops so far", *(str(num_drops(step - 1, num_steps=num_steps)) for step in steps)),
+            (
+                "test accuracy, %",
+                *(value(look, "test_metric", scale=100).text(2, with_num=False) for look in looks),
+            ),
+            ("test loss", *(value(look, "test_loss").text(3, with_num=False) for look in looks)),
         ],
     )
-    return f"{table}\n\nSeed {content['seed']}. Why it ends there: {content['why']}."
+    paper = reference(_SKIP_INIT, "train")
+    loss = _table(_LOSS_HEADER, [(paper.text, *_loss_cells(runs, paper))])
+    ends = ", ".join(f"{100 * run['test_metric']:.2f}" for run in runs)
+    share = value(runs, lambda run: run["l2_penalty"] / running_objective(run), scale=100)
+    remark = f"""
+        Mean ± sd over {len(runs)} finished runs, which end at {ends} %. {share.mean:.0f} % of the training loss is the
+        L2 penalty. {_commits((_SKIP_INIT,))}"""
+    return "\n\n".join((curve, loss, _paragraph(remark)))
+
+
+# Which calibration runs are the same work as a row of the speeds: task, batch size, number of runs.
+_SAME_WORK = {
+    ("autoencoder_mnist", 64, 9): "autoencoder",
+    ("lstm_ptb", 64, 9): "lstm_b64",
+    ("lstm_ptb", 16, 3): "lstm_b16",
+    ("wrn16x4_cifar10", 256, 3): "wrn_b256",
+    ("wrn16x4_cifar10", 1024, 3): "wrn_b1024",
+    ("wrn16x4_skipinit_cifar10", 64, 3): _SKIP_INIT,
+}
+_QUANTITIES = {
+    "train_loss_running": "running training loss",
+    "last_batch_loss": "last batch's loss",
+    "train_loss": "training loss",
+    "test_loss": "test loss",
+    "weight_norm_squared": "squared norm of weights",
+}
 
 
 def throughput_block() -> str:
     """Return speed and memory."""
-    content = load("throughput")
+    return speeds(load("throughput"))
+
+
+def equality_block() -> str:
+    """Return how far fleet and reference differ on the GPU."""
+    return differences(load("throughput"))
+
+
+def speeds(content: dict[str, Any]) -> str:
+    """Return speed and memory as `throughput.py` wrote them, and what is missing."""
+    found = [row for row in content["rows"] if "error" not in row]
+    lines = []
+    for row in _in_order(found):
+        same = _SAME_WORK.get((row["task"], row["batch_size"], row["num_runs"]))
+        lines.append(
+            (
+                f"`{row['task']}`",
+                f"{row['batch_size']:,}",
+                str(row["num_runs"]),
+                row["precision"],
+                _speed(row["run_updates_per_second"]),
+                f"{_speed(row['lowest'])} to {_speed(row['highest'])}",
+                f"{row['examples_per_second']:,.0f}",
+                f"{row['peak_memory_gib']:.2f}",
+                "–" if same is None else f"{load(same)['peak_memory_bytes'] / 2**30:.2f}",
+            )
+        )
+    header = (
+        "task",
+        "B",
+        "runs",
+        "precision",
+        "run-updates/s",
+        "lowest to highest",
+        "examples/s",
+        "peak GiB",
+        "peak GiB, calibration run",
+    )
+    windows = _listed(sorted({str(row["num_windows"]) for row in found}))
+    remarks = [f"{_where(found)}. Median, lowest and highest of {windows} windows."]
+    if all(row["task"] != "resnet50_imagenet" for row in content["rows"]):
+        remarks.append("`resnet50_imagenet`: not measured yet with this script.")
+    remarks += [
+        f"`{row['task']}`, B = {row['batch_size']:,}: failed ({' '.join(row['error'].split())})."
+        for row in _in_order([row for row in content["rows"] if "error" in row])
+    ]
+    return f"{_table(header, lines)}\n\n{_paragraph(' '.join(remarks))}"
+
+
+def differences(content: dict[str, Any]) -> str:
+    """Return the largest relative differences between fleet and reference, if they were measured."""
+    found = _in_order(content["equality"])
+    if not found:
+        return "The same in the precisions of the calibration runs: not measured yet with this script."
+    names = list(found[0]["largest_relative_difference"])
     lines = [
         (
             f"`{row['task']}`",
             f"{row['batch_size']:,}",
-            str(row["num_runs"]),
             row["precision"],
-            _speed(row["run_updates_per_second"]),
-            f"{row['examples_per_second']:,}" if "examples_per_second" in row else "–",
-            f"{row['peak_memory_gib']:.2f}",
-            "yes" if row["shared_gpu"] else "no",
-            row["program"].partition(":")[0],
+            *(_difference(row["largest_relative_difference"].get(name)) for name in names),
         )
-        for row in content["rows"]
+        for row in found
     ]
-    header = ("task", "B", "runs", "precision", "run-updates/s", "images/s", "peak GiB", "GPU shared", "program")
-    peaks = ", ".join(
-        f"{load(name)['peak_memory_bytes'] / 2**30:.2f} GiB (B = {batch_size:,})"
-        for name, batch_size, _ in _WIDE_RESNETS
-    )
+    runs, updates = (_listed(sorted({str(row[key]) for row in found})) for key in ("num_runs", "num_updates"))
     remark = f"""
-        {content["device"]}, torch {content["torch"]}, one measurement each. The full Wide-ResNet runs, of a later
-        commit and with their looks at the test set, had peaks of {peaks}."""
+        Largest relative difference between fleet and reference over {runs} runs after {updates} updates; training loss
+        and test loss are of the final weights. {_where(found)}."""
+    header = ("task", "B", "precision", *(_QUANTITIES.get(name, name) for name in names))
     return f"{_table(header, lines)}\n\n{_paragraph(remark)}"
+
+
+def _in_order(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows in the order of the tasks, whichever was measured last."""
+    places = {name: place for place, name in enumerate(TASKS)}
+    return sorted(found, key=lambda row: (places[row["task"]], row["batch_size"], row.get("precision", "")))
+
+
+def _where(found: Sequence[dict[str, Any]]) -> str:
+    """Return on what rows were measured."""
+    devices, versions, commits = (sorted({row[key] for row in found}) for key in ("device", "torch", "commit"))
+    return f"{_listed(devices)}, torch {_listed(versions)}, commit {_listed(commits)}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(names)
+
+
+def _difference(number: float | None) -> str:
+    if number is None:
+        return "–"
+    return "0" if number == 0 else f"{number:.1e}"
 
 
 def _speed(number: float) -> str:
@@ -579,6 +791,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "wide_resnet": wide_resnet_block,
     "skip_init": skip_init_block,
     "throughput": throughput_block,
+    "equality": equality_block,
 }
 _BLOCK = re.compile(r"(<!-- calibration: (\w+) -->\n)(?:.*?\n)??(<!-- end -->)", re.DOTALL)
 
@@ -596,24 +809,22 @@ _RC: dict[Any, Any] = {"font.size": 9.0}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Curve:
-    """One run's test metric against updates; unfinished ones end before the schedule does."""
+    """One run's test metric against updates; the last point is the final evaluation."""
 
-    rate: float
+    series: str
     steps: tuple[int, ...]
     metrics: tuple[float, ...]
-    is_finished: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Panel:
-    """The curves of one setting beside the paper's value."""
+    """The curves of one setting, or of its variants, beside the paper's value."""
 
     title: str
     quantity: str
     num_steps: int
     paper: Reference
     curves: tuple[Curve, ...]
-    rate_texts: dict[float, str]
     ticks: tuple[float, ...]
     limits: tuple[float, float]
     has_inset: bool = False
@@ -623,64 +834,65 @@ class Panel:
         """After how many updates the learning rate drops for the first time."""
         return self.num_steps // 2
 
+    @property
+    def series(self) -> list[str]:
+        """The names of the series, in the order of the curves."""
+        return list(dict.fromkeys(curve.series for curve in self.curves))
+
 
 def panels() -> list[Panel]:
     """Return what the figure shows, in reading order."""
-    described: tuple[tuple[str, str, str, tuple[float, ...], tuple[float, float]], ...] = (
-        ("autoencoder", "autoencoder, B = 64", "test squared error", (3, 5, 10, 20, 50), (2.65, 75)),
-        ("lstm_b64", "LSTM, B = 64", "test perplexity", (80, 90, 100, 110), (79, 115)),
-        ("lstm_b16", "LSTM, B = 16", "test perplexity", (90, 110, 130, 150), (84, 160)),
-        ("wrn_b256", "WRN-16-4, ghost BN, B = 256", "test error (%)", (5, 7, 10, 15, 20), (4.5, 23)),
-        ("wrn_b1024", "WRN-16-4, ghost BN, B = 1,024", "test error (%)", (5, 7, 10, 15, 20), (4.5, 23)),
-        ("skipinit_b64_unfinished", "WRN-16-4, SkipInit, B = 64", "test error (%)", (5, 7, 10, 15, 20), (4.5, 23)),
+    zero = ("wrn_b256", "wrn_b256_zero")
+    described: tuple[tuple[tuple[str, ...], str, str, tuple[float, ...], tuple[float, float]], ...] = (
+        (("autoencoder",), "autoencoder, B = 64", "test squared error", (3, 5, 10, 20, 50), (2.65, 75)),
+        (("lstm_b64",), "LSTM, B = 64", "test perplexity", (80, 90, 100, 110), (79, 115)),
+        (_LSTM_B16, "LSTM, B = 16", "test perplexity", (90, 110, 130, 150), (84, 160)),
+        (zero, "WRN-16-4, ghost BN, B = 256", "test error (%)", (5, 7, 10, 15, 20), (4.5, 23)),
+        (("wrn_b1024",), "WRN-16-4, ghost BN, B = 1,024", "test error (%)", (5, 7, 10, 15, 20), (4.5, 23)),
+        ((_SKIP_INIT,), "WRN-16-4, SkipInit, B = 64", "test error (%)", (5, 7, 10, 15, 20), (4.5, 23)),
     )
     found = []
-    for name, title, quantity, ticks, limits in described:
-        content = load(name)
+    for names, title, quantity, ticks, limits in described:
         in_error = "error (%)" in quantity
-        paper = reference(name, "test")
+        paper = reference(names[0], "test")
         if in_error:
             paper = Reference(mean=100 - paper.mean, sd=paper.sd, text=paper.text)
-        curves = _curves(content, in_error=in_error)
         found.append(
             Panel(
                 title=title,
                 quantity=quantity,
-                num_steps=content["num_steps"] if "num_steps" in content else content["runs"][0]["spec"]["num_steps"],
+                num_steps=load(names[0])["runs"][0]["spec"]["num_steps"],
                 paper=paper,
-                curves=curves,
-                rate_texts=rate_texts(name) if "runs" in content else {curves[0].rate: f"{curves[0].rate:g}"},
+                curves=tuple(curve for name in names for curve in _curves(name, in_error=in_error)),
                 ticks=ticks,
                 limits=limits,
-                has_inset=name == "autoencoder",
+                has_inset=names == ("autoencoder",),
             )
         )
     return found
 
 
-def _curves(content: dict[str, Any], *, in_error: bool) -> tuple[Curve, ...]:
-    """Return the curves; where a run is finished, the last point is its final evaluation."""
+def _curves(name: str, *, in_error: bool) -> list[Curve]:
+    """Return the curves of one result file, by learning rate."""
+    texts = rate_texts(name)
+    variant = ""
+    if name in _LSTM_B16:
+        variant = f", dropout {dropout(name)}"
+    elif name == _ZERO_PADDED[0]:
+        variant = ", zero padding"
 
     def shown(metric: float) -> float:
         return 100 * (1 - metric) if in_error else metric
 
-    if "curve" in content:
-        points = content["curve"]
-        steps, metrics = (tuple(point[key] for point in points) for key in ("step", "test_metric"))
-        rate = content["effective_learning_rate"]
-        return (Curve(rate=rate, steps=steps, metrics=tuple(map(shown, metrics)), is_finished=False),)
-    found = []
-    for run in content["runs"]:
-        points = run["result"]["curve"]
-        metrics = (*(point["test_metric"] for point in points[:-1]), run["result"]["test_metric"])
-        found.append(
-            Curve(
-                rate=run["spec"]["effective_learning_rate"],
-                steps=tuple(point["step"] for point in points),
-                metrics=tuple(map(shown, metrics)),
-            )
+    def curve(text: str, run: Run) -> Curve:
+        metrics = (*(point["test_metric"] for point in run["curve"][:-1]), run["test_metric"])
+        return Curve(
+            series=f"ε_eff = {text}{variant}",
+            steps=tuple(point["step"] for point in run["curve"]),
+            metrics=tuple(map(shown, metrics)),
         )
-    return tuple(found)
+
+    return [curve(text, run) for rate, text in texts.items() for run in runs_at(name, rate)]
 
 
 def draw(panel: Panel, axes: Axes) -> None:
@@ -707,10 +919,10 @@ def draw(panel: Panel, axes: Axes) -> None:
         Line2D([], [], color=style.colour, marker=style.marker, markersize=3.5, linewidth=1.1)
         for style in styles.values()
     ]
-    names = [panel.rate_texts[rate] for rate in styles]
+    names = list(styles)
     axes.legend(
         handles=handles,
-        labels=[f"ε_eff = {names[0]}", *names[1:]] if panel.has_inset else [f"ε_eff = {name}" for name in names],
+        labels=[names[0], *(name.removeprefix("ε_eff = ") for name in names[1:])] if panel.has_inset else names,
         loc="upper right",
         bbox_to_anchor=(1.04, 0.89) if panel.has_inset else (1.02, 1.02),
         fontsize=7.5,
@@ -725,36 +937,33 @@ def draw(panel: Panel, axes: Axes) -> None:
     )
 
 
-def _styles(panel: Panel) -> dict[float, Style]:
-    found = sorted({curve.rate for curve in panel.curves})
-    if len(found) == 1:
-        return {found[0]: ordered_styles(3)[1]}
-    return dict(zip(found, ordered_styles(len(found)), strict=True))
+def _styles(panel: Panel) -> dict[str, Style]:
+    """Return how the series look: one alone, or the first of two, in the middle of the scale."""
+    names = panel.series
+    styles = ordered_styles(3)[1:] if len(names) < 3 else ordered_styles(len(names))
+    return dict(zip(names, styles, strict=False))
 
 
-def _draw_content(panel: Panel, axes: Axes, styles: dict[float, Style]) -> None:
+def _draw_content(panel: Panel, axes: Axes, styles: dict[str, Style]) -> None:
     paper = panel.paper
     axes.axhspan(paper.mean - paper.sd, paper.mean + paper.sd, color=_PAPER, alpha=0.3, linewidth=0)
     axes.axhline(paper.mean, color=_PAPER, linewidth=1.2)
     axes.axvline(panel.first_drop, color="#888888", linewidth=0.9, linestyle=":")
     for curve in panel.curves:
-        style = styles[curve.rate]
-        line = "-" if curve.is_finished else "--"
+        style = styles[curve.series]
         axes.plot(
             curve.steps,
             curve.metrics,
-            line,
+            "-",
             color=style.colour,
             marker=style.marker,
             markersize=2.6,
             linewidth=1.0,
             alpha=0.9,
         )
-        if not curve.is_finished:
-            axes.plot(curve.steps[-1], curve.metrics[-1], "x", color="#D55E00", markersize=8, markeredgewidth=1.8)
 
 
-def _draw_inset(panel: Panel, axes: Axes, styles: dict[float, Style]) -> None:
+def _draw_inset(panel: Panel, axes: Axes, styles: dict[str, Style]) -> None:
     """Draw the end of the runs that did not collapse again, on a linear axis."""
     inset = axes.inset_axes((0.28, 0.27, 0.71, 0.47))
     _draw_content(panel, inset, styles)
@@ -782,10 +991,9 @@ def figure() -> Figure:
     handles: list[Any] = [
         (Patch(color=_PAPER, alpha=0.3, linewidth=0), Line2D([], [], color=_PAPER, linewidth=1.2)),
         Line2D([], [], color="#888888", linewidth=0.9, linestyle=":"),
-        Line2D([], [], color="#D55E00", marker="x", markersize=7, markeredgewidth=1.8, linestyle=""),
     ]
-    labels = ["the paper's final value ± sd", "first learning-rate drop", "last look at a run that did not finish"]
-    drawn.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8.5, frameon=False)
+    labels = ["the paper's final value ± sd", "first learning-rate drop"]
+    drawn.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=8.5, frameon=False)
     return drawn
 
 

@@ -693,5 +693,5 @@ def test_blocks_of_one_update_leave_room_for_the_trials_before_a_recording() -> 
     spec = spec_of(task, batch_size=8, num_steps=4)
     alone = fleet._Fleet(problem, [spec], fleet._Listeners(lambda _: None, lambda *_: None, lambda *_: None), block=1)
     for _ in range(3):  # two trials and the recording
-        alone._one_update()
+        alone._recorded_update()
     assert_same(by_fleet(problem, [spec], block=1), [by_reference(problem, spec)])

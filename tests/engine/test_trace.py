@@ -17,11 +17,11 @@ def num_calls(graph: fx.Graph) -> int:
 
 
 def num_calls_of_program(program) -> int:
-    return num_calls(program.__self__.graph)
+    return num_calls(program.graph)
 
 
 def targets(program) -> list[str]:
-    return [str(node.target) for node in program.__self__.graph.nodes if node.op == "call_function"]
+    return [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
 
 
 def layer(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor]:

@@ -15,7 +15,7 @@ import dataclasses
 import logging
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
+from isotherm.engine.arena import with_own_memory
 from isotherm.engine.capture import capture
 from isotherm.engine.evaluate import (
     EXAMPLES_FOR_A_LOOK,
@@ -47,7 +48,8 @@ from isotherm.engine.problem import (
 )
 from isotherm.engine.reader import Reader
 from isotherm.engine.reference import run_reference
-from isotherm.engine.trace import trace
+from isotherm.engine.trace import trace, writes
+from isotherm.engine.weights import Settings, Weights
 from isotherm.errors import UserError
 from isotherm.identity import module_attributes
 from isotherm.records import CurvePoint, RunResult, RunSpec
@@ -205,7 +207,6 @@ class _Fleet:
         first = specs[0]
         self.batch_size, self.num_steps = first.batch_size, first.num_steps
         self.clips = first.clip_norm is not None
-        self.decays = any(s.l2 > 0 for s in specs)
         self.evaluate_at = evaluation_steps(first)
         self.window = running_window(first, problem)
         # One run alone needs no vectorisation; on a GPU its images and filters have the channels last.
@@ -222,36 +223,35 @@ class _Fleet:
         self.key_M = torch.stack([run_keys(seed) for seed in self.seeds]).to(problem.device)[place]
         stacked = _stack(models, place)
         named = dict(self.module.named_parameters())
-        # What L2 moves comes first, so that it is one operation on the front of the flat buffer; then what it covers
-        # but cannot move, as the loss does not depend on it and SGD leaves such parameters alone; then the rest.
-        unused = self._unused_parameters()
-        front = {n for n, p in named.items() if p.requires_grad and is_penalised(p, scope=first.l2_scope)}
-        rest = [n for n, p in named.items() if p.requires_grad and n not in front]
-        moved, resting = [n for n in named if n in front - unused], [n for n in named if n in front & unused]
-        self.shapes = {name: named[name].shape for name in (*moved, *resting, *rest)}
-        self.num_decayed = sum(self.shapes[name].numel() for name in moved)
-        self.num_penalised = self.num_decayed + sum(self.shapes[name].numel() for name in resting)
-        self.weights_MP = torch.cat([self._flat(stacked[name]) for name in self.shapes], dim=1)
-        self.velocity_MP = torch.zeros_like(self.weights_MP)
+        trainable = [name for name, p in named.items() if p.requires_grad]
+        # The loss does not depend on all that L2 covers, and SGD leaves such parameters alone: L2 does not move them.
+        self.penalised = [name for name in trainable if is_penalised(named[name], scope=first.l2_scope)]
+        self.weights = Weights(
+            {name: stacked[name] for name in trainable},
+            decayed=set(self.penalised) - self._unused_parameters(),
+            channels_last=self.channels_last,
+        )
         self.fixed_M = {name: stacked[name] for name, p in named.items() if not p.requires_grad}
-        self.buffers_M = {name: stacked[name] for name, _ in self.module.named_buffers()}
+        self.buffers_M = {name: stacked[name].clone() for name, _ in self.module.named_buffers()}
 
         def column(values: Sequence[float]) -> Tensor:
             return torch.tensor(values, dtype=torch.float64, device=problem.device).to(problem.dtype).unsqueeze(1)
 
-        self.momentum_M1 = column([s.momentum for s in specs])
-        self.l2_M1 = column([s.l2 for s in specs])
-        self.clip_M1 = column([math.inf if s.clip_norm is None else s.clip_norm for s in specs])
+        self.settings = Settings(
+            momentum_M1=column([s.momentum for s in specs]),
+            l2_M1=column([s.l2 for s in specs]) if any(s.l2 > 0 for s in specs) else None,
+            clip_M1=column([s.clip_norm or math.inf for s in specs]) if self.clips else None,
+        )
         self.index_M = list(range(len(specs)))
         self.dead: dict[int, int] = {}  # original index -> divergence step
         self.curves: list[list[CurvePoint]] = [[] for _ in specs]
-        self._gradient_MP = torch.empty_like(self.weights_MP)
         self._num_clipped_M1 = torch.zeros(len(specs), 1, dtype=torch.float64, device=problem.device)
         self._running_M = torch.zeros(len(specs), dtype=torch.float64, device=problem.device)
         self._last_M = self._running_M
         self._done = 0  # updates
         self._size = 0  # of the block under way
         self._program: Program | None = None
+        self._update: Callable[..., Tensor] | None = None
         self._shared: _Fleet | None = None
         self._graph: torch.cuda.CUDAGraph | None = None
         self._stream: torch.cuda.Stream | None = None
@@ -271,6 +271,13 @@ class _Fleet:
         self._place = torch.zeros(1, dtype=torch.int64, device=device)
         self._step = torch.zeros((), dtype=torch.int64, device=device)
         self._read: tuple[Tensor, Tensor] | None = None  # a batch from disk
+        self._own_batch: list[Tensor] | None = None  # where a batch is gathered, on a CPU
+        if device.type == "cpu" and not self.problem.is_lazy:
+            num_gathered = num * math.prod(shape)
+            self._own_batch = [
+                values.new_empty(num_gathered, *values.shape[1:])  # type: ignore[union-attr]
+                for values in self.problem.splits["train"]
+            ]
 
     def share_program(self, other: _Fleet) -> None:
         """Use another fleet's program, which has the same shapes."""
@@ -297,25 +304,6 @@ class _Fleet:
         return self.problem.training_batch(torch.from_numpy(index).to(self.problem.device))
 
     # -- one update ---------------------------------------------------------------------------------------------
-
-    def _flat(self, tensor_M: Tensor) -> Tensor:
-        """Return a parameter of all runs, or its gradient, as rows of the flat buffer."""
-        if self.channels_last and tensor_M.ndim == 5:
-            tensor_M = tensor_M.permute(0, 1, 3, 4, 2)
-        return tensor_M.flatten(1)
-
-    def _unflat(self, rows: Tensor, shape: torch.Size) -> Tensor:
-        """Return rows of the flat buffer as a parameter of all runs, a view."""
-        if self.channels_last and len(shape) == 4:
-            return rows.view(-1, shape[0], shape[2], shape[3], shape[1]).permute(0, 1, 4, 2, 3)
-        return rows.view(-1, *shape)
-
-    def parameters_M(self) -> Tensors:
-        """Return the trainable parameters by name, views of the flat buffer with the runs in front."""
-        pieces = torch.split(self.weights_MP, [shape.numel() for shape in self.shapes.values()], dim=1)
-        return {
-            name: self._unflat(piece, shape) for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)
-        }
 
     def _over_runs(self, function: Callable[..., Any], in_dims: tuple[int | None, ...]) -> Callable[..., Any]:
         """Return a function of one run as one of all runs; of a single run without `vmap`."""
@@ -350,67 +338,121 @@ class _Fleet:
         return loss * self.problem.scale_of_objective(), (loss, after)
 
     def _step_function(self) -> Program:
-        """Return the fleet's step on tensors alone: states, x, y, keys, step -> losses, gradients, buffers."""
+        """Return the fleet's step on tensors alone: states, x, y, keys, step -> losses, gradients, buffers.
+
+        Parameters come, and their gradients go, as the blocks of `weights`.
+        """
         gradient = self._over_runs(grad_and_value(self._loss_of_run, has_aux=True), in_dims=(0, 0, 0, 0, 0, 0, None))
-        groups = [list(self.shapes), list(self.fixed_M), list(self.buffers_M)]
+        groups = [list(self.fixed_M), list(self.buffers_M)]
+        num_blocks = len(self.weights.values)
 
         def step_function(*tensors: Tensor) -> tuple[Tensor, ...]:
             rest = iter(tensors)
+            parameters = self.weights.parameters([next(rest) for _ in range(num_blocks)])
             states = [{name: next(rest) for name in names} for names in groups]
-            gradients, (_, (losses, buffers)) = gradient(*states, *rest)
-            return losses, *(gradients[name] for name in groups[0]), *(buffers[name] for name in groups[2])
+            gradients, (_, (losses, buffers)) = gradient(parameters, *states, *rest)
+            return losses, *self.weights.gradients(gradients), *(buffers[name] for name in groups[1])
 
         return step_function
 
-    def _states(self) -> list[Tensor]:
-        return [*self.parameters_M().values(), *self.fixed_M.values(), *self.buffers_M.values()]
-
-    def _prepare_program(self, x_MB: Tensor, y_MB: Tensor, *, may_compile: bool = True) -> None:
+    def _prepare_program(self, x_MB: Tensor, y_MB: Tensor) -> None:
         """Trace the step for the fleet's present size."""
-        self.states_M = self._states()
-        if self._shared is not None:
-            self._program = self._shared._program
-            return
         self.module.train()
-        step = torch.zeros_like(self._step)
-        left = self.num_steps - self._done
-        compile_ = may_compile and self.problem.device.type == "cuda" and left >= UPDATES_WORTH_COMPILING
-        self._program = trace(self._step_function(), *self.states_M, x_MB, y_MB, self.key_M, step, compile_=compile_)
+        states = [*self.weights.values, *self.fixed_M.values(), *self.buffers_M.values()]
+        traced = trace(self._step_function(), *states, x_MB, y_MB, self.key_M, torch.zeros_like(self._step))
+        has_own_memory = self.problem.device.type == "cpu" and not writes(traced)
+        self._program = with_own_memory(traced) if has_own_memory else traced.forward
 
     def _forward_backward(
         self, x_MB: Tensor, y_MB: Tensor, step: Tensor
     ) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
-        """Return losses (M,), gradients in the order of `shapes`, and buffers after the forward pass."""
+        """Return losses (M,), gradients of the blocks, and buffers after the forward pass."""
         if self._program is None:
             self._prepare_program(x_MB, y_MB)
         assert self._program is not None
-        losses, *others = self._program(*self.states_M, x_MB, y_MB, self.key_M, step)
-        return losses, others[: len(self.shapes)], others[len(self.shapes) :]
+        values, buffers_M = self.weights.values, self.buffers_M.values()
+        found = self._program(*values, *self.fixed_M.values(), *buffers_M, x_MB, y_MB, self.key_M, step)
+        losses, *others = (result.clone() for result in found)
+        return losses, others[: len(values)], others[len(values) :]
 
-    def _update(self, gradients: Sequence[Tensor], buffers: Sequence[Tensor], learning_rate_M1: Tensor) -> None:
-        """Heavy ball with coupled L2, u = m u + g + λ w and w = w - ε u, as `torch.optim.SGD` does it."""
-        g = torch.cat([self._flat(gradient) for gradient in gradients], dim=1, out=self._gradient_MP)
-        if self.clips:
-            norm_M1 = torch.linalg.vector_norm(g, dim=1, keepdim=True)
-            self._num_clipped_M1 += norm_M1 > self.clip_M1
-            g.mul_((self.clip_M1 / norm_M1).clamp_(max=1.0))
-        if self.decays:
-            decayed = slice(0, self.num_decayed)
-            g[:, decayed].addcmul_(self.weights_MP[:, decayed], self.l2_M1)
-        torch.addcmul(g, self.velocity_MP, self.momentum_M1, out=self.velocity_MP)
-        self.weights_MP.addcmul_(self.velocity_MP, learning_rate_M1, value=-1.0)
-        for old, new in zip(self.buffers_M.values(), buffers, strict=True):
-            old.copy_(new)
+    def _update_function(self) -> Callable[..., Tensor]:
+        """Return an update of tensors alone, made in place; it gives the losses (M,)."""
+        program, weights = self._program, self.weights
+        assert program is not None
 
-    def _one_update(self) -> None:
-        """Make the update that `_place` and `_step` point to, and move both on."""
-        if self._read is None:
-            batch_SB = self._batches_KSB.index_select(0, self._place)[0]
-            x_MB, y_MB = self.problem.training_batch(batch_SB[self.seed_M])
-        else:
+        def update(
+            values: Sequence[Tensor],
+            velocities: Sequence[Tensor],
+            fixed_M: Sequence[Tensor],
+            buffers_M: Sequence[Tensor],
+            batch: tuple[Tensor, Tensor],
+            index_MB: Tensor | None,
+            key_M: Tensor,
+            step: Tensor,
+            learning_rate_M1: Tensor,
+            num_clipped_M1: Tensor,
+            settings: Settings,
+        ) -> Tensor:
+            inputs, targets = batch if index_MB is None else (batch[0][index_MB], batch[1][index_MB])
+            losses_M, *others = program(*values, *fixed_M, *buffers_M, inputs, targets, key_M, step)
+            gradients, after = others[: len(values)], others[len(values) :]
+            weights.apply(values, velocities, gradients, learning_rate_M1, num_clipped_M1, settings)
+            for old, new in zip(buffers_M, after, strict=True):
+                old.copy_(new)
+            return losses_M
+
+        left = self.num_steps - self._done
+        if self.problem.device.type == "cuda" and left >= UPDATES_WORTH_COMPILING:
+            return torch.compile(update, dynamic=False, fullgraph=True)
+        return update
+
+    def _batch(self, batch_SB: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor | None]:
+        """Return the data and an index into them, or what was read from disk and no index."""
+        if self._read is not None:
             x_MB, y_MB = (values_SB[self.seed_M] for values_SB in self._read)
-        losses_M, gradients, buffers = self._forward_backward(x_MB, y_MB, self._step)
-        self._update(gradients, buffers, self._rates_KM1.index_select(0, self._place)[0])
+            return (x_MB, y_MB), None
+        inputs, targets = self.problem.splits["train"]
+        assert isinstance(inputs, Tensor)
+        index_MB = batch_SB[self.seed_M]
+        if self._own_batch is None:
+            return (inputs, targets), index_MB
+        for values, own in zip((inputs, targets), self._own_batch, strict=True):
+            torch.index_select(values, 0, index_MB.view(-1), out=own)
+        x_MB, y_MB = (own.view(*index_MB.shape, *own.shape[1:]) for own in self._own_batch)
+        return (x_MB, y_MB), None
+
+    def _make_update(self, batch_SB: Tensor, rate_M1: Tensor) -> Tensor:
+        """Make the update `_step` and return the losses (M,)."""
+        if self._update is None:
+            self._prepare_update(batch_SB)
+        assert self._update is not None
+        return self._update(
+            self.weights.values,
+            self.weights.velocities,
+            list(self.fixed_M.values()),
+            list(self.buffers_M.values()),
+            *self._batch(batch_SB),
+            self.key_M,
+            self._step,
+            rate_M1,
+            self._num_clipped_M1,
+            self.settings,
+        )
+
+    def _prepare_update(self, batch_SB: Tensor) -> None:
+        """Make the update for the fleet's present size, or take that of another with the same shapes."""
+        if self._shared is not None:
+            self._update = self._shared._update
+            return
+        if self._program is None:
+            batch, index_MB = self._batch(batch_SB)
+            self._prepare_program(*(batch if index_MB is None else (values[index_MB] for values in batch)))
+        self._update = self._update_function()
+
+    def _recorded_update(self) -> None:
+        """Make the update that `_place` and `_step` point to, and move both on: the same operations every time."""
+        batch_SB = self._batches_KSB.index_select(0, self._place)[0]
+        losses_M = self._make_update(batch_SB, self._rates_KM1.index_select(0, self._place)[0])
         self._losses_KM.index_copy_(0, self._place, losses_M.double().unsqueeze(0))
         self._place += 1
         self._step += 1
@@ -433,21 +475,27 @@ class _Fleet:
             self._batches_KSB[rows].copy_(torch.from_numpy(blocks))
         self._place.zero_()
         self._step.fill_(self._done)
+        if self._reader is not None and self._read is None:
+            self._take(self._reader.batch(self._done, last=self._done))  # nothing is read ahead yet
         if self._stream is None:
-            self._make_updates(self._one_update)
+            for offset in self._offsets():
+                self._losses_KM[offset] = self._make_update(self._batches_KSB[offset], self._rates_KM1[offset])
+                self._step += 1
             return
         if self._graph is None:
             self._capture()
         assert self._graph is not None
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            self._make_updates(self._graph.replay)
+            for _ in self._offsets():
+                self._graph.replay()
 
-    def _make_updates(self, update: Callable[[], None]) -> None:
+    def _offsets(self) -> Iterator[int]:
+        """Count the updates of the block; where inputs come from disk, with those of the update in place."""
         for offset in range(self._size):
             if self._reader is not None:
                 self._take(self._reader.batch(self._done + offset, last=self.num_steps - 1))
-            update()
+            yield offset
 
     def _take(self, batch: tuple[Tensor, Tensor]) -> None:
         """Put a batch from disk where the update reads it."""
@@ -463,12 +511,10 @@ class _Fleet:
 
     def _capture(self) -> None:
         """Record an update; the trial calls before it also let cuDNN choose the fastest convolutions."""
-        if self._reader is not None and self._read is None:
-            self._take(self._reader.batch(self._done, last=self._done))  # nothing is read ahead while recording
-        changed = [self.weights_MP, self.velocity_MP, *self.buffers_M.values(), self._num_clipped_M1]
+        changed = [*self.weights.values, *self.weights.velocities, *self.buffers_M.values(), self._num_clipped_M1]
         with exact_arithmetic(self.problem.device, tries_convolutions=True):
             self._graph = capture(
-                self._one_update, keep=[*changed, self._losses_KM, self._place, self._step], stream=self._stream
+                self._recorded_update, keep=[*changed, self._losses_KM, self._place, self._step], stream=self._stream
             )
 
     def finish_block(self) -> None:
@@ -527,12 +573,12 @@ class _Fleet:
         for tensors in (self.fixed_M, self.buffers_M):
             for name, tensor in tensors.items():
                 tensors[name] = tensor[keep]
-        names = ("weights_MP", "velocity_MP", "seed_M", "key_M", "momentum_M1", "l2_M1", "clip_M1")
-        for name in (*names, "_num_clipped_M1", "_running_M", "_last_M"):
+        self.weights.select(keep)
+        self.settings = self.settings.select(keep)
+        for name in ("seed_M", "key_M", "_num_clipped_M1", "_running_M", "_last_M"):
             setattr(self, name, getattr(self, name)[keep])
         self.index_M = [self.index_M[place] for place in alive]
-        self._gradient_MP = torch.empty_like(self.weights_MP)
-        self._program, self._graph = None, None
+        self._program, self._update, self._graph = None, None, None
         self._allocate()
 
     # -- evaluation ---------------------------------------------------------------------------------------------
@@ -556,7 +602,7 @@ class _Fleet:
 
         in_memory = self._over_runs(buffers_after, in_dims=(0, 0, 0, None, None, 0, None))
         from_disk = self._over_runs(buffers_after, in_dims=(0, 0, 0, 0, 0, 0, None))
-        parameters_M = self.parameters_M()
+        parameters_M = self.weights.parameters()
 
         def forward(probing_M: Tensors, index: Tensor, step: int) -> Tensors:
             now = torch.tensor(step, device=self.problem.device)
@@ -580,7 +626,7 @@ class _Fleet:
 
     def _evaluator(self, buffers_M: Tensors) -> Evaluator:
         self.module.eval()
-        problem, states = self.problem, (self.parameters_M(), self.fixed_M, buffers_M)
+        problem, states = self.problem, (self.weights.parameters(), self.fixed_M, buffers_M)
         module: Any = self.module
 
         def batch_of_run(parameters: Tensors, fixed: Tensors, buffers: Tensors, x: Tensor, y: Tensor) -> Any:
@@ -625,8 +671,9 @@ class _Fleet:
                 running = evaluate_split(self.problem, self._evaluator(self.buffers_M), "test")
             buffers_M = self._evaluation_buffers(self.problem.num_train)
             by_split = evaluate_all(self.problem, self._evaluator(buffers_M))
-            norms_M = self.weights_MP[:, : self.num_penalised].double().square().sum(dim=1).tolist()
-            parameters_M = self.parameters_M()
+            parameters_M = self.weights.parameters()
+            squares = [parameters_M[name].flatten(1).double().square().sum(dim=1) for name in self.penalised]
+            norms_M = torch.stack(squares).sum(dim=0).tolist() if squares else [0.0] * len(self.index_M)
             for place, index in enumerate(self.index_M):
                 if index in results:
                     continue
@@ -663,7 +710,7 @@ class _Fleet:
         try:
             with warnings.catch_warnings():  # vmap warns of slow paths; the comparison below is what counts
                 warnings.simplefilter("ignore")
-                self._prepare_program(*batches[0], may_compile=False)
+                self._prepare_program(*batches[0])
                 self._try_evaluation()
         except Exception as error:  # whatever a user's module may raise under vmap
             if is_out_of_memory(error) or isinstance(error, UserError | NotVectorisable):
@@ -723,8 +770,11 @@ class _Fleet:
             raise NotVectorisable(f"its forward pass changes {', '.join(changed)}, neither parameter nor buffer")
         named = dict(model.named_parameters())
         objective = loss * self.problem.scale_of_objective()
-        gradients = torch.autograd.grad(objective, [named[name] for name in self.shapes], materialize_grads=True)
-        return [loss.detach(), *gradients, *(buffer for _, buffer in model.named_buffers())]
+        names = list(self.weights.shapes)
+        gradients = torch.autograd.grad(objective, [named[name] for name in names], materialize_grads=True)
+        by_name = {name: g.unsqueeze(0) for name, g in zip(names, gradients, strict=True)}
+        blocks = [g[0] for g in self.weights.gradients(by_name)]
+        return [loss.detach(), *blocks, *(buffer for _, buffer in model.named_buffers())]
 
 
 def _stack(models: Sequence[nn.Module], place: Tensor) -> Tensors:

@@ -17,17 +17,12 @@ _aten = torch.ops.aten
 _RESHAPES = (_aten.view.default, _aten._unsafe_view.default, _aten.expand.default)
 
 
-def trace(
-    function: Callable[..., tuple[Tensor, ...]], *arguments: Tensor, compile_: bool = False
-) -> Callable[..., tuple[Tensor, ...]]:
-    """Return a function of tensors, giving a tuple of tensors, as a flat program for arguments of these shapes.
-
-    With `compile_` its operations are fused by `torch.compile`: takes a minute, and pays where a program runs long.
-    """
+def trace(function: Callable[..., tuple[Tensor, ...]], *arguments: Tensor) -> fx.GraphModule:
+    """Return a function of tensors, giving a tuple of tensors, as a flat program for arguments of these shapes."""
     module = make_fx(lambda *values: function(*values))(*arguments)
     _drop_reshapes_to_same_shape(module.graph)
     _drop_double_transposes(module.graph)
-    if not any(_writes(node) for node in module.graph.nodes):  # else copies and order matter
+    if not writes(module):  # else copies and order matter
         _drop_multiplications_by_one(module.graph)
         _fuse_bias_into_product(module.graph)
     module.graph.eliminate_dead_code()
@@ -35,8 +30,12 @@ def trace(
     output = next(node for node in module.graph.nodes if node.op == "output")
     output.args = (tuple(output.args[0]),)
     module.recompile()
-    program: Callable[..., tuple[Tensor, ...]] = module.forward
-    return torch.compile(module, dynamic=False, fullgraph=True) if compile_ else program
+    return module
+
+
+def writes(module: fx.GraphModule) -> bool:
+    """Tell whether any operation of the program writes into a tensor that exists before it."""
+    return any(_writes(node) for node in module.graph.nodes)
 
 
 def _shape(node: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:

@@ -1,0 +1,121 @@
+"""The parameters of a fleet's runs, their velocities, and the update of all of them.
+
+Every matrix or filter is a block of its own, with the runs in front, so that a product can write its gradient where the
+update reads it. The vectors (biases, scales) are columns of one block: many small ones then cost one operation.
+
+Shape suffixes: M runs, N values of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Block:
+    """Which parameters share a tensor (M, N), and whether L2 moves them."""
+
+    names: tuple[str, ...]
+    decays: bool
+
+
+class Settings(NamedTuple):
+    """What the update of every run is made with, shape (M, 1) each; without clipping or L2 there is None."""
+
+    momentum_M1: Tensor
+    l2_M1: Tensor | None
+    clip_M1: Tensor | None
+
+    def select(self, keep: Tensor) -> Settings:
+        """Return those of some of the runs."""
+        return Settings(*(None if values is None else values[keep] for values in self))  # type: ignore[arg-type]
+
+
+class Weights:
+    """Where each parameter lies, and the tensors that hold them.
+
+    Args:
+        initial: parameters by name with the runs in front.
+        decayed: names of those that L2 moves.
+        channels_last: hold filters (out, in, height, width) with the input channels last in memory.
+    """
+
+    def __init__(self, initial: Mapping[str, Tensor], *, decayed: Collection[str], channels_last: bool) -> None:
+        self.shapes = {name: tensor.shape[1:] for name, tensor in initial.items()}
+        self._channels_last = channels_last
+        self._blocks = [
+            _Block(names=(name,), decays=name in decayed) for name, s in self.shapes.items() if len(s) >= 2
+        ]
+        for decays in (True, False):
+            names = [n for n, s in self.shapes.items() if len(s) < 2 and (n in decayed) == decays]
+            if names:
+                self._blocks.append(_Block(names=tuple(names), decays=decays))
+        self.values = [self._joined(initial, block) for block in self._blocks]
+        self.velocities = [torch.zeros_like(value) for value in self.values]
+
+    def _joined(self, tensors: Mapping[str, Tensor], block: _Block) -> Tensor:
+        """Return tensors (M, ...) of a block's parameters as one (M, N)."""
+        rows = [self._flat(tensors[name]) for name in block.names]
+        return rows[0].contiguous() if len(rows) == 1 else torch.cat(rows, dim=1)
+
+    def _flat(self, tensor_M: Tensor) -> Tensor:
+        if self._channels_last and tensor_M.ndim == 5:
+            tensor_M = tensor_M.permute(0, 1, 3, 4, 2)
+        return tensor_M.flatten(1) if tensor_M.ndim > 1 else tensor_M.unsqueeze(1)
+
+    def _unflat(self, rows: Tensor, shape: torch.Size) -> Tensor:
+        if self._channels_last and len(shape) == 4:
+            return rows.view(-1, shape[0], shape[2], shape[3], shape[1]).permute(0, 1, 4, 2, 3)
+        return rows.view(-1, *shape)
+
+    def parameters(self, values: Sequence[Tensor] | None = None) -> Tensors:
+        """Return the parameters by name with the runs in front: views of the blocks."""
+        found: Tensors = {}
+        for block, value in zip(self._blocks, self.values if values is None else values, strict=True):
+            sizes = [self.shapes[name].numel() for name in block.names]
+            pieces = [value] if len(sizes) == 1 else torch.split(value, sizes, dim=1)
+            for name, piece in zip(block.names, pieces, strict=True):
+                found[name] = self._unflat(piece, self.shapes[name])
+        return {name: found[name] for name in self.shapes}
+
+    def gradients(self, gradients: Mapping[str, Tensor]) -> list[Tensor]:
+        """Return the gradients of named parameters as those of the blocks."""
+        return [self._joined(gradients, block) for block in self._blocks]
+
+    def select(self, keep: Tensor) -> None:
+        """Let only some of the runs stay."""
+        self.values = [value[keep] for value in self.values]
+        self.velocities = [velocity[keep] for velocity in self.velocities]
+
+    def apply(
+        self,
+        values: Sequence[Tensor],
+        velocities: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        learning_rate_M1: Tensor,
+        num_clipped_M1: Tensor,
+        settings: Settings,
+    ) -> None:
+        """Heavy ball with coupled L2, u = m u + g + λ w and w = w - ε u, as `torch.optim.SGD` does it, in place.
+
+        The gradients are worked on in place too. A clipped gradient is cut before L2 and momentum.
+        """
+        if settings.clip_M1 is not None:
+            squares = [torch.linalg.vector_norm(g, dim=1, keepdim=True).square() for g in gradients]
+            norm_M1 = torch.stack(squares).sum(dim=0).sqrt()
+            num_clipped_M1 += norm_M1 > settings.clip_M1
+            factor_M1 = (settings.clip_M1 / norm_M1).clamp(max=1.0)
+            for g in gradients:
+                g *= factor_M1
+        for block, value, velocity, g in zip(self._blocks, values, velocities, gradients, strict=True):
+            if block.decays and settings.l2_M1 is not None:
+                g.addcmul_(value, settings.l2_M1)
+            torch.addcmul(g, velocity, settings.momentum_M1, out=velocity)
+            value.addcmul_(velocity, learning_rate_M1, value=-1.0)
