@@ -61,8 +61,8 @@ def test_a_fleet_equals_the_reference(
         ours = by_fleet(problem, specs, block=7)
     assert "one run at a time" not in caplog.text
     # Images become float32 values by a division, which a compiled program rounds otherwise in the last place; the rest
-    # is float64. Measured: 5e-9 after 25 updates.
-    tolerance = 1e-7 if is_compiled and problem.transform is not None else TOLERANCE
+    # is float64. Measured after 25 updates: 5e-9 of a loss, above 1e-7 of a scalar that started at zero.
+    tolerance = 1e-6 if is_compiled and problem.transform is not None else TOLERANCE
     assert_same(ours, [by_reference(problem, spec) for spec in specs], tolerance=tolerance)
 
 

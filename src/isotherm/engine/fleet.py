@@ -25,6 +25,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from isotherm.engine.arena import with_own_memory
 from isotherm.engine.capture import capture
+from isotherm.engine.checkpoint import Checkpoint, State
 from isotherm.engine.evaluate import (
     EXAMPLES_FOR_A_LOOK,
     Evaluator,
@@ -48,6 +49,7 @@ from isotherm.engine.problem import (
 )
 from isotherm.engine.reader import Reader
 from isotherm.engine.reference import run_reference
+from isotherm.engine.rewrites import rewrite_for_gpu
 from isotherm.engine.trace import trace, writes
 from isotherm.engine.weights import Settings, Weights
 from isotherm.errors import UserError
@@ -66,6 +68,8 @@ SHRINK_FRACTION = 1 / 8
 UPDATES_WORTH_COMPILING = 5_000
 
 Program = Callable[..., tuple[Tensor, ...]]
+# Of each run: clipped updates, sum of the losses of the last epoch, last loss.
+_COUNTS = ("_num_clipped_M1", "_running_M", "_last_M")
 
 
 class NotVectorisable(Exception):
@@ -79,6 +83,7 @@ def run_fleet(
     on_steps: Callable[[int], None] = lambda _: None,
     on_look: Callable[[int, CurvePoint], None] = lambda _index, _point: None,
     on_trained: Callable[[int, Tensors], None] = lambda _index, _parameters: None,
+    checkpoint: Checkpoint | None = None,
     block: int = BLOCK,
 ) -> list[RunResult]:
     """Train all runs and return what each gave, in the order given.
@@ -91,14 +96,23 @@ def run_fleet(
         on_steps: told how many run-updates were made, now and then.
         on_look: told a run's index and what a look at the test set along the way gave.
         on_trained: handed every finished run's index and parameters.
+        checkpoint: where the state is kept now and then, and taken from if it is there; whoever gives it removes it.
+            Runs that are trained one at a time have none.
         block: updates between two looks at the losses; results do not depend on it.
     """
     _check_alike(specs)
     with exact_arithmetic(problem.device):
-        return _run(problem, specs, _Listeners(on_steps, on_look, on_trained), block=block)
+        return _run(problem, specs, _Listeners(on_steps, on_look, on_trained), checkpoint, block=block)
 
 
-def _run(problem: Problem, specs: Sequence[RunSpec], listeners: _Listeners, *, block: int) -> list[RunResult]:
+def _run(
+    problem: Problem,
+    specs: Sequence[RunSpec],
+    listeners: _Listeners,
+    checkpoint: Checkpoint | None,
+    *,
+    block: int,
+) -> list[RunResult]:
     try:
         with seeded(0, "probe"):  # what it draws disturbs nobody's stream
             fleet = _probed(problem, specs, listeners, block=block)
@@ -106,8 +120,11 @@ def _run(problem: Problem, specs: Sequence[RunSpec], listeners: _Listeners, *, b
         logger.warning("training one run at a time, as this model cannot be trained as a fleet: %s", reason)
         return [_run_alone(problem, spec, index, listeners) for index, spec in enumerate(specs)]
     if wants_own_streams(problem):
-        return _run_lanes(problem, specs, listeners, block=block)
-    return (fleet or _Fleet(problem, specs, listeners, block=block)).train()
+        lanes = _lanes(problem, specs, listeners, block=block)
+    else:
+        lanes = [fleet or _Fleet(problem, specs, listeners, block=block)]
+    _train(lanes, checkpoint)
+    return [result for lane in lanes for result in lane.results()]
 
 
 def _run_alone(problem: Problem, spec: RunSpec, index: int, listeners: _Listeners) -> RunResult:
@@ -146,22 +163,30 @@ def wants_own_streams(problem: Problem) -> bool:
     return problem.device.type == "cuda" and problem.has_convolutions
 
 
-def _run_lanes(problem: Problem, specs: Sequence[RunSpec], listeners: _Listeners, *, block: int) -> list[RunResult]:
-    """Train every run as a fleet of one on its own stream, all at the same time."""
+def _lanes(problem: Problem, specs: Sequence[RunSpec], listeners: _Listeners, *, block: int) -> list[_Fleet]:
+    """Return every run as a fleet of one on its own stream; they share one program."""
     lanes: list[_Fleet] = []
     for index, spec in enumerate(specs):
         lane = _Fleet(problem, [spec], listeners, block=block, first_index=index)
         if lanes:
             lane.share_program(lanes[0])
         lanes.append(lane)
-    active = lanes
-    while active:
+    return lanes
+
+
+def _train(lanes: Sequence[_Fleet], checkpoint: Checkpoint | None) -> None:
+    """Make all updates, block by block, from where a checkpoint left off."""
+    saved = None if checkpoint is None else checkpoint.load(lanes[0].problem.device)
+    if saved is not None:
+        for lane, state in zip(lanes, saved["lanes"], strict=True):
+            lane.restore(state)
+    while active := [lane for lane in lanes if not lane.is_done]:
         for lane in active:
             lane.start_block()
         for lane in active:
             lane.finish_block()
-        active = [lane for lane in active if not lane.is_done]
-    return [lane.results()[0] for lane in lanes]
+        if checkpoint is not None and checkpoint.is_due():
+            checkpoint.save({"lanes": [lane.state() for lane in lanes]})
 
 
 def _check_alike(specs: Sequence[RunSpec]) -> None:
@@ -247,7 +272,7 @@ class _Fleet:
         self.curves: list[list[CurvePoint]] = [[] for _ in specs]
         self._num_clipped_M1 = torch.zeros(len(specs), 1, dtype=torch.float64, device=problem.device)
         self._running_M = torch.zeros(len(specs), dtype=torch.float64, device=problem.device)
-        self._last_M = self._running_M
+        self._last_M = torch.zeros_like(self._running_M)
         self._done = 0  # updates
         self._size = 0  # of the block under way
         self._program: Program | None = None
@@ -360,6 +385,8 @@ class _Fleet:
         self.module.train()
         states = [*self.weights.values, *self.fixed_M.values(), *self.buffers_M.values()]
         traced = trace(self._step_function(), *states, x_MB, y_MB, self.key_M, torch.zeros_like(self._step))
+        if self.problem.device.type == "cuda" and not writes(traced):
+            rewrite_for_gpu(traced)
         has_own_memory = self.problem.device.type == "cpu" and not writes(traced)
         self._program = with_own_memory(traced) if has_own_memory else traced.forward
 
@@ -534,12 +561,37 @@ class _Fleet:
         if not self.is_done:
             self._shrink()
 
-    def train(self) -> list[RunResult]:
-        """Make all updates and return every run's record."""
-        while not self.is_done:
-            self.start_block()
-            self.finish_block()
-        return self.results()
+    def state(self) -> State:
+        """Return all that later updates and the results depend on besides the specs."""
+        return {
+            "done": self._done,
+            "runs": list(self.index_M),
+            "diverged": [[index, step] for index, step in self.dead.items()],
+            "curves": [[[p.step, p.test_loss, p.test_metric] for p in curve] for curve in self.curves],
+            "values": list(self.weights.values),
+            "velocities": list(self.weights.velocities),
+            "buffers": dict(self.buffers_M),
+            "counts": [getattr(self, name) for name in _COUNTS],
+        }
+
+    def restore(self, state: State) -> None:
+        """Go on from a state of the same specs."""
+        if state["runs"] != self.index_M:
+            self._keep_runs(state["runs"])
+        self._done = state["done"]
+        self.dead = dict(state["diverged"])
+        self.curves = [
+            [CurvePoint(step=step, test_loss=loss, test_metric=metric) for step, loss, metric in curve]
+            for curve in state["curves"]
+        ]
+        for ours, theirs in (
+            (self.weights.values, state["values"]),
+            (self.weights.velocities, state["velocities"]),
+            (list(self.buffers_M.values()), [state["buffers"][name] for name in self.buffers_M]),
+            ([getattr(self, name) for name in _COUNTS], state["counts"]),
+        ):
+            for old, new in zip(ours, theirs, strict=True):
+                old.copy_(new)
 
     def _learning_rates(self, start: int, num_steps: int) -> Tensor:
         """Return every run's learning rate for a block of updates, shape (K, M, 1)."""
@@ -569,15 +621,19 @@ class _Fleet:
         alive = [place for place, index in enumerate(self.index_M) if index not in self.dead]
         if len(self.index_M) - len(alive) < max(1, SHRINK_FRACTION * len(self.index_M)):
             return
-        keep = torch.tensor(alive, dtype=torch.int64, device=self.problem.device)
+        self._keep_runs(alive)
+
+    def _keep_runs(self, places: Sequence[int]) -> None:
+        """Let only the runs at these places stay."""
+        keep = torch.tensor(places, dtype=torch.int64, device=self.problem.device)
         for tensors in (self.fixed_M, self.buffers_M):
             for name, tensor in tensors.items():
                 tensors[name] = tensor[keep]
         self.weights.select(keep)
         self.settings = self.settings.select(keep)
-        for name in ("seed_M", "key_M", "_num_clipped_M1", "_running_M", "_last_M"):
+        for name in ("seed_M", "key_M", *_COUNTS):
             setattr(self, name, getattr(self, name)[keep])
-        self.index_M = [self.index_M[place] for place in alive]
+        self.index_M = [self.index_M[place] for place in places]
         self._program, self._update, self._graph = None, None, None
         self._allocate()
 

@@ -50,9 +50,7 @@ class Weights:
     def __init__(self, initial: Mapping[str, Tensor], *, decayed: Collection[str], channels_last: bool) -> None:
         self.shapes = {name: tensor.shape[1:] for name, tensor in initial.items()}
         self._channels_last = channels_last
-        self._blocks = [
-            _Block(names=(name,), decays=name in decayed) for name, s in self.shapes.items() if len(s) >= 2
-        ]
+        self._blocks = [_Block(names=(name,), decays=name in decayed) for name, s in self.shapes.items() if len(s) >= 2]
         for decays in (True, False):
             names = [n for n, s in self.shapes.items() if len(s) < 2 and (n in decayed) == decays]
             if names:
