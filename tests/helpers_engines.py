@@ -42,13 +42,14 @@ def by_fleet(problem: Problem, specs: Sequence[RunSpec], **options: Any) -> list
 
 
 def assert_same_parameters(
-    ours: dict[str, Tensor], expected: dict[str, Tensor], *, tolerance: float = TOLERANCE
+    ours: dict[str, Tensor], expected: dict[str, Tensor], *, tolerance: float = TOLERANCE, smallest: float = 0.0
 ) -> None:
+    """Compare parameter by parameter, relative to its norm, or to `smallest` where that is more."""
     assert ours.keys() == expected.keys()
     for name, parameter in expected.items():
         assert ours[name].shape == parameter.shape
         difference = float((ours[name] - parameter).norm())
-        assert difference <= tolerance * float(parameter.norm()), name
+        assert difference <= tolerance * max(smallest, float(parameter.norm())), name
 
 
 def assert_same_result(ours: RunResult, expected: RunResult, *, tolerance: float = TOLERANCE) -> None:
@@ -65,7 +66,9 @@ def assert_same_result(ours: RunResult, expected: RunResult, *, tolerance: float
             assert mine == theirs, field.name
 
 
-def assert_same(ours: Sequence[Trained], expected: Sequence[Trained], *, tolerance: float = TOLERANCE) -> None:
+def assert_same(
+    ours: Sequence[Trained], expected: Sequence[Trained], *, tolerance: float = TOLERANCE, smallest: float = 0.0
+) -> None:
     for (result, parameters), (expected_result, expected_parameters) in zip(ours, expected, strict=True):
         assert_same_result(result, expected_result, tolerance=tolerance)
-        assert_same_parameters(parameters, expected_parameters, tolerance=tolerance)
+        assert_same_parameters(parameters, expected_parameters, tolerance=tolerance, smallest=smallest)
