@@ -12,7 +12,7 @@ from torch import nn
 from helpers_protocol import blobs, blobs_task, tiny_sweep
 from isotherm.budget import Budget
 from isotherm.data.augment import CropAndFlip
-from isotherm.engine import fleet
+from isotherm.engine import lane_scores
 from isotherm.engine.evaluate import reestimated
 from isotherm.engine.problem import Problem
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
@@ -236,7 +236,7 @@ def test_with_ghosts_the_probe_reestimates_over_a_few_examples(monkeypatch: pyte
         seen.append(min(num_examples, problem.num_train))
         return reestimated(problem, *rest, num_examples=num_examples, first_step=first_step)
 
-    monkeypatch.setattr(fleet, "reestimated", counting)
+    monkeypatch.setattr(lane_scores, "reestimated", counting)
     images = torch.randn(9_000, 1, 4, 4, generator=torch.Generator().manual_seed(0)), torch.arange(9_000) % 2
     task = blobs_task(model=ghosts, train=images, test=images)
     assert estimate(Study.of(tiny_sweep(task=task)), {}).seconds > 0

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 import cases
 from helpers_engines import Trained, assert_same, assert_same_result, by_fleet, by_reference
-from isotherm.engine.fleet import BLOCK, run_fleet
+from isotherm.engine.fleet import run_fleet
+from isotherm.engine.lane import BLOCK
 from isotherm.engine.problem import Problem, prepare
 from isotherm.engine.reference import run_reference
 from isotherm.records import Outcome, RunSpec

@@ -19,7 +19,7 @@ from cases_paper import (
     spec_of,
 )
 from helpers_engines import assert_same, by_fleet, by_reference
-from isotherm.engine import fleet
+from isotherm.engine import lane
 from isotherm.engine.problem import prepare
 from isotherm.records import Outcome
 from isotherm.tasks import Task
@@ -52,7 +52,7 @@ def specs_of(task: Task, **changes: Any) -> list[Any]:
 def test_a_fleet_equals_the_reference(
     name: str, is_compiled: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(fleet, "UPDATES_WORTH_COMPILING", 1 if is_compiled else 10**9)
+    monkeypatch.setattr(lane, "UPDATES_WORTH_COMPILING", 1 if is_compiled else 10**9)
     make, settings = TASKS[name]
     task = make()
     problem = prepare(task, precision="float64", device="cuda")

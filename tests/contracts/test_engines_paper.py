@@ -39,7 +39,7 @@ from cases_paper import (
 )
 from helpers_engines import Trained, assert_same, assert_same_result, by_fleet, by_reference
 from isotherm.data.augment import CropAndFlip
-from isotherm.engine import evaluate, fleet, reference
+from isotherm.engine import evaluate, lane, lane_scores, reference
 from isotherm.engine.fleet import run_fleet
 from isotherm.engine.noise import KeyedBits, run_keys
 from isotherm.engine.problem import prepare, running_window
@@ -309,7 +309,7 @@ def test_evaluation_leaves_the_running_averages_alone():
 
 
 def test_a_look_uses_fewer_examples_for_its_statistics(monkeypatch):
-    for engine in (reference, fleet):
+    for engine in (reference, lane_scores):
         monkeypatch.setattr(engine, "EXAMPLES_FOR_A_LOOK", 2 * GHOST)
     task = image_task(SmallGhostNet)
     problem = prepare(task, precision="float64")
@@ -528,13 +528,13 @@ def shrinking_specs(name: str, **changes: Any) -> list[RunSpec]:
 def test_a_fleet_that_loses_runs_goes_on_with_the_references_numbers(name, clips, monkeypatch):
     """Its state of streams, buffers, batches from disk and clipping limits stay with the runs they belong to."""
     sizes: list[int] = []
-    plain = fleet.trace
+    plain = lane.trace
 
     def watch(function, *arguments, **options):
         sizes.append(len(arguments[0]))
         return plain(function, *arguments, **options)
 
-    monkeypatch.setattr(fleet, "trace", watch)
+    monkeypatch.setattr(lane, "trace", watch)
     problem = prepare(SHRINKING[name](), precision="float64")
     specs = shrinking_specs(name)
     if clips:
@@ -691,7 +691,7 @@ def test_blocks_of_one_update_leave_room_for_the_trials_before_a_recording() -> 
     task = autoencoder_task()
     problem = prepare(task, precision="float64")
     spec = spec_of(task, batch_size=8, num_steps=4)
-    alone = fleet._Fleet(problem, [spec], fleet._Listeners(lambda _: None, lambda *_: None, lambda *_: None), block=1)
+    alone = lane.Lane(problem, [spec], lane.Listeners(lambda _: None, lambda *_: None, lambda *_: None), block=1)
     for _ in range(3):  # two trials and the recording
         alone._recorded_update()
     assert_same(by_fleet(problem, [spec], block=1), [by_reference(problem, spec)])

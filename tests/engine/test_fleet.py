@@ -4,8 +4,9 @@ import pytest
 import torch
 
 import cases
-from isotherm.engine import fleet
-from isotherm.engine.fleet import BLOCK, run_fleet
+from isotherm.engine import fleet, lane
+from isotherm.engine.fleet import run_fleet
+from isotherm.engine.lane import BLOCK
 from isotherm.engine.problem import prepare
 from isotherm.errors import UserError
 from isotherm.records import Outcome
@@ -19,7 +20,7 @@ def problem_of(task):
 def sizes(monkeypatch) -> list[int]:
     """Return the list of fleet sizes that were traced, without those of a trial beforehand."""
     seen: list[int] = []
-    plain = fleet.trace
+    plain = lane.trace
 
     def watch(function, *arguments, **options):
         seen.append(len(arguments[0]))
@@ -32,7 +33,7 @@ def sizes(monkeypatch) -> list[int]:
             seen.clear()
         return train(lanes, checkpoint)
 
-    monkeypatch.setattr(fleet, "trace", watch)
+    monkeypatch.setattr(lane, "trace", watch)
     monkeypatch.setattr(fleet, "_train", without_trial)
     return seen
 
@@ -122,7 +123,7 @@ def test_out_of_memory_is_no_reason_to_train_one_at_a_time(monkeypatch, error, c
     def trace(*_, **__):
         raise error
 
-    monkeypatch.setattr(fleet, "trace", trace)
+    monkeypatch.setattr(lane, "trace", trace)
     task = cases.blobs_task()
     with pytest.raises(type(error)):
         run_fleet(problem_of(task), [cases.spec(task, num_steps=3, seed=seed) for seed in range(4)])
@@ -133,7 +134,7 @@ def test_a_module_that_refuses_without_a_word_falls_back_too(monkeypatch, caplog
     def trace(*_, **__):
         raise AssertionError  # as a bare assert in somebody's forward does
 
-    monkeypatch.setattr(fleet, "trace", trace)
+    monkeypatch.setattr(lane, "trace", trace)
     task = cases.blobs_task()
     [result] = run_fleet(problem_of(task), [cases.spec(task, num_steps=3)])
     assert result.outcome is Outcome.FINISHED

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import cases
 import isotherm
 from cases_paper import UNROLL, language_task
-from isotherm.engine import fleet
+from isotherm.engine import lane
 from isotherm.engine.problem import prepare
 from isotherm.engine.reference import run_reference
 from isotherm.errors import UserError
@@ -300,14 +300,14 @@ def test_one_run_that_does_not_fit_is_the_users_error(memory_for):
 
 def test_out_of_memory_of_a_real_fleet_halves_it(monkeypatch, caplog):
     """The first forward pass of a fleet that is too large fails while the fleet is being tried out."""
-    plain = fleet.trace
+    plain = lane.trace
 
     def trace(function, *arguments, **options):
         if len(arguments[0]) > 2:
             raise OUT_OF_MEMORY["cpu"]
         return plain(function, *arguments, **options)
 
-    monkeypatch.setattr(fleet, "trace", trace)
+    monkeypatch.setattr(lane, "trace", trace)
     task = cases.blobs_task()
     specs = [cases.spec(task, num_steps=4, seed=seed) for seed in range(4)]
     with caplog.at_level(logging.WARNING, logger="isotherm"):

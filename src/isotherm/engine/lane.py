@@ -1,0 +1,499 @@
+"""Some runs trained as one program: their state, and the updates in blocks.
+
+On a CPU a lane is a whole fleet. On a GPU it is one for networks of matrix products; where there are convolutions every
+run has a lane of its own, with its own stream.
+
+Shape suffixes: M runs, S seeds, K updates of a block, B batch; `parameters_M` maps names to tensors with M in front.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+
+from isotherm.engine.arena import with_own_memory
+from isotherm.engine.capture import capture
+from isotherm.engine.checkpoint import State
+from isotherm.engine.evaluate import Tensors
+from isotherm.engine.noise import run_keys
+from isotherm.engine.problem import (
+    Problem,
+    evaluation_steps,
+    exact_arithmetic,
+    ghost_layers,
+    is_out_of_memory,
+    is_penalised,
+    running_window,
+)
+from isotherm.engine.reader import Reader
+from isotherm.engine.rewrites import rewrite_for_gpu
+from isotherm.engine.trace import trace, writes
+from isotherm.engine.weights import Settings, Weights
+from isotherm.errors import UserError
+from isotherm.records import CurvePoint, RunSpec
+from isotherm.schedule import multipliers
+
+# Updates between two looks at the losses; a diverged run wastes at most this many.
+BLOCK = 64
+# A new size needs a new trace, so a lane shrinks when this part of it has diverged.
+SHRINK_FRACTION = 1 / 8
+# On a GPU a program that will run so often is compiled first, which takes a minute.
+UPDATES_WORTH_COMPILING = 5_000
+
+Program = Callable[..., tuple[Tensor, ...]]
+# Of each run: clipped updates, sum of the losses of the last epoch, last loss.
+_COUNTS = ("num_clipped_M1", "running_M", "last_M")
+
+
+class NotVectorisable(Exception):
+    """The module cannot be trained as a fleet; the text says why."""
+
+
+class Listeners:
+    """Who is told what while a fleet trains."""
+
+    def __init__(
+        self,
+        on_steps: Callable[[int], None],
+        on_look: Callable[[int, CurvePoint], None],
+        on_trained: Callable[[int, Tensors], None],
+    ) -> None:
+        self.on_steps, self.on_look, self.on_trained = on_steps, on_look, on_trained
+
+
+class Lane:
+    """State of the runs that are still alive, and where each came from."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        specs: Sequence[RunSpec],
+        listeners: Listeners,
+        *,
+        block: int = BLOCK,
+        first_index: int = 0,
+    ) -> None:
+        self.problem = problem
+        self.block = block
+        self.listeners = listeners
+        self.first_index = first_index  # where the caller counts from
+        self.specs = list(specs)
+        first = specs[0]
+        self.batch_size, self.num_steps = first.batch_size, first.num_steps
+        self.clips = first.clip_norm is not None
+        self.evaluate_at = evaluation_steps(first)
+        self.window = running_window(first, problem)
+        # One run alone needs no vectorisation; on a GPU its images and filters have the channels last.
+        self.is_single = len(specs) == 1
+        self.channels_last = self.is_single and problem.device.type == "cuda"
+
+        self.seeds = sorted({s.seed for s in specs})
+        models = [problem.model(seed=seed, batch_size=self.batch_size) for seed in self.seeds]
+        self.module = models[0]
+        self.layers = ghost_layers(self.module) if problem.reestimates else {}
+        place = torch.tensor([self.seeds.index(s.seed) for s in specs], device=problem.device)
+        self.seed_M = place
+        self.orders = [problem.order(seed=seed, batch_size=self.batch_size) for seed in self.seeds]
+        self.key_M = torch.stack([run_keys(seed) for seed in self.seeds]).to(problem.device)[place]
+        stacked = _stack(models, place)
+        named = dict(self.module.named_parameters())
+        trainable = [name for name, p in named.items() if p.requires_grad]
+        # The loss does not depend on all that L2 covers, and SGD leaves such parameters alone: L2 does not move them.
+        self.penalised = [name for name in trainable if is_penalised(named[name], scope=first.l2_scope)]
+        self.weights = Weights(
+            {name: stacked[name] for name in trainable},
+            decayed=set(self.penalised) - self._unused_parameters(),
+            channels_last=self.channels_last,
+        )
+        self.fixed_M = {name: stacked[name] for name, p in named.items() if not p.requires_grad}
+        self.buffers_M = {name: stacked[name].clone() for name, _ in self.module.named_buffers()}
+
+        def column(values: Sequence[float]) -> Tensor:
+            return torch.tensor(values, dtype=torch.float64, device=problem.device).to(problem.dtype).unsqueeze(1)
+
+        self.settings = Settings(
+            momentum_M1=column([s.momentum for s in specs]),
+            l2_M1=column([s.l2 for s in specs]) if any(s.l2 > 0 for s in specs) else None,
+            clip_M1=column([s.clip_norm or math.inf for s in specs]) if self.clips else None,
+        )
+        self.index_M = list(range(len(specs)))
+        self.dead: dict[int, int] = {}  # original index -> divergence step
+        self.curves: list[list[CurvePoint]] = [[] for _ in specs]
+        self.num_clipped_M1 = torch.zeros(len(specs), 1, dtype=torch.float64, device=problem.device)
+        self.running_M = torch.zeros(len(specs), dtype=torch.float64, device=problem.device)
+        self.last_M = torch.zeros_like(self.running_M)
+        self.num_done = 0  # updates
+        self._size = 0  # of the block under way
+        self._program: Program | None = None
+        self._update: Callable[..., Tensor] | None = None
+        self._shared: Lane | None = None
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._stream: torch.cuda.Stream | None = None
+        self.reader = Reader(problem, self.orders, self.seeds) if problem.is_lazy else None
+        if problem.device.type == "cuda":
+            self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._allocate()
+
+    def _allocate(self) -> None:
+        """Make the tensors that an update reads and writes besides the runs' states; they stay where they are."""
+        device, num = self.problem.device, len(self.index_M)
+        shape = self.orders[0].block(0, 1).shape[1:]
+        num_rows = max(self.block, 3)  # before an update is recorded it is tried twice
+        self._batches_KSB = torch.zeros(num_rows, len(self.orders), *shape, dtype=torch.int64, device=device)
+        self._rates_KM1 = torch.zeros(num_rows, num, 1, dtype=self.problem.dtype, device=device)
+        self._losses_KM = torch.zeros(num_rows, num, dtype=torch.float64, device=device)
+        self._place = torch.zeros(1, dtype=torch.int64, device=device)
+        self.step = torch.zeros((), dtype=torch.int64, device=device)
+        self._read: tuple[Tensor, Tensor] | None = None  # a batch from disk
+        self._own_batch: list[Tensor] | None = None  # where a batch is gathered, on a CPU
+        if device.type == "cpu" and not self.problem.is_lazy:
+            num_gathered = num * math.prod(shape)
+            self._own_batch = [
+                values.new_empty(num_gathered, *values.shape[1:])  # type: ignore[union-attr]
+                for values in self.problem.splits["train"]
+            ]
+
+    def share_program(self, other: Lane) -> None:
+        """Use another fleet's program, which has the same shapes."""
+        self._shared = other
+
+    def _unused_parameters(self) -> set[str]:
+        """Return the trainable parameters that the loss does not depend on: plain SGD never touches them."""
+        module = self.problem.model(seed=self.seeds[0], batch_size=self.batch_size).train()
+        trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        try:
+            x, y = self._first_batch()
+            loss = self.problem.training_loss(module, x, y, self.key_M[0], torch.zeros_like(self.seed_M[0]))
+            gradients = torch.autograd.grad(loss, list(trainable.values()), allow_unused=True)
+        except Exception as error:  # the reference will show what is wrong with it
+            if is_out_of_memory(error) or isinstance(error, UserError):
+                raise
+            raise NotVectorisable(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}") from error
+        return {name for name, gradient in zip(trainable, gradients, strict=True) if gradient is None}
+
+    def _first_batch(self) -> tuple[Tensor, Tensor]:
+        index = self.orders[0].block(0, 1)[0]
+        if self.problem.is_lazy:
+            return self.problem.lazy_batch(index, seed=self.seeds[0], step=0)
+        return self.problem.training_batch(torch.from_numpy(index).to(self.problem.device))
+
+    # -- one update ---------------------------------------------------------------------------------------------
+
+    def over_runs(self, function: Callable[..., Any], in_dims: tuple[int | None, ...]) -> Callable[..., Any]:
+        """Return a function of one run as one of all runs; of a single run without `vmap`."""
+        if not self.is_single:
+            return vmap(function, in_dims=in_dims)
+
+        def single(*arguments: Any) -> Any:
+            alone = [
+                torch.utils._pytree.tree_map(lambda t: t[0], argument) if dim == 0 else argument
+                for argument, dim in zip(arguments, in_dims, strict=True)
+            ]
+            return torch.utils._pytree.tree_map(lambda t: t.unsqueeze(0), function(*alone))
+
+        return single
+
+    def _loss_of_run(
+        self,
+        parameters: Tensors,
+        fixed: Tensors,
+        buffers: Tensors,
+        x: Tensor,
+        y: Tensor,
+        keys: Tensor,
+        step: Tensor,
+    ) -> tuple[Tensor, tuple[Tensor, Tensors]]:
+        after = {name: buffer.clone() for name, buffer in buffers.items()}
+
+        def call(*arguments: Tensor) -> Any:
+            return functional_call(self.module, (parameters, fixed, after), arguments)
+
+        loss = self.problem.training_loss(call, x, y, keys, step, channels_last=self.channels_last)
+        return loss * self.problem.scale_of_objective(), (loss, after)
+
+    def _step_function(self) -> Program:
+        """Return the fleet's step on tensors alone: states, x, y, keys, step -> losses, gradients, buffers.
+
+        Parameters come, and their gradients go, as the blocks of `weights`.
+        """
+        gradient = self.over_runs(grad_and_value(self._loss_of_run, has_aux=True), in_dims=(0, 0, 0, 0, 0, 0, None))
+        groups = [list(self.fixed_M), list(self.buffers_M)]
+        num_blocks = len(self.weights.values)
+
+        def step_function(*tensors: Tensor) -> tuple[Tensor, ...]:
+            rest = iter(tensors)
+            parameters = self.weights.parameters([next(rest) for _ in range(num_blocks)])
+            states = [{name: next(rest) for name in names} for names in groups]
+            gradients, (_, (losses, buffers)) = gradient(parameters, *states, *rest)
+            return losses, *self.weights.gradients(gradients), *(buffers[name] for name in groups[1])
+
+        return step_function
+
+    def prepare_program(self, x_MB: Tensor, y_MB: Tensor) -> None:
+        """Trace the step for the fleet's present size."""
+        self.module.train()
+        states = [*self.weights.values, *self.fixed_M.values(), *self.buffers_M.values()]
+        traced = trace(self._step_function(), *states, x_MB, y_MB, self.key_M, torch.zeros_like(self.step))
+        if self.problem.device.type == "cuda" and not writes(traced):
+            rewrite_for_gpu(traced)
+        has_own_memory = self.problem.device.type == "cpu" and not writes(traced)
+        self._program = with_own_memory(traced) if has_own_memory else traced.forward
+
+    def forward_backward(
+        self, x_MB: Tensor, y_MB: Tensor, step: Tensor
+    ) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
+        """Return losses (M,), gradients of the blocks, and buffers after the forward pass."""
+        if self._program is None:
+            self.prepare_program(x_MB, y_MB)
+        assert self._program is not None
+        values, buffers_M = self.weights.values, self.buffers_M.values()
+        found = self._program(*values, *self.fixed_M.values(), *buffers_M, x_MB, y_MB, self.key_M, step)
+        losses, *others = (result.clone() for result in found)
+        return losses, others[: len(values)], others[len(values) :]
+
+    def _update_function(self) -> Callable[..., Tensor]:
+        """Return an update of tensors alone, made in place; it gives the losses (M,)."""
+        program, weights = self._program, self.weights
+        assert program is not None
+
+        def update(
+            values: Sequence[Tensor],
+            velocities: Sequence[Tensor],
+            fixed_M: Sequence[Tensor],
+            buffers_M: Sequence[Tensor],
+            batch: tuple[Tensor, Tensor],
+            index_MB: Tensor | None,
+            key_M: Tensor,
+            step: Tensor,
+            learning_rate_M1: Tensor,
+            num_clipped_M1: Tensor,
+            settings: Settings,
+        ) -> Tensor:
+            inputs, targets = batch if index_MB is None else (batch[0][index_MB], batch[1][index_MB])
+            losses_M, *others = program(*values, *fixed_M, *buffers_M, inputs, targets, key_M, step)
+            gradients, after = others[: len(values)], others[len(values) :]
+            weights.apply(values, velocities, gradients, learning_rate_M1, num_clipped_M1, settings)
+            for old, new in zip(buffers_M, after, strict=True):
+                old.copy_(new)
+            return losses_M
+
+        left = self.num_steps - self.num_done
+        if self.problem.device.type == "cuda" and left >= UPDATES_WORTH_COMPILING:
+            return torch.compile(update, dynamic=False, fullgraph=True)
+        return update
+
+    def _batch(self, batch_SB: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor | None]:
+        """Return the data and an index into them, or what was read from disk and no index."""
+        if self._read is not None:
+            x_MB, y_MB = (values_SB[self.seed_M] for values_SB in self._read)
+            return (x_MB, y_MB), None
+        inputs, targets = self.problem.splits["train"]
+        assert isinstance(inputs, Tensor)
+        index_MB = batch_SB[self.seed_M]
+        if self._own_batch is None:
+            return (inputs, targets), index_MB
+        for values, own in zip((inputs, targets), self._own_batch, strict=True):
+            torch.index_select(values, 0, index_MB.view(-1), out=own)
+        x_MB, y_MB = (own.view(*index_MB.shape, *own.shape[1:]) for own in self._own_batch)
+        return (x_MB, y_MB), None
+
+    def _make_update(self, batch_SB: Tensor, rate_M1: Tensor) -> Tensor:
+        """Make the update `_step` and return the losses (M,)."""
+        if self._update is None:
+            self._prepare_update(batch_SB)
+        assert self._update is not None
+        return self._update(
+            self.weights.values,
+            self.weights.velocities,
+            list(self.fixed_M.values()),
+            list(self.buffers_M.values()),
+            *self._batch(batch_SB),
+            self.key_M,
+            self.step,
+            rate_M1,
+            self.num_clipped_M1,
+            self.settings,
+        )
+
+    def _prepare_update(self, batch_SB: Tensor) -> None:
+        """Make the update for the fleet's present size, or take that of another with the same shapes."""
+        if self._shared is not None:
+            self._update = self._shared._update
+            return
+        if self._program is None:
+            batch, index_MB = self._batch(batch_SB)
+            self.prepare_program(*(batch if index_MB is None else (values[index_MB] for values in batch)))
+        self._update = self._update_function()
+
+    def _recorded_update(self) -> None:
+        """Make the update that `_place` and `_step` point to, and move both on: the same operations every time."""
+        batch_SB = self._batches_KSB.index_select(0, self._place)[0]
+        losses_M = self._make_update(batch_SB, self._rates_KM1.index_select(0, self._place)[0])
+        self._losses_KM.index_copy_(0, self._place, losses_M.double().unsqueeze(0))
+        self._place += 1
+        self.step += 1
+
+    # -- a block of updates -------------------------------------------------------------------------------------
+
+    @property
+    def is_done(self) -> bool:
+        """Tell whether all updates were made, or no run is left."""
+        return self.num_done >= self.num_steps or len(self.dead) == len(self.specs)
+
+    def start_block(self) -> None:
+        """Begin the next updates; on a GPU they are under way when this returns."""
+        next_look = next((s for s in self.evaluate_at if s > self.num_done), self.num_steps)
+        self._size = min(self.block, next_look - self.num_done, self.num_steps - self.num_done)
+        rows = slice(0, self._size)
+        self._rates_KM1[rows].copy_(self._learning_rates(self.num_done, self._size))
+        if self.reader is None:
+            blocks = np.stack([order.block(self.num_done, self._size) for order in self.orders], axis=1)
+            self._batches_KSB[rows].copy_(torch.from_numpy(blocks))
+        self._place.zero_()
+        self.step.fill_(self.num_done)
+        if self.reader is not None and self._read is None:
+            self._take(self.reader.batch(self.num_done, last=self.num_done))  # nothing is read ahead yet
+        if self._stream is None:
+            for offset in self._offsets():
+                self._losses_KM[offset] = self._make_update(self._batches_KSB[offset], self._rates_KM1[offset])
+                self.step += 1
+            return
+        if self._graph is None:
+            self._capture()
+        assert self._graph is not None
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            for _ in self._offsets():
+                self._graph.replay()
+
+    def _offsets(self) -> Iterator[int]:
+        """Count the updates of the block; where inputs come from disk, with those of the update in place."""
+        for offset in range(self._size):
+            if self.reader is not None:
+                self._take(self.reader.batch(self.num_done + offset, last=self.num_steps - 1))
+            yield offset
+
+    def _take(self, batch: tuple[Tensor, Tensor]) -> None:
+        """Put a batch from disk where the update reads it."""
+        if self._read is None:
+            self._read = batch
+            return
+        if self._stream is not None:  # what was read ahead came to the GPU on the default stream
+            self._stream.wait_stream(torch.cuda.default_stream())
+        for old, new in zip(self._read, batch, strict=True):
+            old.copy_(new)
+            if self._stream is not None:
+                new.record_stream(self._stream)
+
+    def _capture(self) -> None:
+        """Record an update; the trial calls before it also let cuDNN choose the fastest convolutions."""
+        changed = [*self.weights.values, *self.weights.velocities, *self.buffers_M.values(), self.num_clipped_M1]
+        with exact_arithmetic(self.problem.device, tries_convolutions=True):
+            self._graph = capture(
+                self._recorded_update, keep=[*changed, self._losses_KM, self._place, self.step], stream=self._stream
+            )
+
+    def finish_block(self) -> None:
+        """Wait for the updates under way and note what they gave."""
+        if self._stream is not None:
+            self._stream.synchronize()
+        size, start = self._size, self.num_done
+        losses_KM = self._losses_KM[:size]
+        in_window = max(0, start + size - (self.num_steps - self.window))
+        self.running_M = self.running_M + losses_KM[size - min(size, in_window) :].sum(dim=0)
+        self.last_M = losses_KM[-1].clone()
+        self.listeners.on_steps(size * (len(self.specs) - len(self.dead)))
+        self._note_divergence(losses_KM, start)
+        self.num_done += size
+
+    def state(self) -> State:
+        """Return all that later updates and the results depend on besides the specs."""
+        return {
+            "done": self.num_done,
+            "runs": list(self.index_M),
+            "diverged": [[index, step] for index, step in self.dead.items()],
+            "curves": [[[p.step, p.test_loss, p.test_metric] for p in curve] for curve in self.curves],
+            "values": list(self.weights.values),
+            "velocities": list(self.weights.velocities),
+            "buffers": dict(self.buffers_M),
+            "counts": [getattr(self, name) for name in _COUNTS],
+        }
+
+    def restore(self, state: State) -> None:
+        """Go on from a state of the same specs."""
+        if state["runs"] != self.index_M:
+            self._keep_runs(state["runs"])
+        self.num_done = state["done"]
+        self.dead = dict(state["diverged"])
+        self.curves = [
+            [CurvePoint(step=step, test_loss=loss, test_metric=metric) for step, loss, metric in curve]
+            for curve in state["curves"]
+        ]
+        for ours, theirs in (
+            (self.weights.values, state["values"]),
+            (self.weights.velocities, state["velocities"]),
+            (list(self.buffers_M.values()), [state["buffers"][name] for name in self.buffers_M]),
+            ([getattr(self, name) for name in _COUNTS], state["counts"]),
+        ):
+            for old, new in zip(ours, theirs, strict=True):
+                old.copy_(new)
+
+    def _learning_rates(self, start: int, num_steps: int) -> Tensor:
+        """Return every run's learning rate for a block of updates, shape (K, M, 1)."""
+        columns = [
+            spec.learning_rate * multipliers(self.num_steps, gamma=spec.gamma, start=start, stop=start + num_steps)
+            for spec in (self.specs[index] for index in self.index_M)
+        ]
+        return torch.from_numpy(np.stack(columns, axis=1)).to(self.problem.dtype).unsqueeze(2)
+
+    def _note_divergence(self, losses_KM: Tensor, start: int) -> None:
+        bad_KM = ~torch.isfinite(losses_KM)
+        for place in bad_KM.any(dim=0).nonzero().flatten().tolist():
+            first = int(bad_KM[:, place].to(torch.int8).argmax())
+            self.dead.setdefault(self.index_M[place], start + first)
+
+    def note_looks(self, looks: Sequence[CurvePoint]) -> None:
+        """Keep what a look at the test set gave every run that is left, and tell of it."""
+        for index, point in zip(self.index_M, looks, strict=True):
+            self.curves[index].append(point)
+            if index not in self.dead:
+                self.listeners.on_look(self.first_index + index, point)
+
+    @property
+    def wants_a_look(self) -> bool:
+        """Tell whether the test set is to be looked at now."""
+        return self.num_done in self.evaluate_at and len(self.dead) < len(self.specs)
+
+    def shrink(self) -> None:
+        """Let diverged runs leave when enough have."""
+        alive = [place for place, index in enumerate(self.index_M) if index not in self.dead]
+        if len(self.index_M) - len(alive) < max(1, SHRINK_FRACTION * len(self.index_M)):
+            return
+        self._keep_runs(alive)
+
+    def _keep_runs(self, places: Sequence[int]) -> None:
+        """Let only the runs at these places stay."""
+        keep = torch.tensor(places, dtype=torch.int64, device=self.problem.device)
+        for tensors in (self.fixed_M, self.buffers_M):
+            for name, tensor in tensors.items():
+                tensors[name] = tensor[keep]
+        self.weights.select(keep)
+        self.settings = self.settings.select(keep)
+        for name in ("seed_M", "key_M", *_COUNTS):
+            setattr(self, name, getattr(self, name)[keep])
+        self.index_M = [self.index_M[place] for place in places]
+        self._program, self._update, self._graph = None, None, None
+        self._allocate()
+
+
+def _stack(models: Sequence[nn.Module], place: Tensor) -> Tensors:
+    """Return parameters and buffers of the runs' initial models with the runs in front."""
+    names = [name for name, _ in [*models[0].named_parameters(), *models[0].named_buffers()]]
+    tensors = [dict([*m.named_parameters(), *m.named_buffers()]) for m in models]
+    return {name: torch.stack([t[name].detach() for t in tensors])[place] for name in names}
