@@ -11,11 +11,9 @@ Nothing else may use the GPU meanwhile. `--warm` compiles everything and measure
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import gc
 import json
-import logging
 import statistics
 import time
 from pathlib import Path
@@ -23,12 +21,11 @@ from typing import Any
 
 import torch
 
+from isotherm.bench.fleet import fleet_speeds, refusing_warnings, spec_of
 from isotherm.engine.fleet import run_fleet
-from isotherm.engine.problem import Problem, prepare
+from isotherm.engine.problem import prepare
 from isotherm.engine.reference import run_reference
 from isotherm.named_tasks import made_task
-from isotherm.records import RunSpec
-from isotherm.tasks import Task
 
 # task, batch size, runs at once, effective learning rate
 WORKS: tuple[tuple[str, int, int, float], ...] = (
@@ -54,63 +51,6 @@ NUM_EQUAL_UPDATES = 6
 COMPARED = ("train_loss_running", "last_batch_loss", "train_loss", "test_loss", "weight_norm_squared")
 
 
-class _Enough(Exception):
-    """What was to be measured is measured."""
-
-
-class _Refusal(logging.Handler):
-    """A warning of the engine means that something else than the fleet would be timed."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Refuse it."""
-        raise RuntimeError(record.getMessage())
-
-
-def spec_of(task: Task, *, batch_size: int, num_steps: int, rate: float, seed: int, precision: Any) -> RunSpec:
-    """Return a run of a made-up task."""
-    return RunSpec(
-        task=task.name,
-        data_id="made",
-        model_id="made",
-        batch_size=batch_size,
-        num_steps=num_steps,
-        effective_learning_rate=rate,
-        momentum=0.9,
-        gamma=2.0,
-        l2=task.l2,
-        l2_scope=task.l2_scope,
-        clip_norm=task.clip_norm,
-        precision=precision,
-        num_evaluations=1,
-        seed=seed,
-    )
-
-
-def speed(problem: Problem, specs: list[RunSpec], *, repeats: int, seconds: float) -> list[float]:
-    """Return run-updates per second in several windows of a fleet's training, which is then broken off."""
-    found: list[float] = []
-    start, num = 0.0, 0
-    round_ = len(specs) * 64  # run-updates between two times that all runs were told of
-
-    def on_steps(updates: int) -> None:
-        nonlocal start, num
-        num += updates
-        if num % round_:
-            return
-        now = time.perf_counter()
-        if start == 0.0:  # the first round compiled and recorded
-            start, num = now, 0
-        elif now - start >= seconds:
-            found.append(num / (now - start))
-            if len(found) >= repeats:
-                raise _Enough
-            start, num = now, 0
-
-    with contextlib.suppress(_Enough):
-        run_fleet(problem, specs, on_steps=on_steps)
-    return found
-
-
 def row(name: str, batch_size: int, num_runs: int, rate: float, *, repeats: int, seconds: float) -> dict[str, Any]:
     """Return a network's speed and memory."""
     task = made_task(name)
@@ -121,7 +61,7 @@ def row(name: str, batch_size: int, num_runs: int, rate: float, *, repeats: int,
     ]
     torch.cuda.reset_peak_memory_stats()
     start = time.perf_counter()
-    found = speed(problem, specs, repeats=repeats, seconds=seconds)
+    found = fleet_speeds(problem, specs, repeats=repeats, seconds=seconds)
     median = statistics.median(found)
     return {
         "task": name,
@@ -173,7 +113,11 @@ def main() -> None:
     parser.add_argument("--warm", action="store_true", help="compile, measure one short window, write nothing")
     parser.add_argument("--no-equality", action="store_true", help="only the speeds")
     options = parser.parse_args()
-    logging.getLogger("isotherm").addHandler(_Refusal(logging.WARNING))
+    with refusing_warnings():
+        _measure(options)
+
+
+def _measure(options: argparse.Namespace) -> None:
     repeats, seconds = (1, 0.0) if options.warm else (options.repeats, options.seconds)
     content: dict[str, Any] = {
         "command": "python benchmarks/throughput.py",

@@ -23,11 +23,11 @@ LAYERS = [
     ["executors", "protocol"],
     ["results"],
     ["regimes", "runner"],
-    ["recommend", "verdicts", "planning"],
+    ["recommend", "verdicts", "planning", "bench"],
     ["report", "studies"],
     ["cell"],
     ["console", "commands"],
-    ["cli_data"],
+    ["cli_data", "cli_bench"],
     ["cli"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -69,7 +69,7 @@ def test_the_vocabulary_needs_no_torch(name: str) -> None:
 
 def test_nothing_but_the_command_line_imports_studies() -> None:
     for path in FILES:
-        if part(path) not in ("studies", "cli"):
+        if part(path) not in ("studies", "cli", "cli_bench"):
             assert not any(name.startswith("isotherm.studies") for name in imports(path)), path
 
 

@@ -20,7 +20,7 @@ from isotherm.errors import UserError
 from isotherm.records import Outcome, Precision, RunResult, RunSpec
 from isotherm.report.files import file_stem
 from isotherm.report.wording import count_text, is_percent, metric_label
-from isotherm.runner import Progress, checked_tasks, run_study
+from isotherm.runner import CHECKPOINT_SECONDS, Progress, checked_tasks, run_study
 from isotherm.seeding import initial_model
 from isotherm.statistics import standard_deviation
 from isotherm.store import Store, StoredRun
@@ -214,6 +214,7 @@ def run_cell(
     store: Path,
     *,
     fleet_size: int | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
     progress: Progress | None = None,
     on_stored: Callable[[list[int]], None] = lambda _seeds: None,
 ) -> CellResults:
@@ -223,6 +224,7 @@ def run_cell(
         cell: what to run.
         store: the file that keeps it.
         fleet_size: runs per fleet; by default as many as pay.
+        checkpoint_seconds: so often a fleet in training is saved beside the store.
         progress: told how it goes.
         on_stored: told, before anything is run, the seeds whose runs are there already.
     """
@@ -230,7 +232,14 @@ def run_cell(
     with Store.write(store) as opened:
         done = {key for key, result in opened.results().items() if result.outcome is not Outcome.FAILED}
         on_stored([spec.seed for spec in cell.specs if spec.key in done])
-        run_study(cell.study, store=opened, device=cell.device, fleet_size=fleet_size, progress=progress)
+        run_study(
+            cell.study,
+            store=opened,
+            device=cell.device,
+            fleet_size=fleet_size,
+            checkpoint_seconds=checkpoint_seconds,
+            progress=progress,
+        )
         found = {run.spec.key: run for run in opened.runs() if run.spec.key in keys}
     return CellResults(cell=cell, runs=tuple(found[spec.key] for spec in cell.specs), known=frozenset(keys & done))
 

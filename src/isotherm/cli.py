@@ -29,6 +29,7 @@ from isotherm.cell import (
     run_cell,
     run_sentences,
 )
+from isotherm.cli_bench import bench
 from isotherm.cli_data import app as data_app
 from isotherm.commands import (
     EXIT_FAILED_RUNS,
@@ -52,7 +53,7 @@ from isotherm.report.html import write_report
 from isotherm.report.summary import study_summary
 from isotherm.report.tables import optima_table, write_csv
 from isotherm.results import StudyResults
-from isotherm.runner import default_workers, run_study
+from isotherm.runner import CHECKPOINT_SECONDS, default_workers, run_study
 from isotherm.store import Store
 from isotherm.studies import STUDIES
 from isotherm.studies.load import load_study, load_task, study_name
@@ -86,6 +87,9 @@ RunStoreOption = Annotated[
 DeviceOption = Annotated[str, typer.Option(help="Where to train: cpu or cuda.")]
 FleetOption = Annotated[int | None, typer.Option(min=1, help="Runs trained together; default: as many as pay.")]
 WorkersOption = Annotated[int | None, typer.Option(min=1, help="Processes on the CPU; default: one per core.")]
+CheckpointOption = Annotated[
+    float, typer.Option(metavar="SECONDS", help="Save a fleet in training so often; 'inf': never.")
+]
 TaskOption = Annotated[
     str | None,
     typer.Option("--task", metavar="NAME", rich_help_panel=CELL, help="A built-in task, or module:function."),
@@ -235,6 +239,7 @@ def run(
     device: DeviceOption = "cpu",
     workers: WorkersOption = None,
     fleet_size: FleetOption = None,
+    checkpoint_seconds: CheckpointOption = CHECKPOINT_SECONDS,
     json_path: JsonOption = None,
 ) -> None:
     """Run what is missing of a study, or of one cell with --task. Ctrl-C and kill are safe: run it again to go on."""
@@ -258,6 +263,7 @@ def run(
     given = {name: value for name, value in settings.items() if value not in (None, [])}
     _check_kind(study, task, given, workers)
     common: dict[str, Any] = {"store": store, "data": data, "device": device, "fleet_size": fleet_size}
+    common["checkpoint_seconds"] = checkpoint_seconds
     if task is not None:
         _run_cell(task, given, **common, console=console, json_path=json_path)
     else:
@@ -298,6 +304,7 @@ def _run_study(
     device: str,
     workers: int | None,
     fleet_size: int | None,
+    checkpoint_seconds: float,
     console: Console,
     json_path: Path | None,
 ) -> None:
@@ -305,7 +312,15 @@ def _run_study(
     loaded = load_study(reference, data=data)
     _print_notes([note for sweep in loaded.sweeps for note in sweep.task.notes], console)
     path = store or _default_store(loaded.name)
-    results = _run(loaded, path, console=console, device=device, workers=workers, fleet_size=fleet_size)
+    results = _run(
+        loaded,
+        path,
+        console=console,
+        device=device,
+        workers=workers,
+        fleet_size=fleet_size,
+        checkpoint_seconds=checkpoint_seconds,
+    )
     verdicts = judge(results)
     _print_results(results, verdicts, console)
     console.print(f"\nStore: {path}. Report: isotherm report {path}", highlight=False, soft_wrap=True)
@@ -321,6 +336,7 @@ def _run_cell(
     data: Path | None,
     device: str,
     fleet_size: int | None,
+    checkpoint_seconds: float,
     console: Console,
     json_path: Path | None,
 ) -> None:
@@ -341,7 +357,14 @@ def _run_cell(
             console.print(f"{what}: stored in {escaped(str(path))}, not run again", highlight=False)
 
     with CellProgress(console, metric=cell.plan.metric) as progress:
-        results = run_cell(cell, path, fleet_size=fleet_size, progress=progress, on_stored=tell_stored)
+        results = run_cell(
+            cell,
+            path,
+            fleet_size=fleet_size,
+            checkpoint_seconds=checkpoint_seconds,
+            progress=progress,
+            on_stored=tell_stored,
+        )
     _print_cell(results, console)
     console.print(f"\nStore: {path}. Report: isotherm report {path}", highlight=False, soft_wrap=True)
     give_json(json_path, cell_summary(results, store=path, seconds=time.perf_counter() - start))
@@ -405,13 +428,29 @@ def report(
         _exit_if_failed(results)
 
 
+app.command()(bench)
+
+
 def _run(
-    study: Study, path: Path, *, console: Console, device: str, workers: int | None, fleet_size: int | None
+    study: Study,
+    path: Path,
+    *,
+    console: Console,
+    device: str,
+    workers: int | None,
+    fleet_size: int | None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> StudyResults:
     num_workers = default_workers(device) if workers is None else workers
     with RunProgress(console) as progress:
         return run_study(
-            study, store=path, device=device, workers=num_workers, fleet_size=fleet_size, progress=progress
+            study,
+            store=path,
+            device=device,
+            workers=num_workers,
+            fleet_size=fleet_size,
+            checkpoint_seconds=checkpoint_seconds,
+            progress=progress,
         )
 
 

@@ -27,6 +27,7 @@ from isotherm.records import Outcome, RunResult, RunSpec
 # 2: clipping, training metric and others in the rows; rows of 1 are read as they are.
 SCHEMA_VERSION = 2
 APPLICATION_ID = 0x1507EE43  # tells a store from any other SQLite file
+_IN_MEMORY = ":memory:"
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS runs (
@@ -133,10 +134,15 @@ class Store:
             store.close()
             raise
 
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether nothing of it is on disk."""
+        return self.path == _IN_MEMORY
+
     @classmethod
     def in_memory(cls) -> Self:
         """Open a store that lives as long as the object."""
-        store = cls(sqlite3.connect(":memory:", isolation_level=None), path=":memory:")
+        store = cls(sqlite3.connect(_IN_MEMORY, isolation_level=None), path=_IN_MEMORY)
         store._create_schema()
         return store
 

@@ -11,10 +11,12 @@ from typing import Any
 import torch
 
 import isotherm
+from isotherm.engine.checkpoint import report_unusable
 from isotherm.engine.fleet import run_fleet, wants_own_streams
 from isotherm.engine.problem import Problem, checked_device, is_out_of_memory, prepare
 from isotherm.engine.reference import run_reference
 from isotherm.errors import UserError
+from isotherm.executors.checkpoints import CheckpointFolder
 from isotherm.records import CurvePoint, Outcome, Precision, RunResult, RunSpec
 from isotherm.store import StoredRun
 from isotherm.tasks import Task
@@ -58,6 +60,8 @@ class LocalExecutor:
         fleet_size: runs per fleet; by default as many as pay.
         on_steps: told the spec's batch size and how many run-updates were made, now and then.
         on_look: told the spec and what a look at the test set along the way gave.
+        checkpoints: where long fleets keep their state, to go on from after a kill; runs that are trained one at a time
+            have none. Whoever stores the results removes it.
     """
 
     def __init__(
@@ -68,6 +72,7 @@ class LocalExecutor:
         fleet_size: int | None = None,
         on_steps: Callable[[int, int], None] = lambda _batch_size, _num: None,
         on_look: Callable[[RunSpec, CurvePoint], None] = lambda _spec, _point: None,
+        checkpoints: CheckpointFolder | None = None,
     ) -> None:
         if fleet_size is not None and fleet_size < 1:
             raise UserError(f"fleet_size={fleet_size} is not a positive number; leave it out to let Isotherm choose")
@@ -76,6 +81,8 @@ class LocalExecutor:
         self._fleet_size = fleet_size
         self._on_steps = on_steps
         self._on_look = on_look
+        self._checkpoints = checkpoints
+        self._seconds_before = 0.0  # that the present fleet was trained before it was killed
         self._problems: dict[tuple[str, str, Precision], Problem] = {}
 
     def run(self, specs: Sequence[RunSpec]) -> Iterator[list[StoredRun]]:
@@ -84,13 +91,21 @@ class LocalExecutor:
             yield self.run_one_fleet(fleet)
 
     def fleets(self, specs: Sequence[RunSpec]) -> list[list[RunSpec]]:
-        """Return the specs grouped into fleets; the grouping depends on nothing but the specs."""
+        """Return the specs grouped into fleets; the grouping depends on nothing but the specs and the checkpoints.
+
+        A fleet that can go on from a checkpoint is formed again as it was.
+        """
+        fleets: list[list[RunSpec]] = []
+        if self._checkpoints is not None:
+            fleets = self._checkpoints.unfinished(specs, device=self._device, fleet_size=self._fleet_size)
+        known = {spec.key for fleet in fleets for spec in fleet}
         groups: dict[tuple[Any, ...], list[RunSpec]] = {}
         for spec in specs:
+            if known and spec.key in known:
+                continue
             alike = (spec.data_id, spec.model_id, spec.batch_size, spec.num_steps)
             others = (spec.l2_scope, spec.num_evaluations, spec.precision, spec.clip_norm is None)
             groups.setdefault((*alike, *others), []).append(spec)
-        fleets: list[list[RunSpec]] = []
         for group in groups.values():
             size = self._fleet_size or self.default_fleet_size(group[0])
             fleets += [group[start : start + size] for start in range(0, len(group), size)]
@@ -115,12 +130,12 @@ class LocalExecutor:
 
     def run_one_fleet(self, specs: Sequence[RunSpec]) -> list[StoredRun]:
         """Train runs of one shape together; a fleet that does not fit into memory is halved."""
-        start = time.perf_counter()
+        start, self._seconds_before = time.perf_counter(), 0.0
         try:
             results = self._results(list(specs))
         except _ListenerError as stop:
             raise stop.error from None
-        seconds = (time.perf_counter() - start) / len(specs)
+        seconds = (time.perf_counter() - start + self._seconds_before) / len(specs)
         provenance = {**_provenance(self._device), "fleet_size": len(specs), "seconds_per_run": seconds}
         return [
             StoredRun(spec=spec, result=result, provenance=provenance)
@@ -129,17 +144,34 @@ class LocalExecutor:
 
     def _results(self, specs: list[RunSpec]) -> list[RunResult]:
         batch_size = specs[0].batch_size
+        checkpoint = None
+        if self._checkpoints is not None:
+            checkpoint = self._checkpoints.checkpoint(specs, device=self._device)
+        has_begun = False
+
+        def on_steps(num: int) -> None:
+            nonlocal has_begun
+            has_begun = True
+            self._tell(self._on_steps, batch_size, num)
+
         try:
-            return run_fleet(
+            results = run_fleet(
                 self.problem(specs[0]),
                 specs,
-                on_steps=lambda n: self._tell(self._on_steps, batch_size, n),
+                on_steps=on_steps,
                 on_look=lambda index, point: self._tell(self._on_look, specs[index], point),
+                checkpoint=checkpoint,
             )
+            self._seconds_before += 0.0 if checkpoint is None else checkpoint.seconds_before
+            return results
         except UserError:
             raise
         except Exception as error:  # the user's module may raise anything
             if not is_out_of_memory(error):
+                if checkpoint is not None and checkpoint.seconds_before > 0 and not has_begun:
+                    report_unusable(checkpoint.path, error)
+                    checkpoint.remove()
+                    return self._results(specs)
                 logger.warning("a fleet of %d runs failed, trying them one at a time: %s", len(specs), error)
                 return [self._result_alone(spec) for spec in specs]
         if len(specs) == 1:
@@ -147,6 +179,8 @@ class LocalExecutor:
                 f"one run of task {specs[0].task!r} at batch size {batch_size} does not fit into the memory of "
                 f"{self._device}; use a smaller batch or a device with more memory"
             )
+        if checkpoint is not None:
+            checkpoint.remove()  # the halves have their own
         half = len(specs) // 2
         logger.warning("out of memory with %d runs; going on with %d", len(specs), half)
         return self._results(specs[:half]) + self._results(specs[half:])

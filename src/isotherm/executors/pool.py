@@ -1,8 +1,8 @@
 """Fleets in worker processes, one per core with one thread each, on the CPU.
 
 Small matrix products gain little from threads and lose much where cores are shared; a process per core keeps every core
-busy. Workers are forked, so a user's builder may be a lambda or a closure. They write nothing: results come back to the
-one process that holds the store.
+busy. Workers are forked, so a user's builder may be a lambda or a closure. They write nothing but checkpoints: results
+come back to the one process that holds the store.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any, Self
 import torch
 
 from isotherm.errors import UserError
+from isotherm.executors.checkpoints import CheckpointFolder
 from isotherm.executors.local import LocalExecutor
 from isotherm.records import CurvePoint, RunSpec
 from isotherm.seeding import cuda_is_in_use
@@ -49,6 +50,7 @@ class PoolExecutor:
         fleet_size: runs per fleet; by default as many as pay.
         on_steps: told the spec's batch size and how many run-updates were made, now and then.
         on_look: told the spec and what a look at the test set along the way gave.
+        checkpoints: where long fleets keep their state, to go on from after a kill.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class PoolExecutor:
         fleet_size: int | None = None,
         on_steps: Callable[[int, int], None] = lambda _batch_size, _num: None,
         on_look: Callable[[RunSpec, CurvePoint], None] = lambda _spec, _point: None,
+        checkpoints: CheckpointFolder | None = None,
     ) -> None:
         if num_workers < 1:
             raise UserError(f"num_workers={num_workers} is not a positive number; use at most one per core")
@@ -67,14 +70,15 @@ class PoolExecutor:
                 f"num_workers={num_workers}: this process has used CUDA, and workers forked from it could not compute; "
                 "use workers=1, or run from a fresh process"
             )
-        self._planner = LocalExecutor(tasks, device="cpu", fleet_size=fleet_size)
+        self._planner = LocalExecutor(tasks, device="cpu", fleet_size=fleet_size, checkpoints=checkpoints)
         self._listeners: dict[str, Callable[..., None]] = {"steps": on_steps, "look": on_look}
         self._workers: dict[Connection, BaseProcess] = {}
         context = multiprocessing.get_context("fork")
         for _ in range(num_workers):
             ours, theirs = context.Pipe()
             others = [*self._workers, ours]
-            worker = context.Process(target=_work, args=(theirs, others, tasks, fleet_size), daemon=True)
+            arguments = (theirs, others, tasks, fleet_size, checkpoints)
+            worker = context.Process(target=_work, args=arguments, daemon=True)
             worker.start()
             theirs.close()
             self._workers[ours] = worker
@@ -104,7 +108,7 @@ class PoolExecutor:
                 yield content
 
     def close(self) -> None:
-        """End the workers; a fleet in flight is lost."""
+        """End the workers; a fleet in flight is lost but for its checkpoint."""
         for connection, worker in self._workers.items():
             connection.close()
             worker.terminate()
@@ -158,6 +162,7 @@ def _work(
     others: Sequence[Connection],
     tasks: Mapping[tuple[str, str], Task],
     fleet_size: int | None,
+    checkpoints: CheckpointFolder | None,
 ) -> None:
     """Serve fleets until the other end is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides
@@ -172,6 +177,7 @@ def _work(
         fleet_size=fleet_size,
         on_steps=lambda batch_size, num: connection.send(("steps", (batch_size, num))),
         on_look=lambda spec, point: connection.send(("look", (spec, point))),
+        checkpoints=checkpoints,
     )
     try:
         while True:

@@ -1,0 +1,144 @@
+"""What a machine allows: FLOP per second of a matrix product, bytes per second of a copy, and floors from them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from isotherm.executors.pool import num_cores
+from isotherm.records import Precision
+from isotherm.seeding import initial_model, seeded
+from isotherm.tasks import Task, call_model, example_batch
+
+# Of square matrices; the fastest counts.
+SIZES = {"cpu": (512, 1024), "cuda": (4096, 8192)}
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "mixed": torch.bfloat16}
+BYTES_PER_VALUE = 4
+# Reads and writes of every parameter in an update; see `bytes_per_step`.
+TRANSFERS = 8
+# Weights, velocities and gradients.
+STATES = 3
+NUM_TRIES = 5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Floor:
+    """What one update of one run must at least do, and how fast the machine could do it.
+
+    Args:
+        flop: of a forward and a backward pass.
+        num_bytes: see `bytes_per_step`.
+        flop_per_second: of a large matrix product in the work's precision.
+        bytes_per_second: of a copy as large as the states of all runs together.
+    """
+
+    flop: float
+    num_bytes: float
+    flop_per_second: float
+    bytes_per_second: float
+
+    @property
+    def run_steps_per_second(self) -> float:
+        """The largest speed that both limits allow.
+
+        >>> Floor(flop=10.0, num_bytes=4.0, flop_per_second=100.0, bytes_per_second=20.0).run_steps_per_second
+        5.0
+        """
+        return min(self.flop_per_second / self.flop, self.bytes_per_second / self.num_bytes)
+
+
+def flop_per_step(task: Task, *, batch_size: int) -> float:
+    """Return the FLOP of the forward and backward pass of one update: matrix products and convolutions.
+
+    Counted by PyTorch on a few examples of the plain model; all of them cost the same.
+    """
+    module = initial_model(task.model, seed=0).train()
+    x, y = example_batch(task)
+    with seeded(0, "bench"), FlopCounterMode(display=False) as counter:  # dropout draws from a global generator
+        loss = task.loss_function(call_model(module, x, unroll=task.unroll), y)
+        loss.backward()  # type: ignore[no-untyped-call]
+    return float(counter.get_total_flops()) / len(x) * batch_size
+
+
+def bytes_per_step(num_parameters: int) -> int:
+    """Return the bytes that one update of one run must at least move: 8 transfers of 4 bytes per parameter.
+
+    SGD with momentum reads the weight twice (forward and backward pass), writes the gradient and reads it again, reads
+    and writes the velocity, and reads and writes the weight. Activations are left out, and so is anything that stays in
+    registers, whose saving no update of a network larger than them can avoid.
+
+    >>> bytes_per_step(15_210)
+    486720
+    """
+    return TRANSFERS * BYTES_PER_VALUE * num_parameters
+
+
+def state_bytes(num_parameters: int, *, num_runs: int) -> int:
+    """Return how much all runs' weights, velocities and gradients take."""
+    return STATES * BYTES_PER_VALUE * num_parameters * num_runs
+
+
+def matmul_flop_per_second(device: str, precision: Precision) -> float:
+    """Return the FLOP per second of the fastest large matrix product."""
+    best = 0.0
+    for size in SIZES[device]:
+        left, right = (torch.ones(size, size, dtype=DTYPES[precision], device=device) for _ in range(2))
+        out = torch.empty_like(left)
+        product = _Repeated(lambda a=left, b=right, c=out: torch.mm(a, b, out=c), device)  # type: ignore[misc]
+        best = max(best, 2.0 * size**3 / product.least_seconds())
+    return best
+
+
+def copy_bytes_per_second(device: str, num_bytes: int) -> float:
+    """Return bytes read and written per second by a copy, source and target together as large as `num_bytes`.
+
+    As large as what is trained, since what fits into a cache is faster than memory.
+    """
+    num = max(2**18, num_bytes // 2 // BYTES_PER_VALUE)
+    source, target = (torch.ones(num, dtype=torch.float32, device=device) for _ in range(2))
+    return 2.0 * BYTES_PER_VALUE * num / _Repeated(lambda: target.copy_(source), device).least_seconds()
+
+
+class _Repeated:
+    """An operation that is timed."""
+
+    def __init__(self, operation: Callable[[], object], device: str) -> None:
+        self._operation, self._device = operation, device
+
+    def least_seconds(self, *, seconds: float = 0.02) -> float:
+        """Return the shortest time of one call, from a few blocks of calls, on a CPU with all threads and with one."""
+        return min(self._least_seconds(num, seconds) for num in ({num_cores(), 1} if self._device == "cpu" else {1}))
+
+    def _least_seconds(self, num_threads: int, seconds: float) -> float:
+        with _threads(num_threads):
+            self._time(2)
+            num = max(1, min(1_000, int(seconds / self._time(1))))
+            return min(self._time(num) for _ in range(NUM_TRIES)) / num
+
+    def _time(self, num: int) -> float:
+        self._wait()
+        start = time.perf_counter()
+        for _ in range(num):
+            self._operation()
+        self._wait()
+        return max(1e-9, time.perf_counter() - start)
+
+    def _wait(self) -> None:
+        if self._device == "cuda":
+            torch.cuda.synchronize()
+
+
+@contextlib.contextmanager
+def _threads(num: int) -> Iterator[None]:
+    """Let PyTorch use so many threads within this context."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(num)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,311 @@
+"""Both sides in one run, window by window in turn, and what came out of it as rows."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from isotherm.bench.ceilings import (
+    Floor,
+    bytes_per_step,
+    copy_bytes_per_second,
+    flop_per_step,
+    matmul_flop_per_second,
+    state_bytes,
+)
+from isotherm.bench.machine import commit, machine
+from isotherm.bench.sides import OURS, PEERS, PLAIN, PROCESSES, Side, SideError, mps_is_running, why_not
+from isotherm.bench.works import STUDY_PEERS, AnyWork, StudyWork, Target, Work, study_parts
+from isotherm.named_tasks import made_task
+from isotherm.records import Precision, RunSpec
+from isotherm.runner import default_workers
+from isotherm.seeding import initial_model
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Speeds:
+    """What the windows of a work gave.
+
+    Args:
+        by_side: run-steps per second in every window, of the sides that could be timed.
+        reasons: why the others could not.
+        floor: what the machine allows.
+    """
+
+    by_side: dict[str, list[float]]
+    reasons: dict[str, str]
+    floor: Floor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """How to measure.
+
+    Args:
+        device: "cpu" or "cuda".
+        peers: whom to compare with.
+        repeats: windows of every side.
+        seconds: how long a window is, about.
+    """
+
+    device: str
+    peers: Sequence[str]
+    repeats: int
+    seconds: float
+
+
+def interleaved(
+    windows: Mapping[str, Callable[[float], float]],
+    *,
+    repeats: int,
+    seconds: float,
+    before_each: Callable[[], None] = lambda: None,
+) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """Time all sides in turn, so often; return every side's speeds, and why one dropped out.
+
+    Args:
+        windows: times a window of so many seconds, by side.
+        repeats: how often.
+        seconds: handed to every side.
+        before_each: called before every turn of all sides.
+
+    >>> interleaved({"ours": lambda s: 2 * s, "plain loop": lambda s: s}, repeats=2, seconds=3.0)
+    ({'ours': [6.0, 6.0], 'plain loop': [3.0, 3.0]}, {})
+    """
+    found: dict[str, list[float]] = {name: [] for name in windows}
+    reasons: dict[str, str] = {}
+    for _ in range(repeats):
+        before_each()
+        for name in list(found):
+            try:
+                found[name].append(windows[name](seconds))
+            except SideError as error:
+                reasons[name] = str(error)
+                del found[name]
+    return found, reasons
+
+
+@dataclass(kw_only=True)
+class Bench:
+    """Sides and ceilings that all works of a run share; a context, since the sides hold processes.
+
+    Args:
+        settings: how to measure.
+    """
+
+    settings: Settings
+    sides: dict[str, Side] = field(default_factory=dict)
+    matmul: dict[Precision, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._stack = contextlib.ExitStack()
+        for name in (OURS, *self.settings.peers):
+            self.sides[name] = self._stack.enter_context(Side.on(name, self.settings.device))
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def speeds(self, work: Work, *, peers: Sequence[str]) -> Speeds:
+        """Time a work against some of the peers."""
+        reasons = {peer: reason for peer in peers if (reason := why_not(peer, work))}
+        used = {name: self.sides[name] for name in (OURS, *peers) if name not in reasons}
+        for side in used.values():
+            side.start()
+        ready: dict[str, Side] = {}
+        for name, side in used.items():  # one after another: cuDNN times its convolutions meanwhile
+            try:
+                side.open(work)
+                ready[name] = side
+            except SideError as error:
+                reasons[name] = str(error)
+        task = made_task(work.task)
+        num_parameters = sum(p.numel() for p in initial_model(task.model, seed=0).parameters())
+        size, copies = state_bytes(num_parameters, num_runs=work.num_runs), [0.0]
+
+        def measure_ceilings() -> None:  # while all sides rest
+            copies.append(copy_bytes_per_second(work.device, size))
+            product = matmul_flop_per_second(work.device, work.precision)
+            self.matmul[work.precision] = max(product, self.matmul.get(work.precision, 0.0))
+
+        found, dropped = interleaved(
+            {name: side.window for name, side in ready.items()},
+            repeats=self.settings.repeats,
+            seconds=self.settings.seconds,
+            before_each=measure_ceilings,
+        )
+        for side in used.values():
+            side.finish()
+        floor = Floor(
+            flop=flop_per_step(task, batch_size=work.batch_size),
+            num_bytes=bytes_per_step(num_parameters),
+            flop_per_second=self.matmul[work.precision],
+            bytes_per_second=max(copies),
+        )
+        return Speeds(by_side=found, reasons={**reasons, **dropped}, floor=floor)
+
+
+def measure(
+    works: Sequence[AnyWork],
+    settings: Settings,
+    *,
+    planned: Callable[[str], Sequence[RunSpec]],
+    on_work: Callable[[AnyWork], None] = lambda _: None,
+    on_row: Callable[[dict[str, Any]], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Time works one after another and return everything as JSON values.
+
+    Args:
+        works: what.
+        settings: how.
+        planned: the runs of a study by its name.
+        on_work: told of a work before it is timed.
+        on_row: handed everything so far after each work.
+    """
+    content: dict[str, Any] = {"rows": [], "machine": machine(settings.device), "commit": commit(), "ceilings": {}}
+    with Bench(settings=settings) as bench:
+        for work in works:
+            on_work(work)
+            if isinstance(work, StudyWork):
+                row = _study_row(bench, work, planned(work.name))
+            else:
+                row = _row_of(work, bench.speeds(work, peers=settings.peers))
+            content["rows"].append(_completed(row, work.target))
+            content["ceilings"] = {
+                "matmul_flop_per_second": dict(bench.matmul),
+                "copy_bytes_per_second": {r["label"]: r["copy_bytes_per_second"] for r in content["rows"]},
+            }
+            on_row(content)
+    return content
+
+
+def _row_of(work: Work, speeds: Speeds) -> Row:
+    units, floor = work.units_per_step, speeds.floor
+    in_units = {name: [units * speed for speed in found] for name, found in speeds.by_side.items()}
+    fraction = None
+    if OURS in speeds.by_side:
+        fraction = statistics.median(speeds.by_side[OURS]) * floor.flop / floor.flop_per_second
+    return {
+        "work": work.name,
+        "label": work.label,
+        "device": work.device,
+        "batch_size": work.batch_size,
+        "num_runs": work.num_runs,
+        **_summary(in_units, floor=floor.run_steps_per_second * units, unit=work.unit),
+        "fraction_of_ceiling": fraction,
+        "flop_per_unit": floor.flop / units,
+        "bytes_per_unit": floor.num_bytes / units,
+        "copy_bytes_per_second": floor.bytes_per_second,
+        "remark": _remark(work),
+        "reasons": speeds.reasons,
+    }
+
+
+def _remark(work: Work) -> str:
+    workers = default_workers(work.device)
+    if work.device == "cpu":
+        return f"ours: {work.num_runs} runs split evenly over {workers} worker{'s' * (workers > 1)}, one per core"
+    return f"{PROCESSES}: processes share the GPU, MPS is {'' if mps_is_running() else 'not '}running"
+
+
+def _study_row(bench: Bench, work: StudyWork, specs: Sequence[RunSpec]) -> Row:
+    """Return all updates of a study as one row, extrapolated batch size by batch size."""
+    parts = study_parts(work, specs)
+    peers = [peer for peer in bench.settings.peers if peer in STUDY_PEERS]
+    speeds = [bench.speeds(part.work, peers=peers) for part in parts]
+    steps = [part.run_steps for part in parts]
+    reasons = {name: reason for found in speeds for name, reason in found.reasons.items()}
+    others = {peer: "not extrapolated to a study" for peer in bench.settings.peers if peer not in peers}
+    names = [name for name in (OURS, *peers) if name not in reasons]
+    together = {
+        name: [
+            overall(steps, [found.by_side[name][window] for found in speeds])
+            for window in range(bench.settings.repeats)
+        ]
+        for name in names
+    }
+    summary = _summary(
+        together, floor=overall(steps, [found.floor.run_steps_per_second for found in speeds]), unit="run-steps/s"
+    )
+    flop = [found.floor.flop for found in speeds]
+    return {
+        "work": work.name,
+        "label": work.label,
+        "device": work.device,
+        "batch_size": None,
+        "num_runs": len(specs),
+        **summary,
+        "fraction_of_ceiling": None,
+        "flop_per_unit": sum(n * f for n, f in zip(steps, flop, strict=True)) / sum(steps),
+        "bytes_per_unit": speeds[0].floor.num_bytes,
+        "copy_bytes_per_second": min(found.floor.bytes_per_second for found in speeds),
+        "remark": _study_remark(sum(steps), [part.work.batch_size for part in parts], summary, bench.settings),
+        "reasons": {**others, **reasons},
+    }
+
+
+def _study_remark(run_steps: int, batch_sizes: Sequence[int], summary: Row, settings: Settings) -> str:
+    def told(name: str, speed: float | None) -> str:
+        return f"{name} {'not timed' if speed is None else f'{run_steps / speed:,.0f} s'}"
+
+    times = ", ".join(told(name, speed) for name, speed in ((OURS, summary["ours"]), *summary["peers"].items()))
+    return (
+        f"extrapolated: {run_steps:,} run-steps of the planned runs at the speeds of {settings.repeats} "
+        f"window{'s' * (settings.repeats > 1)} of {settings.seconds:g} s at each of B = "
+        f"{', '.join(map(str, batch_sizes))}; no evaluation, no start-up; {times}"
+    )
+
+
+def overall(amounts: Sequence[float], speeds: Sequence[float]) -> float:
+    """Return the speed of several amounts done one after another, each at its own speed.
+
+    >>> overall([30, 10], [3, 1])
+    2.0
+    """
+    return sum(amounts) / sum(amount / speed for amount, speed in zip(amounts, speeds, strict=True))
+
+
+def _summary(in_units: Mapping[str, Sequence[float]], *, floor: float, unit: str) -> Row:
+    """Return medians and extremes of every side, and what they are next to each other."""
+    medians = {name: statistics.median(found) for name, found in in_units.items()}
+    ours, plain = medians.get(OURS), medians.get(PLAIN)
+    peers = {name: found for name, found in in_units.items() if name != OURS}
+    return {
+        "ours": ours,
+        "unit": unit,
+        "peers": {name: medians[name] for name in peers},
+        "ratio": None if ours is None or plain is None else ours / plain,
+        "floor": floor,
+        "fraction_of_floor": None if ours is None else ours / floor,
+        "lowest": None if ours is None else min(in_units[OURS]),
+        "highest": None if ours is None else max(in_units[OURS]),
+        "peers_lowest": {name: min(found) for name, found in peers.items()},
+        "peers_highest": {name: max(found) for name, found in peers.items()},
+        "repeats": max((len(found) for found in in_units.values()), default=0),
+    }
+
+
+def _completed(row: Row, target: Target | None) -> Row:
+    """Return a row that names every peer, with None and a reason where there is no speed, and the target."""
+    missing = [peer for peer in PEERS if peer not in row["peers"]]
+    reached = None if target is None else row[target.of]
+    return {
+        **row,
+        "peers": {peer: row["peers"].get(peer) for peer in PEERS},
+        "reasons": {**row["reasons"], **{peer: row["reasons"].get(peer, "not asked for") for peer in missing}},
+        "target": None
+        if target is None
+        else {
+            "of": target.of,
+            "value": target.value,
+            "text": target.text(row["unit"]),
+            "reached": None if reached is None else reached >= target.value,
+        },
+    }

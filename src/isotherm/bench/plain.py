@@ -1,0 +1,162 @@
+"""The plain loop: one run, `torch.optim.SGD`, the data as tensors on the device. What most people write."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from isotherm.bench.fleet import Clock, Turn
+from isotherm.bench.library import with_library_layers
+from isotherm.bench.works import MOMENTUM, Work
+from isotherm.engine.problem import is_penalised
+from isotherm.named_tasks import made_task
+from isotherm.seeding import initial_model
+from isotherm.tasks import Task
+from isotherm.temperature import bare_learning_rate
+
+# A window begins after this part of its length, untimed, with every number of threads that is tried.
+WARM_UP = 0.1
+
+
+class PlainLoop:
+    """Trains one run for ever, update by update.
+
+    Every epoch is a fresh permutation, and what is left of it after the last whole batch is dropped; a text is read in
+    parallel streams with the state carried on. Nothing is logged. On a GPU images have their channels last, and cuDNN
+    may try which of its convolutions is fastest.
+
+    Args:
+        task: model, loss, data, transform and clipping.
+        work: batch size, learning rate, L2, device and precision; "mixed" is autocast to bfloat16.
+        module: trained in place of the task's model.
+        compiled: compile the forward pass and the loss, and with them their gradient.
+        seed: of the initial weights and of the order of the data.
+    """
+
+    def __init__(
+        self, task: Task, work: Work, *, module: nn.Module | None = None, compiled: bool = False, seed: int = 0
+    ) -> None:
+        self.task, self.work, self.device = task, work, torch.device(work.device)
+        model = initial_model(task.model, seed=seed) if module is None else module
+        self.model = model.to(self.device).train()
+        inputs, targets = task.train
+        assert isinstance(inputs, Tensor)
+        self._inputs, self._targets = inputs.to(self.device), targets.to(self.device)
+        self._generator = torch.Generator(self.device).manual_seed(seed)
+        self._is_mixed = work.precision == "mixed"
+        self._channels_last = self.device.type == "cuda" and inputs.ndim == 4
+        if self._channels_last:
+            self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._parameters = [p for p in self.model.parameters() if p.requires_grad]
+        l2 = task.l2 if work.l2 is None else work.l2
+        decayed = [p for p in self._parameters if is_penalised(p, scope=task.l2_scope)]
+        others = [p for p in self._parameters if not is_penalised(p, scope=task.l2_scope)]
+        groups = [{"params": decayed, "weight_decay": l2}, {"params": others, "weight_decay": 0.0}]
+        rate = bare_learning_rate(work.rate, momentum=MOMENTUM)
+        self.optimizer = torch.optim.SGD([g for g in groups if g["params"]], lr=rate, momentum=MOMENTUM)
+        if compiled:
+            torch._dynamo.reset()
+        self._loss_and_state = torch.compile(self._forward, dynamic=False) if compiled else self._forward
+        self.state: Tensor | None = None
+        self._steps = self._updates()
+
+    def step(self) -> None:
+        """Make one update."""
+        next(self._steps)
+
+    def speed(self, seconds: float, *, clock: Clock = time.perf_counter) -> float:
+        """Return updates per second in a window of so many seconds."""
+        start, num = clock(), 0
+        while clock() - start < seconds or num == 0:
+            next(self._steps)
+            num += 1
+        self._wait()
+        return num / (clock() - start)
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def _updates(self) -> Iterator[None]:
+        while True:
+            for x, y in self._batches() if self.task.unroll is None else self._stream_windows(self.task.unroll):
+                self._update(x, y)
+                yield
+
+    def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        num, size = len(self._inputs), self.work.batch_size
+        order = torch.randperm(num, generator=self._generator, device=self.device)
+        for start in range(0, num - size + 1, size):
+            index = order[start : start + size]
+            yield self._inputs[index], self._targets[index]
+
+    def _stream_windows(self, unroll: int) -> Iterator[tuple[Tensor, Tensor]]:
+        size = self.work.batch_size
+        length = len(self._inputs) // size
+        inputs, targets = (tokens[: size * length].view(size, length) for tokens in (self._inputs, self._targets))
+        self.state = self.model.initial_state(size).to(self.device)  # type: ignore[operator]
+        for start in range(0, length - unroll + 1, unroll):
+            yield inputs[:, start : start + unroll], targets[:, start : start + unroll]
+
+    def _update(self, x: Tensor, y: Tensor) -> None:
+        if self.task.transform is not None:
+            x, y = self.task.transform.train(x, self._bits), self.task.transform.targets(y)
+        if self._channels_last:
+            x = x.contiguous(memory_format=torch.channels_last)
+        self.optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._is_mixed):
+            loss, self.state = self._loss_and_state(x, y, self.state)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self.task.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self._parameters, self.task.clip_norm)
+        self.optimizer.step()
+
+    def _forward(self, x: Tensor, y: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return what is differentiated, summed over the tokens of a window, and the state after it."""
+        if state is None:
+            return self.task.loss_function(self.model(x), y), None
+        output, state = self.model(x, state)
+        return self.task.loss_function(output, y) * x.shape[1], state.detach()
+
+    def _bits(self, shape: tuple[int, ...]) -> Tensor:
+        return torch.randint(0, 2**32, shape, generator=self._generator, device=self.device)
+
+
+def plain_loop(work: Work, turn: Turn, *, library: bool = False, compiled: bool = False, seed: int = 0) -> None:
+    """Train one run of a work by the plain loop, on a CPU with one thread or all there are, whichever is faster now.
+
+    Args:
+        work: what.
+        turn: whose windows.
+        library: with PyTorch's own layers in place of ours.
+        compiled: with forward pass, loss and gradient compiled.
+        seed: of the run.
+    """
+    torch.backends.cudnn.benchmark = True
+    task = made_task(work.task)
+    module = None
+    if library:
+        module = with_library_layers(initial_model(task.model, seed=seed), batch_size=work.batch_size)
+    loop = PlainLoop(task, work, module=module, compiled=compiled, seed=seed)
+    most = torch.get_num_threads()
+    threads = sorted({1, most}) if work.device == "cpu" else [most]
+    try:
+        for num in threads:
+            torch.set_num_threads(num)
+            for _ in range(3):  # compiles, allocates, lets cuDNN choose
+                loop.step()
+        speed = None
+        while (seconds := turn(speed)) is not None:
+            torch.set_num_threads(max(threads, key=partial(_speed_with, loop, WARM_UP * seconds)))
+            speed = loop.speed(seconds)
+    finally:
+        torch.set_num_threads(most)
+
+
+def _speed_with(loop: PlainLoop, seconds: float, num_threads: int) -> float:
+    torch.set_num_threads(num_threads)
+    return loop.speed(seconds)

@@ -1,0 +1,61 @@
+"""FLOP, bytes and floors, against numbers counted by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from isotherm.bench.ceilings import (
+    Floor,
+    bytes_per_step,
+    copy_bytes_per_second,
+    flop_per_step,
+    matmul_flop_per_second,
+    state_bytes,
+)
+from isotherm.named_tasks import made_task
+
+WEIGHTS = (40 * 100, 100 * 100, 100 * 10)
+
+
+@pytest.mark.parametrize("batch_size", [8, 128])
+def test_flop_of_the_mlp_by_hand(batch_size: int) -> None:
+    forward = 2 * batch_size * sum(WEIGHTS)
+    gradient_of_weights = forward
+    gradient_of_inputs = 2 * batch_size * sum(WEIGHTS[1:])  # those of the first layer are data
+    counted = flop_per_step(made_task("mlp_mnist1d"), batch_size=batch_size)
+    assert counted == forward + gradient_of_weights + gradient_of_inputs == 82_000 * batch_size
+
+
+def test_counting_disturbs_no_generator() -> None:
+    before = torch.get_rng_state()
+    flop_per_step(made_task("mlp_mnist1d"), batch_size=8)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_bytes_by_hand() -> None:
+    # weight in the forward and in the backward pass; gradient out and in; velocity in and out; weight in and out
+    assert bytes_per_step(15_210) == 4 * 15_210 * (2 + 2 + 2 + 2)
+    assert state_bytes(15_210, num_runs=55) == 4 * 3 * 15_210 * 55
+
+
+@pytest.mark.parametrize(
+    ("flop_per_second", "bytes_per_second", "expected"),
+    [(656_000 * 1e5, 486_720 * 2e4, 2e4), (656_000 * 1e4, 486_720 * 2e4, 1e4)],
+)
+def test_the_floor_of_the_mlp_by_hand(flop_per_second: float, bytes_per_second: float, expected: float) -> None:
+    floor = Floor(
+        flop=flop_per_step(made_task("mlp_mnist1d"), batch_size=8),
+        num_bytes=bytes_per_step(15_210),
+        flop_per_second=flop_per_second,
+        bytes_per_second=bytes_per_second,
+    )
+    assert floor.run_steps_per_second == pytest.approx(expected)
+
+
+def test_ceilings_are_measured_and_threads_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("isotherm.bench.ceilings.SIZES", {"cpu": (64,)})
+    before = torch.get_num_threads()
+    assert matmul_flop_per_second("cpu", "float32") > 0
+    assert copy_bytes_per_second("cpu", 1_000) > 0
+    assert torch.get_num_threads() == before
