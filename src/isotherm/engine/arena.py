@@ -1,15 +1,16 @@
-"""Give a traced program memory of its own, so that nothing is allocated while it runs.
+"""A traced program on tensors that stay where they are: a list of calls that allocate nothing.
 
 A large tensor that is allocated anew comes from the operating system page by page, which takes longer than the product
 that fills it. A traced program always makes the same tensors, so they are made once: every operation that can write
 into a given tensor does, tensors that are no longer needed lend their memory to later ones, and what does not depend on
-the arguments is computed once.
+the arguments' values, views among it, is computed once.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,28 +25,94 @@ _FILLS = (
     _aten.new_zeros.default,
     _aten.new_ones.default,
     _aten.new_full.default,
-    _aten.empty_like.default,
 )
+# Called by these names they take the same arguments and less time.
+_QUICK: dict[Any, Callable[..., Tensor]] = {
+    _aten.add.out: torch.add,
+    _aten.baddbmm.out: torch.baddbmm,
+    _aten.bmm.out: torch.bmm,
+    _aten.cat.out: torch.cat,
+    _aten.clamp_min.out: torch.clamp_min,
+    _aten.div.out: torch.div,
+    _aten.gather.out: torch.gather,
+    _aten.mean.out: torch.mean,
+    _aten.mul.out: torch.mul,
+    _aten.neg.out: torch.neg,
+    _aten.scatter_add.out: torch.scatter_add,
+    _aten.sub.out: torch.sub,
+    _aten.sum.IntList_out: torch.sum,
+    _aten.tanh.out: torch.tanh,
+}
 
 
-def with_own_memory(module: fx.GraphModule) -> Callable[..., tuple[Tensor, ...]]:
-    """Return the program with its memory; the results of a call are overwritten by the next.
+class FixedProgram:
+    """A traced program bound to its arguments; a call works on whatever values they have then.
 
-    Nodes must carry what `make_fx` records of their values; the program must not write into its arguments.
+    The results of a call are overwritten by the next.
+
+    Args:
+        module: from `trace`; it must not write into its arguments. It is changed.
+        arguments: tensors that must stay where they are in memory.
     """
-    _use_clamps(module.graph)
-    constants = _folded(module.graph)
-    buffers = _placed(module.graph)
-    extra = [*constants, *buffers]
-    module.graph.eliminate_dead_code()
-    module.recompile()
-    forward = module.forward
 
-    def program(*arguments: Tensor) -> tuple[Tensor, ...]:
-        found: tuple[Tensor, ...] = forward(*arguments, *extra)
-        return found
+    def __init__(self, module: fx.GraphModule, arguments: Sequence[Tensor]) -> None:
+        graph = module.graph
+        _use_clamps(graph)
+        known = _folded(graph)
+        for node in known:  # what they were made from is needed no more
+            node.args, node.kwargs = (), {}
+        graph.eliminate_dead_code()
+        buffers = _placed(graph, known)
+        # What a node's value is, as far as it is the same tensor in every call.
+        self._values: dict[fx.Node, Any] = {}
+        self._calls: list[Callable[[], Any]] = []
+        given = iter(arguments)
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                self._values[node] = next(given)
+            elif node.op == "output":
+                self._results = node.args[0]
+            elif node in known:
+                self._values[node] = known[node]
+            else:
+                self._add(node, buffers.get(node))
+        self._is_fixed = all(node in self._values for node in self._results)
+        self._varying: dict[fx.Node, Any] = {}
 
-    return program
+    def __call__(self) -> tuple[Tensor, ...]:
+        """Return the results for the arguments' present values."""
+        for call in self._calls:
+            call()
+        values = self._values if self._is_fixed else {**self._values, **self._varying}
+        return tuple(values[node] for node in self._results)
+
+    def _add(self, node: fx.Node, buffer: tuple[Any, str, Tensor] | None) -> None:
+        """Do now what can be done once, and note what every call has to do."""
+        is_known = all(source in self._values for source in node.all_input_nodes)
+        if is_known and _may_be_view(node):
+            value = node.target(*self._filled(node.args), **self._filled(node.kwargs))  # type: ignore[operator]
+            if node.target is not _aten.reshape.default or _shares_memory(value, self._values[node.all_input_nodes[0]]):
+                self._values[node] = value
+                return
+        target, kwargs = node.target, node.kwargs
+        if buffer is not None:
+            target, name, self._values[node] = buffer
+            target, kwargs = _QUICK.get(target, target), {**kwargs, name: self._values[node]}
+        assert callable(target)
+        if is_known and buffer is not None:
+            self._calls.append(partial(target, *self._filled(node.args), **self._filled(kwargs)))
+        else:
+            self._calls.append(partial(self._perform, node, target, kwargs, keep=buffer is None))
+
+    def _perform(self, node: fx.Node, target: Callable[..., Any], kwargs: dict[str, Any], *, keep: bool) -> None:
+        """Make a call whose arguments or result are new tensors every time."""
+        value = target(*self._filled(node.args), **self._filled(kwargs))
+        if keep:
+            self._varying[node] = value
+
+    def _filled(self, arguments: Any) -> Any:
+        """Return arguments with tensors in the place of nodes."""
+        return fx.map_arg(arguments, lambda n: self._values[n] if n in self._values else self._varying[n])
 
 
 def _use_clamps(graph: fx.Graph) -> None:
@@ -60,16 +127,8 @@ def _value(node: Any) -> Tensor | None:
     return value if isinstance(value, Tensor) else None
 
 
-def _add_argument(graph: fx.Graph, name: str, value: Tensor) -> fx.Node:
-    last = next(node for node in reversed(list(graph.nodes)) if node.op == "placeholder")
-    with graph.inserting_after(last):
-        node = graph.placeholder(name)
-    node.meta["val"] = value
-    return node
-
-
-def _folded(graph: fx.Graph) -> list[Tensor]:
-    """Compute once what does not depend on the arguments, and hand it in as further arguments."""
+def _folded(graph: fx.Graph) -> dict[fx.Node, Any]:
+    """Return the values of the nodes that do not depend on the arguments' values."""
     known: dict[fx.Node, Any] = {}
     for node in graph.nodes:
         if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
@@ -82,12 +141,7 @@ def _folded(graph: fx.Graph) -> list[Tensor]:
                 continue
             args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: known[n])
             known[node] = node.target(*args, **kwargs)
-    constants: list[Tensor] = []
-    for node, value in known.items():
-        if isinstance(value, Tensor) and any(user not in known for user in node.users):
-            node.replace_all_uses_with(_add_argument(graph, f"constant_{len(constants)}", value))
-            constants.append(value)
-    return constants
+    return known
 
 
 def _out_variant(target: torch._ops.OpOverload) -> tuple[torch._ops.OpOverload, str] | None:
@@ -111,56 +165,53 @@ def _is_view(target: torch._ops.OpOverload) -> bool:
     return any(r.alias_info is not None for r in target._schema.returns)
 
 
-def _placed(graph: fx.Graph) -> list[Tensor]:
-    """Let every operation that can write into memory made once; return that memory, in the order of its arguments."""
+def _may_be_view(node: fx.Node) -> bool:
+    """Tell whether a node's value may lie in the memory of its first argument."""
+    return bool(node.all_input_nodes) and (
+        node.target is operator.getitem
+        or node.target is _aten.reshape.default
+        or (isinstance(node.target, torch._ops.OpOverload) and _is_view(node.target))
+    )
+
+
+def _shares_memory(one: Tensor, other: Tensor) -> bool:
+    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+
+
+def _placed(graph: fx.Graph, known: dict[fx.Node, Any]) -> dict[fx.Node, tuple[Any, str, Tensor]]:
+    """Return for every operation that can: the overload that writes, what its argument is called, and the memory."""
     nodes = list(graph.nodes)
-    output = nodes[-1]
     root: dict[fx.Node, fx.Node] = {}  # of a view, the node that made the values
     for node in nodes:
-        is_alias = (
-            node.op == "call_function"
-            and (
-                node.target is operator.getitem
-                or node.target is _aten.reshape.default
-                or (isinstance(node.target, torch._ops.OpOverload) and _is_view(node.target))
-            )
-            and node.all_input_nodes
-        )
-        root[node] = root[node.all_input_nodes[0]] if is_alias else node
+        root[node] = root[node.all_input_nodes[0]] if _may_be_view(node) else node
     last_use: dict[fx.Node, int] = {}
     for place, node in enumerate(nodes):
         for source in node.all_input_nodes:
-            last_use[root[source]] = place
-    for source in output.all_input_nodes:
-        last_use[root[source]] = len(nodes)
+            last_use[root[source]] = len(nodes) if node.op == "output" else place
+    placed: dict[fx.Node, tuple[Any, str, Tensor]] = {}
     expiring: dict[int, list[fx.Node]] = {}
     free: dict[tuple[Any, ...], list[Tensor]] = {}
-    holding: dict[fx.Node, Tensor] = {}
-    buffers: list[Tensor] = []
-    names: dict[int, fx.Node] = {}
     for place, node in enumerate(nodes):
-        variant = _out_variant(node.target) if _can_be_placed(node) else None
+        variant = _out_variant(node.target) if node not in known and _can_be_placed(node) else None
         if variant is not None:
             value = _value(node)
             assert value is not None
-            kind = (value.shape, value.stride(), value.dtype)
-            spare = free.get(kind)
-            if spare:
-                buffer = spare.pop()
-            else:
-                buffer = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
-                names[id(buffer)] = _add_argument(graph, f"buffer_{len(buffers)}", buffer)
-                buffers.append(buffer)
-            holding[node] = buffer
-            target, name = variant
-            node.target = target
-            node.kwargs = {**node.kwargs, name: names[id(buffer)]}
+            spare = free.get(_kind(value))
+            memory = (
+                spare.pop()
+                if spare
+                else torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+            )
+            placed[node] = (*variant, memory)
             expiring.setdefault(last_use.get(node, place), []).append(node)
-        for done in expiring.pop(place, []):
-            value = _value(done)
-            assert value is not None
-            free.setdefault((value.shape, value.stride(), value.dtype), []).append(holding[done])
-    return buffers
+        for done in expiring.pop(place, []):  # only now, so that no operation writes what it reads
+            memory = placed[done][2]
+            free.setdefault(_kind(memory), []).append(memory)
+    return placed
+
+
+def _kind(value: Tensor) -> tuple[Any, ...]:
+    return tuple(value.shape), value.stride(), value.dtype
 
 
 def _can_be_placed(node: fx.Node) -> bool:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from isotherm.engine.arena import with_own_memory
+from isotherm.engine.arena import FixedProgram
 from isotherm.engine.capture import capture
 from isotherm.engine.checkpoint import State
 from isotherm.engine.evaluate import Tensors
@@ -151,13 +151,14 @@ class Lane:
         self._place = torch.zeros(1, dtype=torch.int64, device=device)
         self.step = torch.zeros((), dtype=torch.int64, device=device)
         self._read: tuple[Tensor, Tensor] | None = None  # a batch from disk
-        self._own_batch: list[Tensor] | None = None  # where a batch is gathered, on a CPU
+        # Where an update finds its batch on a CPU: inputs and targets (M, B, ...).
+        self._own_batch: tuple[Tensor, Tensor] | None = None
         if device.type == "cpu" and not self.problem.is_lazy:
-            num_gathered = num * math.prod(shape)
-            self._own_batch = [
-                values.new_empty(num_gathered, *values.shape[1:])  # type: ignore[union-attr]
-                for values in self.problem.splits["train"]
-            ]
+            inputs, targets = self.problem.splits["train"]
+            x_MB, y_MB = (
+                torch.empty(num, *shape, *values.shape[1:], dtype=values.dtype) for values in (inputs, targets)
+            )
+            self._own_batch = x_MB, y_MB
 
     def share_program(self, other: Lane) -> None:
         """Use another fleet's program, which has the same shapes."""
@@ -238,12 +239,18 @@ class Lane:
     def prepare_program(self, x_MB: Tensor, y_MB: Tensor) -> None:
         """Trace the step for the fleet's present size."""
         self.module.train()
+        if self.problem.device.type == "cpu" and self._own_batch is None:
+            self._own_batch = x_MB.clone(), y_MB.clone()
         states = [*self.weights.values, *self.fixed_M.values(), *self.buffers_M.values()]
         traced = trace(self._step_function(), *states, x_MB, y_MB, self.key_M, torch.zeros_like(self.step))
-        if self.problem.device.type == "cuda" and not writes(traced):
+        if writes(traced):
+            self._program = traced.forward
+        elif self._own_batch is None:
             rewrite_for_gpu(traced)
-        has_own_memory = self.problem.device.type == "cpu" and not writes(traced)
-        self._program = with_own_memory(traced) if has_own_memory else traced.forward
+            self._program = traced.forward
+        else:
+            fixed = FixedProgram(traced, [*states, *self._own_batch, self.key_M, self.step])
+            self._program = lambda *_: fixed()
 
     def forward_backward(
         self, x_MB: Tensor, y_MB: Tensor, step: Tensor
@@ -252,6 +259,9 @@ class Lane:
         if self._program is None:
             self.prepare_program(x_MB, y_MB)
         assert self._program is not None
+        if self._own_batch is not None:  # the program may look nowhere else
+            for own, new in zip((*self._own_batch, self.step), (x_MB, y_MB, step), strict=True):
+                own.copy_(new)
         values, buffers_M = self.weights.values, self.buffers_M.values()
         found = self._program(*values, *self.fixed_M.values(), *buffers_M, x_MB, y_MB, self.key_M, step)
         losses, *others = (result.clone() for result in found)
@@ -288,32 +298,33 @@ class Lane:
             return torch.compile(update, dynamic=False, fullgraph=True)
         return update
 
-    def _batch(self, batch_SB: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor | None]:
-        """Return the data and an index into them, or what was read from disk and no index."""
+    def _batch(self, index_MB: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor | None]:
+        """Return a batch and None, or all data and the index of the batch in them."""
         if self._read is not None:
-            x_MB, y_MB = (values_SB[self.seed_M] for values_SB in self._read)
-            return (x_MB, y_MB), None
-        inputs, targets = self.problem.splits["train"]
-        assert isinstance(inputs, Tensor)
-        index_MB = batch_SB[self.seed_M]
+            inputs, targets = self._read
+            index_MB = self.seed_M
+        else:
+            inputs, targets = self.problem.splits["train"]  # type: ignore[assignment]
+            if self._own_batch is None:
+                return (inputs, targets), index_MB
         if self._own_batch is None:
-            return (inputs, targets), index_MB
+            return (inputs[index_MB], targets[index_MB]), None
         for values, own in zip((inputs, targets), self._own_batch, strict=True):
-            torch.index_select(values, 0, index_MB.view(-1), out=own)
-        x_MB, y_MB = (own.view(*index_MB.shape, *own.shape[1:]) for own in self._own_batch)
-        return (x_MB, y_MB), None
+            index = index_MB.view(-1)
+            torch.index_select(values, 0, index, out=own.view(len(index), *values.shape[1:]))
+        return self._own_batch, None
 
-    def _make_update(self, batch_SB: Tensor, rate_M1: Tensor) -> Tensor:
-        """Make the update `_step` and return the losses (M,)."""
+    def _make_update(self, index_MB: Tensor, rate_M1: Tensor) -> Tensor:
+        """Make the update `step` and return the losses (M,)."""
         if self._update is None:
-            self._prepare_update(batch_SB)
+            self._prepare_update(index_MB)
         assert self._update is not None
         return self._update(
             self.weights.values,
             self.weights.velocities,
             list(self.fixed_M.values()),
             list(self.buffers_M.values()),
-            *self._batch(batch_SB),
+            *self._batch(index_MB),
             self.key_M,
             self.step,
             rate_M1,
@@ -321,20 +332,20 @@ class Lane:
             self.settings,
         )
 
-    def _prepare_update(self, batch_SB: Tensor) -> None:
+    def _prepare_update(self, index_MB: Tensor) -> None:
         """Make the update for the fleet's present size, or take that of another with the same shapes."""
         if self._shared is not None:
             self._update = self._shared._update
             return
         if self._program is None:
-            batch, index_MB = self._batch(batch_SB)
-            self.prepare_program(*(batch if index_MB is None else (values[index_MB] for values in batch)))
+            batch, index = self._batch(index_MB)
+            self.prepare_program(*(batch if index is None else (values[index] for values in batch)))
         self._update = self._update_function()
 
     def _recorded_update(self) -> None:
         """Make the update that `_place` and `_step` point to, and move both on: the same operations every time."""
-        batch_SB = self._batches_KSB.index_select(0, self._place)[0]
-        losses_M = self._make_update(batch_SB, self._rates_KM1.index_select(0, self._place)[0])
+        index_MB = self._batches_KSB.index_select(0, self._place)[0][self.seed_M]
+        losses_M = self._make_update(index_MB, self._rates_KM1.index_select(0, self._place)[0])
         self._losses_KM.index_copy_(0, self._place, losses_M.double().unsqueeze(0))
         self._place += 1
         self.step += 1
@@ -360,8 +371,9 @@ class Lane:
         if self.reader is not None and self._read is None:
             self._take(self.reader.batch(self.num_done, last=self.num_done))  # nothing is read ahead yet
         if self._stream is None:
+            index_KMB = self._batches_KSB[:, self.seed_M]
             for offset in self._offsets():
-                self._losses_KM[offset] = self._make_update(self._batches_KSB[offset], self._rates_KM1[offset])
+                self._losses_KM[offset] = self._make_update(index_KMB[offset], self._rates_KM1[offset])
                 self.step += 1
             return
         if self._graph is None:
