@@ -1,5 +1,4 @@
 import dataclasses
-import functools
 import logging
 import random
 from collections.abc import Iterable
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 import cases
 import isotherm
 from cases_paper import UNROLL, language_task
-from isotherm.engine import lane
+from isotherm.engine import lane, sizing
 from isotherm.engine.problem import prepare
 from isotherm.engine.reference import run_reference
 from isotherm.errors import UserError
@@ -101,10 +100,40 @@ def test_default_fleets_hold_a_bounded_number_of_examples(batch_size, size):
     assert size == 1 or size * batch_size <= local.CPU_EXAMPLES_PER_FLEET
 
 
-def test_default_fleets_hold_a_bounded_number_of_parameters():
-    task = dataclasses.replace(cases.blobs_task(), model=functools.partial(nn.Linear, 4, 8_000_000))
-    assert 4 * 8_000_000 <= executor_for(task).problem(cases.spec(task)).num_parameters < local.CPU_PARAMETERS_PER_FLEET
-    assert executor_for(task).default_fleet_size(cases.spec(task, batch_size=8)) == 6  # of 40 million each
+def test_default_fleets_fit_into_memory(monkeypatch):
+    task = cases.blobs_task()
+    executor = executor_for(task)
+    each = sizing.bytes_per_run(executor.problem(cases.spec(task)), 8)
+    monkeypatch.setattr(sizing, "usable_memory", lambda _device: 5 * each + 1)
+    assert executor.default_fleet_size(cases.spec(task, batch_size=8)) == 5
+    shared = executor_for(task, num_workers=2)
+    assert shared.default_fleet_size(cases.spec(task, batch_size=8)) == 2
+    monkeypatch.setattr(sizing, "usable_memory", lambda _device: 0)
+    assert executor_for(task).default_fleet_size(cases.spec(task, batch_size=8)) == 1  # it is tried
+
+
+@pytest.mark.parametrize(
+    ("num_runs", "num_workers", "sizes"),
+    [(55, 2, [27, 28]), (55, 1, [55]), (7, 3, [1, 3, 3]), (2, 8, [1, 1]), (1, 4, [1]), (64, 4, [16, 16, 16, 16])],
+)
+def test_one_fleet_is_cut_so_that_every_worker_has_a_part(num_runs, num_workers, sizes):
+    task = cases.blobs_task()
+    specs = [cases.spec(task, seed=seed, batch_size=8) for seed in range(num_runs)]
+    fleets = executor_for(task, num_workers=num_workers).fleets(specs)
+    assert [len(fleet) for fleet in fleets] == sizes
+    assert sorted(spec.seed for fleet in fleets for spec in fleet) == list(range(num_runs))
+
+
+def test_fleets_that_keep_all_workers_busy_are_left_whole():
+    task = cases.blobs_task()
+    specs = [cases.spec(task, seed=seed, batch_size=size) for seed in range(5) for size in (8, 8, 9, 10)]
+    assert [len(fleet) for fleet in executor_for(task, num_workers=2).fleets(specs)] == [5, 5, 10]
+
+
+def test_a_fleet_size_that_is_asked_for_is_kept():
+    task = cases.blobs_task()
+    specs = [cases.spec(task, seed=seed) for seed in range(6)]
+    assert [len(f) for f in executor_for(task, num_workers=3, fleet_size=6).fleets(specs)] == [6]
 
 
 def test_default_fleets_count_the_tokens_of_a_window():

@@ -117,7 +117,7 @@ class _Repeated:
     def _least_seconds(self, num_threads: int, seconds: float) -> float:
         with _threads(num_threads):
             self._time(2)
-            num = max(1, min(1_000, int(seconds / self._time(1))))
+            num = max(1, min(100, int(seconds / self._time(1))))
             return min(self._time(num) for _ in range(NUM_TRIES)) / num
 
     def _time(self, num: int) -> float:

@@ -64,6 +64,6 @@ def with_library_layers(model: nn.Module, *, batch_size: int) -> nn.Module:
         return LibraryLSTM(model)
     for name, part in list(model.named_modules()):
         if isinstance(part, GhostBatchNorm2d):
-            norm = nn.BatchNorm2d(part.num_features, eps=part.eps, momentum=float(part.update_rate))
-            model.set_submodule(name, norm)
+            norm: nn.Module = nn.BatchNorm2d(part.num_features, eps=part.eps, momentum=float(part.update_rate))
+            model.set_submodule(name, norm if part.activation is None else nn.Sequential(norm, nn.ReLU()))
     return model

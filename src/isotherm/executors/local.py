@@ -15,6 +15,7 @@ from isotherm.engine.checkpoint import report_unusable
 from isotherm.engine.fleet import run_fleet, wants_own_streams
 from isotherm.engine.problem import Problem, checked_device, is_out_of_memory, prepare
 from isotherm.engine.reference import run_reference
+from isotherm.engine.sizing import runs_that_fit
 from isotherm.errors import UserError
 from isotherm.executors.checkpoints import CheckpointFolder
 from isotherm.records import CurvePoint, Outcome, Precision, RunResult, RunSpec
@@ -23,12 +24,12 @@ from isotherm.tasks import Task
 
 logger = logging.getLogger("isotherm")
 
-# Examples that a fleet holds at once on a CPU: more of them fall out of the caches and gain nothing.
+# Examples and runs that a fleet holds at once on a CPU: more of them fall out of the caches and gain nothing
+# (docs/performance.md).
 CPU_EXAMPLES_PER_FLEET = 4_096
 CPU_RUNS_PER_FLEET = 64
-# Parameters of all runs of a fleet on a CPU; with velocity and gradients they take four times four bytes each.
-CPU_PARAMETERS_PER_FLEET = 2**28
-# On a GPU, where each run is a program of its own, more of them at once gain nothing.
+# On a GPU: runs of one batched program, and runs that are programs of their own; more of them gain nothing.
+GPU_RUNS_PER_FLEET = 64
 GPU_STREAMS = 6
 # Fixed cost of an update in examples, for the order of fleets and the estimate of the time left.
 EXAMPLES_PER_UPDATE = 40
@@ -41,6 +42,20 @@ def work_of(batch_size: int, num_updates: int) -> int:
     1000
     """
     return num_updates * (batch_size + EXAMPLES_PER_UPDATE)
+
+
+def _work(fleet: Sequence[RunSpec]) -> int:
+    return sum(work_of(s.batch_size, s.num_steps) for s in fleet)
+
+
+def _spread(fleets: list[list[RunSpec]], *, work: int, over: int) -> list[list[RunSpec]]:
+    """Cut the fleets that are more than one worker's share of all the work, so that no worker waits for another."""
+    spread: list[list[RunSpec]] = []
+    for fleet in fleets:
+        num_parts = min(len(fleet), -(-_work(fleet) * over // work))
+        size = -(-len(fleet) // num_parts)
+        spread += [fleet[start : start + size] for start in range(0, len(fleet), size)]
+    return spread
 
 
 class _ListenerError(BaseException):
@@ -62,6 +77,7 @@ class LocalExecutor:
         on_look: told the spec and what a look at the test set along the way gave.
         checkpoints: where long fleets keep their state, to go on from after a kill; runs that are trained one at a time
             have none. Whoever stores the results removes it.
+        num_workers: processes that train at the same time; fleets are cut so that all of them have work.
     """
 
     def __init__(
@@ -73,6 +89,7 @@ class LocalExecutor:
         on_steps: Callable[[int, int], None] = lambda _batch_size, _num: None,
         on_look: Callable[[RunSpec, CurvePoint], None] = lambda _spec, _point: None,
         checkpoints: CheckpointFolder | None = None,
+        num_workers: int = 1,
     ) -> None:
         if fleet_size is not None and fleet_size < 1:
             raise UserError(f"fleet_size={fleet_size} is not a positive number; leave it out to let Isotherm choose")
@@ -84,6 +101,8 @@ class LocalExecutor:
         self._checkpoints = checkpoints
         self._seconds_before = 0.0  # that the present fleet was trained before it was killed
         self._problems: dict[tuple[str, str, Precision], Problem] = {}
+        self._sizes: dict[tuple[str, str, Precision, int], int] = {}
+        self._num_workers = num_workers
 
     def run(self, specs: Sequence[RunSpec]) -> Iterator[list[StoredRun]]:
         """Yield the finished runs of one fleet after another, small work first."""
@@ -106,19 +125,29 @@ class LocalExecutor:
             alike = (spec.data_id, spec.model_id, spec.batch_size, spec.num_steps)
             others = (spec.l2_scope, spec.num_evaluations, spec.precision, spec.clip_norm is None)
             groups.setdefault((*alike, *others), []).append(spec)
+        new: list[list[RunSpec]] = []
         for group in groups.values():
             size = self._fleet_size or self.default_fleet_size(group[0])
-            fleets += [group[start : start + size] for start in range(0, len(group), size)]
-        return sorted(fleets, key=lambda fleet: sum(work_of(s.batch_size, s.num_steps) for s in fleet))
+            new += [group[start : start + size] for start in range(0, len(group), size)]
+        if self._fleet_size is None:
+            new = _spread(new, work=sum(map(_work, [*fleets, *new])), over=self._num_workers)
+        return sorted([*fleets, *new], key=_work)
 
     def default_fleet_size(self, spec: RunSpec) -> int:
-        """Return how many runs like this one to train together."""
+        """Return how many runs like this one to train together: as many as gain speed and fit into memory."""
+        shape = (spec.data_id, spec.model_id, spec.precision, spec.batch_size)
+        if shape not in self._sizes:
+            self._sizes[shape] = self._size_for(spec)
+        return self._sizes[shape]
+
+    def _size_for(self, spec: RunSpec) -> int:
+        problem = self.problem(spec)
         if self._device.type == "cpu":
-            problem = self.problem(spec)
-            by_examples = CPU_EXAMPLES_PER_FLEET // (spec.batch_size * (problem.unroll or 1))
-            by_memory = CPU_PARAMETERS_PER_FLEET // max(1, problem.num_parameters)
-            return max(1, min(CPU_RUNS_PER_FLEET, by_examples, by_memory))
-        return GPU_STREAMS if wants_own_streams(self.problem(spec)) else CPU_RUNS_PER_FLEET
+            by_speed = CPU_EXAMPLES_PER_FLEET // (spec.batch_size * (problem.unroll or 1))
+            by_speed = max(1, min(CPU_RUNS_PER_FLEET, by_speed))
+        else:
+            by_speed = GPU_STREAMS if wants_own_streams(problem) else GPU_RUNS_PER_FLEET
+        return min(by_speed, runs_that_fit(problem, spec.batch_size, shared_by=self._num_workers))
 
     def problem(self, spec: RunSpec) -> Problem:
         """Return the spec's task on the device."""

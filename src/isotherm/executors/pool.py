@@ -70,7 +70,9 @@ class PoolExecutor:
                 f"num_workers={num_workers}: this process has used CUDA, and workers forked from it could not compute; "
                 "use workers=1, or run from a fresh process"
             )
-        self._planner = LocalExecutor(tasks, device="cpu", fleet_size=fleet_size, checkpoints=checkpoints)
+        self._planner = LocalExecutor(
+            tasks, device="cpu", fleet_size=fleet_size, checkpoints=checkpoints, num_workers=num_workers
+        )
         self._listeners: dict[str, Callable[..., None]] = {"steps": on_steps, "look": on_look}
         self._workers: dict[Connection, BaseProcess] = {}
         context = multiprocessing.get_context("fork")
