@@ -48,7 +48,7 @@ _QUICK: dict[Any, Callable[..., Tensor]] = {
 class FixedProgram:
     """A traced program bound to its arguments; a call works on whatever values they have then.
 
-    The results of a call are overwritten by the next.
+    The results of a call are overwritten by the next, and are to be read only.
 
     Args:
         module: from `trace`; it must not write into its arguments. It is changed.
@@ -70,6 +70,8 @@ class FixedProgram:
         for node in graph.nodes:
             if node.op == "placeholder":
                 self._values[node] = next(given)
+            elif node.op == "get_attr":  # a tensor that the function holds
+                self._values[node] = operator.attrgetter(node.target)(module)
             elif node.op == "output":
                 self._results = node.args[0]
             elif node in known:
@@ -134,7 +136,7 @@ def _folded(graph: fx.Graph) -> dict[fx.Node, Any]:
         if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
             continue
         if node.target in _FILLS and (example := _value(node.args[0])) is not None:
-            like = torch.empty(example.shape, dtype=example.dtype, device=example.device)
+            like = torch.empty_strided(example.shape, example.stride(), dtype=example.dtype, device=example.device)
             known[node] = node.target(like, *node.args[1:], **node.kwargs)
         elif all(source in known for source in node.all_input_nodes):
             if torch.Tag.nondeterministic_seeded in node.target.tags:
@@ -168,8 +170,7 @@ def _is_view(target: torch._ops.OpOverload) -> bool:
 def _may_be_view(node: fx.Node) -> bool:
     """Tell whether a node's value may lie in the memory of its first argument."""
     return bool(node.all_input_nodes) and (
-        node.target is operator.getitem
-        or node.target is _aten.reshape.default
+        node.target in (operator.getitem, _aten.reshape.default, _aten._unsafe_view.default)
         or (isinstance(node.target, torch._ops.OpOverload) and _is_view(node.target))
     )
 
@@ -181,18 +182,23 @@ def _shares_memory(one: Tensor, other: Tensor) -> bool:
 def _placed(graph: fx.Graph, known: dict[fx.Node, Any]) -> dict[fx.Node, tuple[Any, str, Tensor]]:
     """Return for every operation that can: the overload that writes, what its argument is called, and the memory."""
     nodes = list(graph.nodes)
-    root: dict[fx.Node, fx.Node] = {}  # of a view, the node that made the values
+    variants = {node: _out_variant(node.target) for node in nodes if node not in known and _can_be_placed(node)}
+    # Whose memory a value may lie in: that of an operation that makes its own, or of all that it was made from, as some
+    # views do not call themselves views.
+    roots: dict[fx.Node, set[fx.Node]] = {}
     for node in nodes:
-        root[node] = root[node.all_input_nodes[0]] if _may_be_view(node) else node
+        sources = [roots[source] for source in node.all_input_nodes]
+        roots[node] = {node} if variants.get(node) is not None else set().union(*sources)
     last_use: dict[fx.Node, int] = {}
     for place, node in enumerate(nodes):
         for source in node.all_input_nodes:
-            last_use[root[source]] = len(nodes) if node.op == "output" else place
+            for root in roots[source]:
+                last_use[root] = len(nodes) if node.op == "output" else place
     placed: dict[fx.Node, tuple[Any, str, Tensor]] = {}
     expiring: dict[int, list[fx.Node]] = {}
     free: dict[tuple[Any, ...], list[Tensor]] = {}
     for place, node in enumerate(nodes):
-        variant = _out_variant(node.target) if node not in known and _can_be_placed(node) else None
+        variant = variants.get(node)
         if variant is not None:
             value = _value(node)
             assert value is not None

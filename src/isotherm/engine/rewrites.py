@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
 from torch import Tensor, fx
+
+from isotherm.models import ghost_norm_ops
 
 _aten = torch.ops.aten
 # Tensor cores read rows in pieces of 16 bytes: 8 values of 2 bytes.
@@ -15,8 +18,12 @@ _ZEROS = (_aten.new_zeros.default, _aten.zeros_like.default, _aten.zeros.default
 
 def rewrite_for_gpu(module: fx.GraphModule) -> None:
     """Change a traced program in place; its nodes must carry what `make_fx` records of their values."""
-    _compare_instead_of_scattering(module.graph)
-    _align_products(module.graph)
+    if not any(node.target is _aten.as_strided.default for node in module.graph.nodes):  # it counts on the layout
+        _allow_other_layouts(module.graph)
+        _compare_instead_of_scattering(module.graph)
+        _align_products(module.graph)
+    _add_before_normalising(module.graph)
+    _add_after_normalising_backwards(module.graph)
     module.graph.eliminate_dead_code()
     module.recompile()
 
@@ -41,6 +48,13 @@ def _shape_of(node: fx.Node) -> Tensor:
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
 
 
+def _allow_other_layouts(graph: fx.Graph) -> None:
+    """Let views be copies where values no longer lie in memory as they did."""
+    for node in graph.nodes:
+        if node.target in (_aten.view.default, _aten._unsafe_view.default):
+            node.target = _aten.reshape.default
+
+
 # -- the gradient of a cross entropy ------------------------------------------------------------------------------
 
 
@@ -55,7 +69,10 @@ def _compare_instead_of_scattering(graph: fx.Graph) -> None:
         zeros, dim, index, source = node.args
         if not isinstance(zeros, fx.Node) or zeros.target not in _ZEROS or len(zeros.users) != 1:
             continue
-        shape, dim = _value(zeros).shape, dim % _value(zeros).ndim
+        shape = _value(zeros).shape
+        if not shape:
+            continue
+        dim = dim % len(shape)
         one_per_row = torch.Size([*shape[:dim], 1, *shape[dim + 1 :]])
         if not _value(index).shape == _value(source).shape == one_per_row:
             continue
@@ -63,7 +80,7 @@ def _compare_instead_of_scattering(graph: fx.Graph) -> None:
             places = _call(graph, _aten.arange.default, shape[dim], device=_value(zeros).device)
             places = _call(graph, _aten.view.default, places, [-1 if d == dim else 1 for d in range(len(shape))])
             is_label = _call(graph, _aten.eq.Tensor, places, index)
-            picked = _call(graph, _aten.where.ScalarOther, is_label, source, 0.0)
+            picked = _call(graph, _aten.where.ScalarOther, is_label, source, 0)
         node.replace_all_uses_with(picked)
         graph.erase_node(node)
 
@@ -86,16 +103,13 @@ def _align_products(graph: fx.Graph) -> None:
         with graph.inserting_before(node):
             aligned = [_filled(graph, left, rows, inner), _filled(graph, right, inner, columns)]
             if bias:
-                height = _value(bias[0]).shape[1]
-                aligned.insert(0, _filled(graph, bias[0], rows if height == num_rows else height, columns))
+                height, width = _value(bias[0]).shape[1:]  # one row or column stands for all of them
+                aligned.insert(0, _filled(graph, bias[0], 1 if height == 1 else rows, 1 if width == 1 else columns))
             result = _call(graph, node.target, *aligned)
             if rows != num_rows:
                 result = _call(graph, _aten.slice.Tensor, result, 1, 0, num_rows)
             if columns != num_columns:
                 result = _call(graph, _aten.slice.Tensor, result, 2, 0, num_columns)
-        for user in list(node.users):
-            if user.target in (_aten.view.default, _aten._unsafe_view.default):  # the product was contiguous
-                user.target = _aten.reshape.default
         node.replace_all_uses_with(result)
         graph.erase_node(node)
 
@@ -110,3 +124,62 @@ def _filled(graph: fx.Graph, matrix: fx.Node, rows: int, columns: int) -> fx.Nod
     if (height, width) == (rows, columns):
         return matrix
     return _call(graph, _aten.constant_pad_nd.default, matrix, [0, columns - width, 0, rows - height], 0.0)
+
+
+# -- residual sums around ghost batch norm ------------------------------------------------------------------------
+
+
+def _add_before_normalising(graph: fx.Graph) -> None:
+    """Where a sum is normalised, let the kernel that reads it for its moments do the adding: one pass less."""
+    place = {node: number for number, node in enumerate(graph.nodes)}
+    for node in list(graph.nodes):
+        if node.target is not ghost_norm_ops.FORWARD:
+            continue
+        total, *settings = node.args
+        if not _is_plain_sum(total) or any(place[user] < place[node] for user in total.users):
+            continue
+        with graph.inserting_before(node):
+            fused = graph.call_function(ghost_norm_ops.FORWARD_OF_SUM, (*total.args, *settings))
+            results = [graph.call_function(operator.getitem, (fused, index)) for index in range(4)]
+        values = (_value(total), *node.meta["val"])
+        fused.meta["val"] = values
+        for result, value in zip(results, values, strict=True):
+            result.meta["val"] = value
+        for user in list(node.users):
+            user.replace_all_uses_with(results[1 + user.args[1]])
+            graph.erase_node(user)
+        graph.erase_node(node)
+        total.replace_all_uses_with(results[0])
+        graph.erase_node(total)
+
+
+def _add_after_normalising_backwards(graph: fx.Graph) -> None:
+    """Where the gradient of what was normalised is added to another, let the kernel that writes it add them."""
+    place = {node: number for number, node in enumerate(graph.nodes)}
+    for node in list(graph.nodes):
+        if node.target is not ghost_norm_ops.BACKWARD or node.args[-1] is not None:
+            continue
+        gradients = [user for user in node.users if user.args[1] == 0]
+        sums = [user for gradient in gradients for user in gradient.users]
+        if len(gradients) != 1 or len(sums) != 1 or not _is_plain_sum(sums[0]):
+            continue
+        others = [argument for argument in sums[0].args if argument is not gradients[0]]
+        if len(others) != 1 or place[others[0]] > place[node]:
+            continue
+        node.args = (*node.args[:-1], others[0])
+        sums[0].replace_all_uses_with(gradients[0])
+        graph.erase_node(sums[0])
+
+
+def _is_plain_sum(node: Any) -> bool:
+    """Tell whether a node adds two tensors of equal shape, type and layout, as they are, with the channels last."""
+    if not isinstance(node, fx.Node) or node.target is not _aten.add.Tensor or node.kwargs or len(node.args) != 2:
+        return False
+    if not all(isinstance(argument, fx.Node) for argument in node.args):
+        return False
+    values = [_value(part) for part in (node, *node.args)]
+    return (
+        len({(value.shape, value.stride(), value.dtype) for value in values}) == 1
+        and values[0].ndim == 4
+        and values[0].is_contiguous(memory_format=torch.channels_last)
+    )

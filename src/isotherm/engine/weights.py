@@ -103,17 +103,19 @@ class Weights:
     ) -> None:
         """Heavy ball with coupled L2, u = m u + g + λ w and w = w - ε u, as `torch.optim.SGD` does it, in place.
 
-        The gradients are worked on in place too. A clipped gradient is cut before L2 and momentum.
+        A clipped gradient is cut before L2 and momentum. Gradients are only read: two may be one tensor.
         """
+        factor_M1 = None
         if settings.clip_M1 is not None:
             squares = [torch.linalg.vector_norm(g, dim=1, keepdim=True).square() for g in gradients]
             norm_M1 = torch.stack(squares).sum(dim=0).sqrt()
             num_clipped_M1 += norm_M1 > settings.clip_M1
             factor_M1 = (settings.clip_M1 / norm_M1).clamp(max=1.0)
-            for g in gradients:
-                g *= factor_M1
         for block, value, velocity, g in zip(self._blocks, values, velocities, gradients, strict=True):
+            if factor_M1 is None:
+                torch.addcmul(g, velocity, settings.momentum_M1, out=velocity)
+            else:
+                velocity.mul_(settings.momentum_M1).addcmul_(g, factor_M1)
             if block.decays and settings.l2_M1 is not None:
-                g.addcmul_(value, settings.l2_M1)
-            torch.addcmul(g, velocity, settings.momentum_M1, out=velocity)
+                velocity.addcmul_(value, settings.l2_M1)
             value.addcmul_(velocity, learning_rate_M1, value=-1.0)

@@ -3,15 +3,22 @@
 The noise that batch normalisation adds depends on how many examples share their statistics. Ghost batches hold that
 number constant (Hoffer et al. 2017), so that a sweep over batch sizes does not change the normalisation.
 
+On a GPU the same is computed by kernels of our own, in mixed precision and with the channels last (`ghost_norm_ops`).
+
 Shape suffixes: G ghosts, N examples of each, C channels, H x W pixels.
 """
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 import torch
 from torch import Tensor, nn
 
 from isotherm.errors import UserError
+from isotherm.models import ghost_norm_ops  # by its module's name: which way it is computed identifies no run
+
+Activation = Literal["relu"]
 
 
 class GhostBatchNorm2d(nn.Module):
@@ -25,6 +32,7 @@ class GhostBatchNorm2d(nn.Module):
         ghost_size: examples that share their statistics; a smaller batch is one ghost.
         eps: added to the variance.
         update_rate: share of the newest batch in the running statistics.
+        activation: 'relu' for the positive part of the result; a kernel then needs no second pass for it.
     """
 
     weight: Tensor
@@ -33,11 +41,23 @@ class GhostBatchNorm2d(nn.Module):
     running_var: Tensor
     update_rate: Tensor
 
-    def __init__(self, num_features: int, *, ghost_size: int = 64, eps: float = 1e-5, update_rate: float = 0.1) -> None:
+    def __init__(
+        self,
+        num_features: int,
+        *,
+        ghost_size: int = 64,
+        eps: float = 1e-5,
+        update_rate: float = 0.1,
+        activation: Activation | None = None,
+    ) -> None:
         super().__init__()
         if not isinstance(ghost_size, int) or ghost_size < 1:
             raise UserError(f"ghost_size={ghost_size!r} is not a positive number of examples; the paper uses 64")
-        self.num_features, self.ghost_size, self.eps = num_features, ghost_size, eps
+        if activation is not None and activation not in get_args(Activation):
+            raise UserError(
+                f"activation={activation!r} is not one this layer has; use 'relu', or None and apply your own"
+            )
+        self.num_features, self.ghost_size, self.eps, self.activation = num_features, ghost_size, eps, activation
         self.weight = nn.Parameter(torch.ones(num_features))
         self.bias = nn.Parameter(torch.zeros(num_features))
         self.register_buffer("running_mean", torch.zeros(num_features))
@@ -45,12 +65,27 @@ class GhostBatchNorm2d(nn.Module):
         self.register_buffer("update_rate", torch.tensor(update_rate))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x normalised, scaled and shifted per channel, in the precision of x."""
+        """Return x normalised, scaled, shifted per channel and activated, in the precision of x."""
         if x.ndim != 4 or x.shape[1] != self.num_features:
             raise UserError(
                 f"an input of shape {tuple(x.shape)} cannot be normalised over {self.num_features} channels; "
                 f"give images of shape (batch, {self.num_features}, height, width)"
             )
+        if self.training and ghost_norm_ops.fits(x):
+            return self._by_kernels(x)
+        y = self._normalised(x)
+        return y if self.activation is None else torch.relu(y)
+
+    def _by_kernels(self, x: Tensor) -> Tensor:
+        size = self._ghost_size_in(x)
+        y, mean_GC, var_GC = ghost_norm_ops.ghost_norm(
+            x, self.weight, self.bias, ghost_size=size, eps=self.eps, relu=self.activation == "relu"
+        )
+        mean_G1C11, var_G1C11 = (t.view(len(t), 1, -1, 1, 1) for t in (mean_GC, var_GC))
+        self._follow(mean_G1C11, var_G1C11, num_values=size * x.shape[2] * x.shape[3])
+        return y
+
+    def _normalised(self, x: Tensor) -> Tensor:
         wide = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
         if not self.training:
             scale = self.weight * torch.rsqrt(self.running_var + self.eps)
@@ -97,4 +132,5 @@ class GhostBatchNorm2d(nn.Module):
 
     def extra_repr(self) -> str:
         """Return what `print` shows of the layer."""
-        return f"{self.num_features}, ghost_size={self.ghost_size}, eps={self.eps}"
+        activation = "" if self.activation is None else f", activation={self.activation}"
+        return f"{self.num_features}, ghost_size={self.ghost_size}, eps={self.eps}{activation}"

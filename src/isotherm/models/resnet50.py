@@ -23,9 +23,9 @@ class Bottleneck(nn.Module):
         super().__init__()
         num_out = EXPANSION * num_inner
         self.conv1 = nn.Conv2d(num_in, num_inner, 1, bias=False)
-        self.norm1 = GhostBatchNorm2d(num_inner, ghost_size=ghost_size)
+        self.norm1 = GhostBatchNorm2d(num_inner, ghost_size=ghost_size, activation="relu")
         self.conv2 = nn.Conv2d(num_inner, num_inner, 3, stride=stride, padding=1, bias=False)
-        self.norm2 = GhostBatchNorm2d(num_inner, ghost_size=ghost_size)
+        self.norm2 = GhostBatchNorm2d(num_inner, ghost_size=ghost_size, activation="relu")
         self.conv3 = nn.Conv2d(num_inner, num_out, 1, bias=False)
         self.norm3 = GhostBatchNorm2d(num_out, ghost_size=ghost_size)
         self.shortcut: nn.Module = nn.Identity()
@@ -38,8 +38,7 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the rectified sum of shortcut and branch."""
-        branch = torch.relu(self.norm1(self.conv1(x)))
-        branch = torch.relu(self.norm2(self.conv2(branch)))
+        branch = self.norm2(self.conv2(self.norm1(self.conv1(x))))
         return torch.relu(self.norm3(self.conv3(branch)) + self.shortcut(x))
 
 
@@ -49,7 +48,7 @@ class BottleneckResNet(nn.Module):
     def __init__(self, *, num_blocks: Sequence[int], width: int, num_classes: int, ghost_size: int) -> None:
         super().__init__()
         self.stem = nn.Conv2d(3, width, 7, stride=2, padding=3, bias=False)
-        self.norm = GhostBatchNorm2d(width, ghost_size=ghost_size)
+        self.norm = GhostBatchNorm2d(width, ghost_size=ghost_size, activation="relu")
         groups = []
         num_in = width
         for group, num in enumerate(num_blocks):
@@ -70,7 +69,7 @@ class BottleneckResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits (batch, classes) of images (batch, 3, height, width)."""
-        x = torch.relu(self.norm(self.stem(x)))
+        x = self.norm(self.stem(x))
         x = functional.max_pool2d(x, 3, stride=2, padding=1)
         logits: Tensor = self.linear(self.groups(x).mean(dim=(2, 3)))
         return logits

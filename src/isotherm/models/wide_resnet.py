@@ -28,9 +28,9 @@ class WideBlock(nn.Module):
     ) -> None:
         super().__init__()
         skip_init = normalisation == "skip_init"
-        self.norm1 = nn.Identity() if skip_init else GhostBatchNorm2d(num_in, ghost_size=ghost_size)
+        self.norm1 = _activated_norm(num_in, normalisation=normalisation, ghost_size=ghost_size)
         self.conv1 = nn.Conv2d(num_in, num_out, 3, stride=stride, padding=1, bias=skip_init)
-        self.norm2 = nn.Identity() if skip_init else GhostBatchNorm2d(num_out, ghost_size=ghost_size)
+        self.norm2 = _activated_norm(num_out, normalisation=normalisation, ghost_size=ghost_size)
         self.conv2 = nn.Conv2d(num_out, num_out, 3, padding=1, bias=skip_init)
         self.projection = None if num_in == num_out else nn.Conv2d(num_in, num_out, 1, stride=stride, bias=skip_init)
         # One dimension and not two, so that L2 on the weights leaves it out.
@@ -38,8 +38,8 @@ class WideBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return shortcut plus branch."""
-        activated = torch.relu(self.norm1(x))
-        branch: Tensor = self.conv2(torch.relu(self.norm2(self.conv1(activated))))
+        activated = self.norm1(x)
+        branch: Tensor = self.conv2(self.norm2(self.conv1(activated)))
         if self.alpha is not None:
             branch = (self.alpha * branch).to(branch.dtype)  # in mixed precision the scalar alone is float32
         shortcut: Tensor = x if self.projection is None else self.projection(activated)
@@ -71,7 +71,7 @@ class WideResNet(nn.Module):
                 blocks.append(block)
                 num_in = num_out
         self.blocks = nn.Sequential(*blocks)
-        self.norm = nn.Identity() if skip_init else GhostBatchNorm2d(num_in, ghost_size=ghost_size)
+        self.norm = _activated_norm(num_in, normalisation=normalisation, ghost_size=ghost_size)
         self.dropout = nn.Dropout(drop_probability) if skip_init else nn.Identity()
         self.linear = nn.Linear(num_in, num_classes)
         for part in self.modules():
@@ -82,9 +82,16 @@ class WideResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits (batch, classes) of images (batch, 3, height, width)."""
-        activated = torch.relu(self.norm(self.blocks(self.stem(x))))
+        activated = self.norm(self.blocks(self.stem(x)))
         logits: Tensor = self.linear(self.dropout(activated.mean(dim=(2, 3))))
         return logits
+
+
+def _activated_norm(num_features: int, *, normalisation: Normalisation, ghost_size: int) -> nn.Module:
+    """Return normalisation and ReLU as one layer; of SkipInit, which does not normalise, the ReLU."""
+    if normalisation == "skip_init":
+        return nn.ReLU()
+    return GhostBatchNorm2d(num_features, ghost_size=ghost_size, activation="relu")
 
 
 def wide_resnet(

@@ -1,0 +1,448 @@
+"""Ghost batch norm as single operations against the layer, and as the engine traces, rewrites and compiles it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
+from torch.func import functional_call, grad, grad_and_value, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from isotherm.engine.rewrites import rewrite_for_gpu
+from isotherm.engine.trace import trace, writes
+from isotherm.errors import UserError
+from isotherm.identity import model_id
+from isotherm.models import ghost_norm_ops
+from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
+from isotherm.models.ghost_norm_ops import BACKWARD, FORWARD, FORWARD_OF_SUM, ghost_norm
+from isotherm.models.wide_resnet import wide_resnet
+from isotherm.tasks import cross_entropy
+
+# (batch, channels, height, width), ghost size
+SHAPES = [((8, 16, 5, 5), 4), ((6, 16, 3, 7), 6), ((6, 48, 1, 9), 2), ((5, 3, 4, 5), 1), ((4, 32, 1, 1), 2)]
+# Of float32: sums of a few hundred values. Of bfloat16: the same, and then a value may be rounded to its neighbour.
+TOLERANCES = {
+    torch.float64: {"rtol": 1e-10, "atol": 1e-10},
+    torch.float32: {"rtol": 1e-4, "atol": 1e-5},
+    torch.bfloat16: {"rtol": 2**-7, "atol": 1e-5},
+}
+# Weights and their gradients stay in float32.
+WIDE = {torch.float64: torch.float64, torch.float32: torch.float32, torch.bfloat16: torch.float32}
+
+
+def images(shape: tuple[int, ...], *, seed: int, dtype: torch.dtype = torch.float64, mean: float = 0.0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    values = mean + torch.randn(shape, generator=generator, dtype=torch.float64)
+    return values.to(dtype).contiguous(memory_format=torch.channels_last)
+
+
+def layer(num_channels: int, *, dtype: torch.dtype = torch.float64, **settings) -> GhostBatchNorm2d:
+    """Return a layer whose parameters and running statistics are nothing special."""
+    generator = torch.Generator().manual_seed(7)
+    norm = GhostBatchNorm2d(num_channels, **settings).to(dtype)
+    with torch.no_grad():
+        for tensor in (norm.weight, norm.bias, norm.running_mean, norm.running_var):
+            tensor += 0.3 * torch.randn(num_channels, generator=generator, dtype=torch.float64).abs().to(dtype)
+    return norm
+
+
+@pytest.fixture
+def by_operations(monkeypatch):
+    """Let the layer use the operations on a CPU too."""
+    monkeypatch.setattr(ghost_norm_ops, "fits", lambda _x: True)
+
+
+# -- values and gradients -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("activation", [None, "relu"])
+@pytest.mark.parametrize(("shape", "ghost_size"), SHAPES)
+def test_equals_the_layer(shape, ghost_size, activation, dtype, monkeypatch):
+    wide = WIDE[dtype]
+    norms = [layer(shape[1], ghost_size=ghost_size, activation=activation, dtype=wide) for _ in range(2)]
+    dy = images(shape, seed=2, dtype=dtype)
+    found = []
+    for norm, uses_operations in zip(norms, (False, True), strict=True):
+        monkeypatch.setattr(ghost_norm_ops, "fits", lambda _x, uses=uses_operations: uses)
+        x = images(shape, seed=1, dtype=dtype, mean=3.0).requires_grad_()
+        y = norm(x)
+        gradients = torch.autograd.grad(y, [x, norm.weight, norm.bias], dy)
+        found.append([y.detach(), *gradients, norm.running_mean, norm.running_var])
+    assert [t.dtype for t in found[1]] == [dtype, dtype, wide, wide, wide, wide]
+    assert found[1][0].is_contiguous(memory_format=torch.channels_last)
+    for place, (expected, ours) in enumerate(zip(*found, strict=True)):
+        torch.testing.assert_close(ours, expected, **TOLERANCES[dtype if place < 2 else wide])
+
+
+def test_statistics_are_biased_and_by_ghost():
+    x = images((6, 16, 4, 3), seed=1, mean=2.0)
+    one, zero = torch.ones(16, dtype=x.dtype), torch.zeros(16, dtype=x.dtype)
+    _, mean_GC, var_GC = ghost_norm(x, one, zero, ghost_size=3, eps=1e-5, relu=False)
+    values = x.view(2, 3, 16, -1).transpose(1, 2).flatten(2)  # ghost, channel, values
+    torch.testing.assert_close(mean_GC, values.mean(dim=2))
+    torch.testing.assert_close(var_GC, values.var(dim=2, correction=0))
+
+
+def test_gradients_equal_differences():
+    norm = layer(3, ghost_size=2)
+
+    def output(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return ghost_norm(x, weight, bias, ghost_size=2, eps=1e-5, relu=True)[0]
+
+    x = images((4, 3, 2, 1), seed=1).requires_grad_()
+    assert torch.autograd.gradcheck(output, (x, norm.weight, norm.bias))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize(("shape", "ghost_size"), SHAPES)
+def test_sums_before_and_after(shape, ghost_size, relu, dtype):
+    """A residual sum that is normalised, and whose gradient arrives from elsewhere too."""
+    wide = WIDE[dtype]
+    norm = layer(shape[1], dtype=wide)
+    weight, bias = norm.weight.detach(), norm.bias.detach()
+    a, b, dy, other = (images(shape, seed=seed, dtype=dtype) for seed in range(4))
+    total, y, mean_GC, var_GC = FORWARD_OF_SUM(a, b, weight, bias, ghost_size, 1e-5, relu)
+    assert torch.equal(total, a + b)
+    plain = FORWARD(total, weight, bias, ghost_size, 1e-5, relu)
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip((y, mean_GC, var_GC), plain, strict=True))
+
+    arguments = (dy, total, mean_GC, var_GC, weight, bias, 1e-5, relu)
+    dx, *sums = BACKWARD(*arguments, other)
+    without, *same = BACKWARD(*arguments, None)
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(sums, same, strict=True))
+    # In bfloat16 the sum is rounded once, or a term of it before: half of 2^-7 of at most 4.
+    atol = 1e-12 if dtype == torch.float64 else 0.02
+    torch.testing.assert_close(dx.to(wide), without.to(wide) + other.to(wide), rtol=0, atol=atol)
+
+
+def test_what_is_not_finite_shows():
+    x = images((4, 16, 3, 3), seed=1)
+    x[1, 5, 0, 0] = torch.nan
+    one, zero = torch.ones(16, dtype=x.dtype), torch.zeros(16, dtype=x.dtype)
+    y, mean_GC, var_GC = FORWARD(x, one, zero, 2, 1e-5, True)
+    assert y[:2, 5].isnan().all()
+    assert y[2:].isfinite().all()
+    dx, *_ = BACKWARD(x.nan_to_num(), x, mean_GC, var_GC, one, zero, 1e-5, True, None)
+    assert dx[:2, 5].isnan().all()
+    assert dx[2:].isfinite().all()
+
+
+# -- what is known without values ---------------------------------------------------------------------------------
+
+
+def calls(shape: tuple[int, ...], ghost_size: int, dtype: torch.dtype) -> list[tuple[torch._ops.OpOverload, tuple]]:
+    """Return every operation with arguments."""
+    norm = layer(shape[1], dtype=WIDE[dtype])
+    weight, bias = norm.weight.detach(), norm.bias.detach()
+    x, dy = images(shape, seed=1, dtype=dtype), images(shape, seed=2, dtype=dtype)
+    _, mean_GC, var_GC = FORWARD(x, weight, bias, ghost_size, 1e-5, True)
+    back = (dy, x, mean_GC, var_GC, weight, bias, 1e-5, True)
+    return [
+        (FORWARD, (x, weight, bias, ghost_size, 1e-5, True)),
+        (FORWARD_OF_SUM, (x, dy, weight, bias, ghost_size, 1e-5, True)),
+        (BACKWARD, (*back, None)),
+        (BACKWARD, (*back, dy)),
+    ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("shape", "ghost_size"), SHAPES)
+def test_shapes_strides_and_types_are_foretold(shape, ghost_size, dtype):
+    for operation, arguments in calls(shape, ghost_size, dtype):
+        real = operation(*arguments)
+        with FakeTensorMode() as mode:
+            fake = operation(*(mode.from_tensor(a) if isinstance(a, Tensor) else a for a in arguments))
+        for ours, foretold in zip(real, fake, strict=True):
+            assert (ours.shape, ours.stride(), ours.dtype) == (foretold.shape, foretold.stride(), foretold.dtype)
+
+
+def test_pytorch_checks_the_operations():
+    for operation, arguments in calls((4, 16, 3, 3), 2, torch.float32):
+        torch.library.opcheck(operation, arguments, test_utils=("test_schema", "test_faketensor"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"x": torch.zeros(4, 16, 3, 3)}, "do not have their channels last"),
+        ({"x": torch.zeros(4, 16)}, r"not \(4, 16\)"),
+        ({"x": images((4, 16, 3, 3), seed=0).long()}, "torch.int64"),
+        ({"weight": torch.ones(15)}, "16 channels need as many"),
+        ({"bias": torch.ones(16, 2)[:, 0]}, "one after another"),
+        ({"ghost_size": 3}, "a batch of 4 cannot be cut into ghosts of 3"),
+        ({"ghost_size": 0}, "ghosts of 0"),
+    ],
+)
+def test_what_would_be_read_wrongly_is_refused(changes, message):
+    x = images((4, 16, 3, 3), seed=0, dtype=torch.float32)
+    given = {"x": x, "weight": torch.ones(16), "bias": torch.ones(16), "ghost_size": 2} | changes
+    with pytest.raises(ValueError, match=message):
+        FORWARD(*given.values(), 1e-5, False)
+
+
+def test_images_that_do_not_go_together_are_refused():
+    x, one = images((4, 16, 3, 3), seed=0, dtype=torch.float32), torch.ones(16)
+    for other in (x.bfloat16(), x[:2], x.clone(memory_format=torch.contiguous_format)):
+        with pytest.raises(ValueError, match="do not"):
+            FORWARD_OF_SUM(x, other, one, one, 2, 1e-5, False)
+        with pytest.raises(ValueError, match="do not"):
+            BACKWARD(other, x, torch.ones(2, 16), torch.ones(2, 16), one, one, 1e-5, False, None)
+
+
+# -- which way the layer goes -------------------------------------------------------------------------------------
+
+
+def test_a_cpu_does_without(monkeypatch):
+    monkeypatch.setattr(ghost_norm_ops, "HAS_TRITON", True)
+    norm, x = layer(16, ghost_size=2, dtype=torch.float32), images((4, 16, 3, 3), seed=0, dtype=torch.bfloat16)
+    assert not ghost_norm_ops.fits(x)
+    assert not operations_of(make_fx(norm)(x))
+
+
+@pytest.mark.parametrize(
+    ("changes", "has_triton", "expected"),
+    [
+        ({}, True, True),
+        ({}, False, False),
+        ({"size": (8, 48, 6, 6)}, True, True),
+        ({"size": (8, 24, 6, 6)}, True, False),
+        ({"dtype": torch.float32}, True, False),
+        ({"dtype": torch.float16}, True, False),
+        ({"memory_format": torch.contiguous_format}, True, False),
+        ({"device": "cpu"}, True, False),
+    ],
+)
+def test_a_gpu_uses_the_kernels_where_they_fit(changes, has_triton, expected, monkeypatch):
+    """On a GPU that is only imagined, whose tensors have no values."""
+    monkeypatch.setattr(ghost_norm_ops, "HAS_TRITON", has_triton)
+    given = {"size": (8, 16, 6, 6), "dtype": torch.bfloat16, "memory_format": torch.channels_last, "device": "cuda"}
+    with FakeTensorMode():
+        assert ghost_norm_ops.fits(torch.empty(**given | changes)) == expected
+
+
+@pytest.mark.usefixtures("by_operations")
+def test_evaluation_does_without():
+    norm, x = layer(16, ghost_size=2), images((4, 16, 3, 3), seed=0)
+    assert operations_of(make_fx(norm)(x)) == {FORWARD: 1}
+    assert operations_of(make_fx(norm.eval())(x)) == {}
+
+
+def test_several_runs_at_once_do_without(monkeypatch):
+    """Under `vmap`, where asking for the layout would raise."""
+    monkeypatch.setattr(ghost_norm_ops, "HAS_TRITON", True)
+    found = []
+
+    def output(x: Tensor) -> Tensor:
+        found.append(ghost_norm_ops.fits(x))
+        return x
+
+    with FakeTensorMode():
+        vmap(output)(torch.empty(2, 4, 16, 3, 3, dtype=torch.bfloat16, device="cuda"))
+    assert found == [False]
+
+    def loss(weight: Tensor) -> Tensor:
+        found.append(ghost_norm_ops._is_under_vmap())
+        return weight.pow(2).sum()
+
+    found.clear()
+    for function in (loss, grad(loss), vmap(loss), vmap(grad(loss)), grad(lambda w: vmap(loss)(w).sum())):
+        function(torch.ones(2, 3))
+        make_fx(function)(torch.ones(2, 3))
+    assert found == [False] * 4 + [True] * 6
+
+
+def test_what_the_operations_cannot_do_is_said():
+    x = images((4, 16, 3, 3), seed=0)
+    one = torch.ones(16, dtype=x.dtype)
+
+    def output(x: Tensor) -> Tensor:
+        return ghost_norm(x, one, one, ghost_size=2, eps=1e-5, relu=False)[0].pow(2).sum()
+
+    with pytest.raises(RuntimeError, match="no kernels for several runs"):
+        vmap(output)(torch.stack([x, x]))
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        grad(lambda x: grad(output)(x).pow(2).sum())(x)
+
+
+def test_the_activation_of_the_layer():
+    norm, bare = layer(3, ghost_size=2, activation="relu"), layer(3, ghost_size=2)
+    x = images((4, 3, 2, 5), seed=1)
+    for training in (True, False):
+        assert torch.equal(norm.train(training)(x), torch.relu(bare.train(training)(x)))
+    assert "activation=relu" in repr(norm)
+    assert "activation" not in repr(bare)
+    with pytest.raises(UserError, match="activation='gelu'"):
+        GhostBatchNorm2d(3, activation="gelu")
+
+
+def test_how_it_is_computed_identifies_no_run(monkeypatch):
+    def build() -> nn.Module:
+        return GhostBatchNorm2d(16, activation="relu")
+
+    keys = []
+    for has_triton in (False, True):
+        monkeypatch.setattr(ghost_norm_ops, "HAS_TRITON", has_triton)
+        keys.append(model_id(build, loss=cross_entropy, metric=cross_entropy))
+    assert keys[0] == keys[1]
+    assert keys[0] != model_id(lambda: GhostBatchNorm2d(16), loss=cross_entropy, metric=cross_entropy)
+
+
+# -- as the engine runs it ----------------------------------------------------------------------------------------
+
+
+def operations_of(program: torch.fx.GraphModule) -> dict[object, int]:
+    """Return how often a program calls each of our operations."""
+    counts = Counter(node.target for node in program.graph.nodes)
+    return {operation: counts[operation] for operation in (FORWARD, FORWARD_OF_SUM, BACKWARD) if counts[operation]}
+
+
+def step_of(module: nn.Module, *, dtype: torch.dtype = torch.float64):
+    """Return a training step as a function of tensors alone, and arguments for it."""
+    module = module.train().to(dtype).to(memory_format=torch.channels_last)
+    names = [name for name, _ in module.named_parameters()]
+    states = {n: t.detach().clone() for n, t in [*module.named_parameters(), *module.named_buffers()]}
+    x, y = images((8, 3, 8, 8), seed=5, dtype=dtype), torch.arange(8) % 3
+
+    def loss(parameters, buffers, x, y):
+        after = {name: buffer.clone() for name, buffer in buffers.items()}
+        value = cross_entropy(functional_call(module, (parameters, after), (x,)), y)
+        return value, (value, after)
+
+    def step(*tensors: Tensor) -> tuple[Tensor, ...]:
+        named = dict(zip(states, tensors, strict=False))
+        parameters, buffers = ({n: t for n, t in named.items() if (n in names) == own} for own in (True, False))
+        gradients, (_, (value, after)) = grad_and_value(loss, has_aux=True)(parameters, buffers, *tensors[-2:])
+        return value, *gradients.values(), *after.values()
+
+    return step, (*states.values(), x, y)
+
+
+def small(**settings) -> nn.Module:
+    torch.manual_seed(0)
+    return wide_resnet(depth=10, width=2, num_classes=3, ghost_size=4, **settings)
+
+
+def assert_same(ours: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
+    for mine, theirs in zip(ours, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-10)
+
+
+def test_a_traced_step_calls_the_operations(monkeypatch):
+    step, arguments = step_of(small())
+    expected = step(*arguments)
+    monkeypatch.setattr(ghost_norm_ops, "fits", lambda _x: True)
+    program = trace(step, *arguments)  # functionalised, as the layers write their buffers, and dead code eliminated
+    assert not writes(program)
+    assert operations_of(program) == {FORWARD: 7, BACKWARD: 7}
+    assert_same(program(*arguments), expected)
+
+
+@pytest.mark.usefixtures("by_operations")
+def test_residual_sums_go_into_the_operations():
+    step, arguments = step_of(small())
+    expected = step(*arguments)
+    program = trace(step, *arguments)
+    num_sums = Counter(node.target for node in program.graph.nodes)[torch.ops.aten.add.Tensor]
+    rewrite_for_gpu(program)
+    program.graph.lint()
+    # The three blocks' sums. All three shortcuts are projections, so no gradient is added behind a normalisation.
+    assert operations_of(program) == {FORWARD: 4, FORWARD_OF_SUM: 3, BACKWARD: 7}
+    assert Counter(node.target for node in program.graph.nodes)[torch.ops.aten.add.Tensor] == num_sums - 3
+    assert_same(program(*arguments), expected)
+
+
+@pytest.mark.usefixtures("by_operations")
+def test_gradients_of_shortcuts_go_into_the_operations():
+    torch.manual_seed(0)
+    step, arguments = step_of(wide_resnet(depth=16, width=1, num_classes=3, ghost_size=4))
+    expected = step(*arguments)
+    program = trace(step, *arguments)
+    rewrite_for_gpu(program)
+    program.graph.lint()
+    added = [node.args[-1] is not None for node in program.graph.nodes if node.target is BACKWARD]
+    assert added.count(True) == 4  # blocks whose shortcut is the input itself
+    assert_same(program(*arguments), expected)
+    for node in program.graph.nodes:  # what later rewrites read
+        if node.op == "call_function":
+            assert node.meta.get("val") is not None, node
+
+
+def test_sums_that_are_more_than_sums_stay():
+    x, other, one = images((4, 16, 3, 3), seed=1), images((4, 16, 3, 3), seed=2), torch.ones(16, dtype=torch.float64)
+
+    def doubled(x: Tensor, other: Tensor) -> tuple[Tensor, ...]:
+        return FORWARD(torch.add(x, other, alpha=2), one, one, 2, 1e-5, True)
+
+    def broadcast(x: Tensor, other: Tensor) -> tuple[Tensor, ...]:
+        return FORWARD(x + other[:1], one, one, 2, 1e-5, True)
+
+    def used_before(x: Tensor, other: Tensor) -> tuple[Tensor, ...]:
+        total = x + other
+        return FORWARD(total, one * total.sum(), one, 2, 1e-5, True)
+
+    def elsewhere(x: Tensor, other: Tensor) -> tuple[Tensor, ...]:
+        return FORWARD((x + other).relu(), one, one, 2, 1e-5, True)
+
+    def depends_on_it(x: Tensor, other: Tensor) -> tuple[Tensor, ...]:
+        mean = var = torch.ones(2, 16, dtype=torch.float64)
+        dx, weight_GC, _ = BACKWARD(x, other, mean, var, one, one, 1e-5, True, None)
+        return (dx + other * weight_GC.sum(),)
+
+    def used_twice(x: Tensor, other: Tensor) -> tuple[Tensor, ...]:
+        mean = var = torch.ones(2, 16, dtype=torch.float64)
+        dx, *_ = BACKWARD(x, other, mean, var, one, one, 1e-5, True, None)
+        return dx + other, dx.exp()
+
+    def with_itself(x: Tensor, other: Tensor) -> tuple[Tensor, ...]:
+        mean = var = torch.ones(2, 16, dtype=torch.float64)
+        dx, *_ = BACKWARD(x, other, mean, var, one, one, 1e-5, True, None)
+        return (dx + dx,)
+
+    for function in (doubled, broadcast, used_before, elsewhere, depends_on_it, used_twice, with_itself):
+        program = trace(function, x, other)
+        rewrite_for_gpu(program)
+        assert FORWARD_OF_SUM not in operations_of(program), function
+        assert all(node.args[-1] is None for node in program.graph.nodes if node.target is BACKWARD), function
+        assert_same(program(x, other), function(x, other))
+
+
+def test_a_sum_normalised_twice_is_added_once():
+    x, other, one = images((4, 16, 3, 3), seed=1), images((4, 16, 3, 3), seed=2), torch.ones(16, dtype=torch.float64)
+
+    def twice(x: Tensor, other: Tensor) -> tuple[Tensor, ...]:
+        total = x + other
+        return *FORWARD(total, one, one, 2, 1e-5, True), *FORWARD(total, one, one, 4, 1e-5, False), total
+
+    program = trace(twice, x, other)
+    rewrite_for_gpu(program)
+    assert operations_of(program) == {FORWARD: 1, FORWARD_OF_SUM: 1}
+    assert_same(program(x, other), twice(x, other))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("by_operations")
+# PyTorch's own: its compiler makes an instance of what it says has none
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.parametrize("traced", [True, False])
+def test_compiled(traced):
+    """The engine compiles a rewritten trace; the plain loop of the benchmark compiles the module itself."""
+    module = small()
+    step, arguments = step_of(module)
+    expected = step(*arguments)
+    torch._dynamo.reset()
+    if traced:
+        program = trace(step, *arguments)
+        rewrite_for_gpu(program)
+        ours = torch.compile(program.forward, backend="aot_eager", fullgraph=True, dynamic=False)(*arguments)
+    else:
+        value = torch.compile(
+            lambda x, y: cross_entropy(module(x), y), backend="aot_eager", fullgraph=True, dynamic=False
+        )(*arguments[-2:])
+        gradients = torch.autograd.grad(value, list(module.parameters()))
+        ours = (value.detach(), *gradients, *(buffer for _, buffer in module.named_buffers()))
+    assert_same(ours, expected)
