@@ -93,7 +93,9 @@ def test_fleet_size_cuts_the_groups():
     assert [spec for group in (*fleets[1:], fleets[0]) for spec in group] == specs
 
 
-@pytest.mark.parametrize(("batch_size", "size"), [(8, 64), (64, 64), (256, 16), (1024, 4), (4096, 1), (100_000, 1)])
+@pytest.mark.parametrize(
+    ("batch_size", "size"), [(8, 28), (64, 28), (128, 28), (256, 16), (1024, 4), (4096, 1), (100_000, 1)]
+)
 def test_default_fleets_hold_a_bounded_number_of_examples(batch_size, size):
     task = cases.blobs_task()
     assert executor_for(task).default_fleet_size(cases.spec(task, batch_size=batch_size)) == size
@@ -112,28 +114,15 @@ def test_default_fleets_fit_into_memory(monkeypatch):
     assert executor_for(task).default_fleet_size(cases.spec(task, batch_size=8)) == 1  # it is tried
 
 
-@pytest.mark.parametrize(
-    ("num_runs", "num_workers", "sizes"),
-    [(55, 2, [27, 28]), (55, 1, [55]), (7, 3, [1, 3, 3]), (2, 8, [1, 1]), (1, 4, [1]), (64, 4, [16, 16, 16, 16])],
-)
-def test_one_fleet_is_cut_so_that_every_worker_has_a_part(num_runs, num_workers, sizes):
+def test_what_is_done_does_not_change_the_fleets_that_are_left():
     task = cases.blobs_task()
-    specs = [cases.spec(task, seed=seed, batch_size=8) for seed in range(num_runs)]
-    fleets = executor_for(task, num_workers=num_workers).fleets(specs)
-    assert [len(fleet) for fleet in fleets] == sizes
-    assert sorted(spec.seed for fleet in fleets for spec in fleet) == list(range(num_runs))
-
-
-def test_fleets_that_keep_all_workers_busy_are_left_whole():
-    task = cases.blobs_task()
-    specs = [cases.spec(task, seed=seed, batch_size=size) for seed in range(5) for size in (8, 8, 9, 10)]
-    assert [len(fleet) for fleet in executor_for(task, num_workers=2).fleets(specs)] == [5, 5, 10]
-
-
-def test_a_fleet_size_that_is_asked_for_is_kept():
-    task = cases.blobs_task()
-    specs = [cases.spec(task, seed=seed) for seed in range(6)]
-    assert [len(f) for f in executor_for(task, num_workers=3, fleet_size=6).fleets(specs)] == [6]
+    specs = [cases.spec(task, seed=seed, batch_size=8) for seed in range(75)]
+    executor = executor_for(task, num_workers=2)
+    fleets = executor.fleets(specs)
+    assert sorted(len(fleet) for fleet in fleets) == [19, 28, 28]
+    for done in fleets:
+        left = [spec for spec in specs if spec not in done]
+        assert executor.fleets(left) == [fleet for fleet in fleets if fleet is not done]
 
 
 def test_default_fleets_count_the_tokens_of_a_window():

@@ -29,7 +29,7 @@ on_gpu = pytest.mark.skipif(IS_INTERPRETED or not torch.cuda.is_available(), rea
 # Small tiles, so that small images have several tiles, parts and programs.
 SMALL = Launch(values_per_warp=64, num_warps=2, num_programs=16)
 EPS = 1e-5
-# Closer than this to zero before the ReLU, its derivative may be that of the other side.
+# Closer than this to zero before the ReLU, rounding decides which derivative it has; no gradient is sent there.
 UNDECIDED = 1e-4
 
 
@@ -69,11 +69,10 @@ def images(shape: tuple[int, ...], *, seed: int, dtype: torch.dtype, device: str
     return values.to(device, dtype).contiguous(memory_format=torch.channels_last)
 
 
-def worst(ours: Tensor, expected: Tensor, *, rtol: float, where: Tensor | None = None) -> float:
+def worst(ours: Tensor, expected: Tensor, *, rtol: float) -> float:
     """Return the largest error over what is allowed: relative to each value, and 1e-5 of the largest."""
     ours, expected = ours.double(), expected.double()
     error = (ours - expected).abs() / (rtol * expected.abs() + 1e-5 * expected.abs().max() + 1e-30)
-    error = error if where is None else error[where]
     assert error.isfinite().all()
     return float(error.max())
 
@@ -107,6 +106,7 @@ def compare(shape: tuple[int, ...], ghost_size: int, *, dtype: torch.dtype, relu
     z = _torch_forward(*wide, relu=False)
     assert worst(y, z.relu() if relu else z, rtol=rounding) <= 1
 
+    dy = torch.where(z.abs() < UNDECIDED, 0, dy) if relu else dy
     dx, dweight, dbias = kernels.backward(
         dy, total, mean, var, weight, bias, eps=EPS, relu=relu, other=other if adds else None, launch=launch
     )
@@ -114,13 +114,9 @@ def compare(shape: tuple[int, ...], ghost_size: int, *, dtype: torch.dtype, relu
     wide_x, wide_weight, wide_bias = (t.double().requires_grad_() for t in (total, weight, bias))
     expected = _torch_forward(wide_x, wide_weight, wide_bias, ghost_size, EPS, relu=relu)
     gradients = torch.autograd.grad(expected, [wide_x, wide_weight, wide_bias], dy.double())
-    expected_dx = gradients[0] + other.double() if adds else gradients[0]
-    decided = z.abs() > UNDECIDED if relu else None
-    assert worst(dx, expected_dx, rtol=rounding, where=decided) <= 1
-    # One undecided derivative moves a sum by a value or two; there is about one in 10,000 values.
-    slack = 1e-5 if decided is None else 1e-5 + 2 * float((~decided).double().mean())
-    assert worst(dweight.sum(dim=0), gradients[1], rtol=slack) <= 1 + slack / 1e-5
-    assert worst(dbias.sum(dim=0), gradients[2], rtol=slack) <= 1 + slack / 1e-5
+    assert worst(dx, gradients[0] + other.double() if adds else gradients[0], rtol=rounding) <= 1
+    assert worst(dweight.sum(dim=0), gradients[1], rtol=1e-5) <= 1
+    assert worst(dbias.sum(dim=0), gradients[2], rtol=1e-5) <= 1
 
 
 def _torch_forward(x: Tensor, weight: Tensor, bias: Tensor, ghost_size: int, eps: float, *, relu: bool) -> Tensor:
@@ -148,9 +144,12 @@ def test_interpreted(shape, ghost_size, relu, adds, dtype):
 
 @interpreted
 def test_interpreted_with_more_parts_than_are_added_at_once():
-    shape = (2, 16, 55, 56)
-    assert Split.of(num_ghosts=1, num_rows=2 * 55 * 56, num_channels=16, launch=SMALL).num_parts > 64
-    compare(shape, 2, dtype=torch.float32, relu=True, adds=True, launch=SMALL)
+    """And several tiles in each, of which the very last is short."""
+    split = Split.of(num_ghosts=1, num_rows=2 * 5 * 619, num_channels=16, launch=SMALL)
+    assert split.num_parts > 64
+    last_rows = split.num_rows - (split.num_parts - 1) * split.rows_of_part
+    assert split.rows_of_tile < last_rows < split.rows_of_part
+    compare((2, 16, 5, 619), 2, dtype=torch.float32, relu=True, adds=True, launch=SMALL)
 
 
 @interpreted
@@ -259,6 +258,8 @@ def test_equal_inputs_give_equal_bits():
 @pytest.mark.gpu
 @pytest.mark.slow
 @on_gpu
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # by PyTorch's compiler itself
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")  # not used on purpose
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_recorded_step_on_a_gpu(compiled, monkeypatch):
     """As the engine does it: trace, rewrite, compile, record; against the same without kernels and any of that.
@@ -272,19 +273,19 @@ def test_a_recorded_step_on_a_gpu(compiled, monkeypatch):
     x = images((128, 3, 32, 32), seed=1, dtype=torch.float32, device="cuda")
     y = torch.arange(128, device="cuda") % 10
 
-    def loss(parameters, buffers):
+    def loss(parameters, buffers, x, y):
         after = {name: buffer.clone() for name, buffer in buffers.items()}
         with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
             value = cross_entropy(functional_call(module, (parameters, after), (x,)).float(), y)
         return value, (value, after)
 
     def step(*tensors: Tensor) -> tuple[Tensor, ...]:
-        named = dict(zip(states, tensors, strict=True))
+        named = dict(zip(states, tensors, strict=False))
         parameters, buffers = ({n: t for n, t in named.items() if (n in names) == own} for own in (True, False))
-        gradients, (_, (value, after)) = grad_and_value(loss, has_aux=True)(parameters, buffers)
+        gradients, (_, (value, after)) = grad_and_value(loss, has_aux=True)(parameters, buffers, *tensors[-2:])
         return value, *gradients.values(), *after.values()
 
-    arguments = tuple(states.values())
+    arguments = (*states.values(), x, y)
     monkeypatch.setattr(ghost_norm_ops, "HAS_TRITON", False)
     expected = step(*arguments)
     monkeypatch.setattr(ghost_norm_ops, "HAS_TRITON", True)

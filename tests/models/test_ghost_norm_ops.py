@@ -424,6 +424,22 @@ def test_a_sum_normalised_twice_is_added_once():
     assert_same(program(x, other), twice(x, other))
 
 
+def test_a_sum_of_a_sum():
+    a, b, c = (images((4, 16, 3, 3), seed=seed) for seed in range(3))
+    one = torch.ones(16, dtype=torch.float64)
+
+    def nested(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+        inner = a + b
+        outer = inner + c
+        return *FORWARD(outer, one, one, 2, 1e-5, True), *FORWARD(inner, one, one, 2, 1e-5, True)
+
+    program = trace(nested, a, b, c)
+    rewrite_for_gpu(program)
+    program.graph.lint()
+    assert operations_of(program) == {FORWARD: 1, FORWARD_OF_SUM: 1}  # the inner one is needed before
+    assert_same(program(a, b, c), nested(a, b, c))
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("by_operations")
 # PyTorch's own: its compiler makes an instance of what it says has none

@@ -141,6 +141,7 @@ def _add_before_normalising(graph: fx.Graph) -> None:
         with graph.inserting_before(node):
             fused = graph.call_function(ghost_norm_ops.FORWARD_OF_SUM, (*total.args, *settings))
             results = [graph.call_function(operator.getitem, (fused, index)) for index in range(4)]
+        place[fused] = place[node]
         values = (_value(total), *node.meta["val"])
         fused.meta["val"] = values
         for result, value in zip(results, values, strict=True):
@@ -175,11 +176,11 @@ def _is_plain_sum(node: Any) -> bool:
     """Tell whether a node adds two tensors of equal shape, type and layout, as they are, with the channels last."""
     if not isinstance(node, fx.Node) or node.target is not _aten.add.Tensor or node.kwargs or len(node.args) != 2:
         return False
-    if not all(isinstance(argument, fx.Node) for argument in node.args):
-        return False
-    values = [_value(part) for part in (node, *node.args)]
+    values = [part.meta.get("val") for part in (node, *node.args) if isinstance(part, fx.Node)]
+    tensors = [value for value in values if isinstance(value, Tensor)]
     return (
-        len({(value.shape, value.stride(), value.dtype) for value in values}) == 1
-        and values[0].ndim == 4
-        and values[0].is_contiguous(memory_format=torch.channels_last)
+        len(tensors) == 3
+        and len({(tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors}) == 1
+        and tensors[0].ndim == 4
+        and tensors[0].is_contiguous(memory_format=torch.channels_last)
     )

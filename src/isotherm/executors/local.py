@@ -24,10 +24,11 @@ from isotherm.tasks import Task
 
 logger = logging.getLogger("isotherm")
 
-# Examples and runs that a fleet holds at once on a CPU: more of them fall out of the caches and gain nothing
-# (docs/performance.md).
+# Examples and runs that a fleet holds at once on a CPU: more of them gain next to nothing, and large fleets leave
+# workers idle at the end (docs/performance.md). The sizes depend on the batch size alone, not on what is left to do:
+# after a kill the same fleets are formed again, and a run's last bits may depend on its company.
 CPU_EXAMPLES_PER_FLEET = 4_096
-CPU_RUNS_PER_FLEET = 64
+CPU_RUNS_PER_FLEET = 28
 # On a GPU: runs of one batched program, and runs that are programs of their own; more of them gain nothing.
 GPU_RUNS_PER_FLEET = 64
 GPU_STREAMS = 6
@@ -46,16 +47,6 @@ def work_of(batch_size: int, num_updates: int) -> int:
 
 def _work(fleet: Sequence[RunSpec]) -> int:
     return sum(work_of(s.batch_size, s.num_steps) for s in fleet)
-
-
-def _spread(fleets: list[list[RunSpec]], *, work: int, over: int) -> list[list[RunSpec]]:
-    """Cut the fleets that are more than one worker's share of all the work, so that no worker waits for another."""
-    spread: list[list[RunSpec]] = []
-    for fleet in fleets:
-        num_parts = min(len(fleet), -(-_work(fleet) * over // work))
-        size = -(-len(fleet) // num_parts)
-        spread += [fleet[start : start + size] for start in range(0, len(fleet), size)]
-    return spread
 
 
 class _ListenerError(BaseException):
@@ -77,7 +68,7 @@ class LocalExecutor:
         on_look: told the spec and what a look at the test set along the way gave.
         checkpoints: where long fleets keep their state, to go on from after a kill; runs that are trained one at a time
             have none. Whoever stores the results removes it.
-        num_workers: processes that train at the same time; fleets are cut so that all of them have work.
+        num_workers: processes that train at the same time and share the memory.
     """
 
     def __init__(
@@ -125,13 +116,10 @@ class LocalExecutor:
             alike = (spec.data_id, spec.model_id, spec.batch_size, spec.num_steps)
             others = (spec.l2_scope, spec.num_evaluations, spec.precision, spec.clip_norm is None)
             groups.setdefault((*alike, *others), []).append(spec)
-        new: list[list[RunSpec]] = []
         for group in groups.values():
             size = self._fleet_size or self.default_fleet_size(group[0])
-            new += [group[start : start + size] for start in range(0, len(group), size)]
-        if self._fleet_size is None:
-            new = _spread(new, work=sum(map(_work, [*fleets, *new])), over=self._num_workers)
-        return sorted([*fleets, *new], key=_work)
+            fleets += [group[start : start + size] for start in range(0, len(group), size)]
+        return sorted(fleets, key=_work)
 
     def default_fleet_size(self, spec: RunSpec) -> int:
         """Return how many runs like this one to train together: as many as gain speed and fit into memory."""
