@@ -156,7 +156,7 @@ def test_only_a_few_examples_are_evaluated_however_many_there_are() -> None:
     for num in (5_000, 50_000):
         task, parts = counted_task(num, num)
         assert estimate(Study.of(tiny_sweep(task=task)), {}).seconds > 0
-        assert 0 < sum(part.num_evaluated for part in parts) < 4_000
+        assert 0 < sum(part.num_evaluated for part in parts) < 4_900
         assert max(part.num_evaluated for part in (parts[0], parts[2])) < 100
 
 
@@ -175,6 +175,15 @@ def test_only_a_few_tokens_are_evaluated_however_many_there_are(monkeypatch: pyt
     task = blobs_task(model=model, train=split, test=split, unroll=3, metric="perplexity")
     assert estimate(Study.of(tiny_sweep(task=task, batch_sizes=[2])), {}).seconds > 0
     assert 0 < sum(evaluated) < 1_500
+
+
+def test_a_pause_of_the_machine_in_one_look_does_not_count() -> None:
+    steady = [(100, 9.0), (500, 0.6), (1_500, 1.6), (1_500, 1.6)]
+    expected = _Evaluation.of(steady, num_reestimated=0)
+    assert (expected.fixed, expected.per_example) == pytest.approx((0.1, 1e-3))
+    for place in (2, 3):
+        looks = [(num, 100.0 if at == place else seconds) for at, (num, seconds) in enumerate(steady)]
+        assert _Evaluation.of(looks, num_reestimated=0) == expected
 
 
 def test_every_look_and_every_split_is_in_the_estimate() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import statistics
 import time
 from collections import Counter
@@ -33,9 +34,10 @@ PROBE_LOOKS = 10
 PROBE_SECONDS = 0.5
 # Updates that are timed together, two blocks between looks; on a GPU the recording of an update needs room for a few.
 PROBE_BLOCKS = {"cpu": 2, "cuda": 4}
-# Examples, or tokens, that the first looks evaluate: one to warm up, then two to tell the cost of more of them.
-PROBE_EXAMPLES = (100, CHUNK, 3 * CHUNK)
-PROBE_TOKENS = (WINDOW, 2 * WINDOW, 12 * WINDOW)
+# Examples, or tokens, that the first looks evaluate: one look to warm up, then two sizes to tell the cost of more of
+# them, the large one twice, as a pause of the machine in it would count most.
+PROBE_EXAMPLES = (100, CHUNK, 3 * CHUNK, 3 * CHUNK)
+PROBE_TOKENS = (WINDOW, 2 * WINDOW, 12 * WINDOW, 12 * WINDOW)
 # Training examples that are left where the statistics of ghost batch norm are re-estimated at every look.
 PROBE_TRAIN = 512
 # So small that no run of a probe diverges; the time of an update does not depend on it.
@@ -214,14 +216,19 @@ class _Evaluation:
 
         Where sizes do not differ enough to tell, a re-estimated example is taken to cost what an evaluated one does.
         """
-        if len(looks) > 2 and looks[2][0] > looks[1][0] and looks[2][1] > looks[1][1]:
-            (few, short), (many, long) = looks[1:3]
+        quickest: dict[int, float] = {}  # of every size: a pause of the machine in one look should not count
+        for num, seconds in looks[1:4]:
+            quickest[num] = min(seconds, quickest.get(num, math.inf))
+        if len(quickest) > 1 and quickest[max(quickest)] > quickest[min(quickest)]:
+            few, many = min(quickest), max(quickest)
+            short, long = quickest[few], quickest[many]
             per_example = (long - short) / (many - few)
             rest = max(0.0, short - per_example * few)
             if num_reestimated:
                 return cls(fixed=0.0, per_example=per_example, per_reestimated=rest / num_reestimated)
             return cls(fixed=rest, per_example=per_example, per_reestimated=0.0)
-        num, seconds = looks[min(2, len(looks) - 1)]
+        num = max(quickest, default=looks[0][0])
+        seconds = quickest.get(num, looks[0][1])
         alike = seconds / (num + num_reestimated)
         return cls(fixed=0.0, per_example=alike, per_reestimated=alike if num_reestimated else 0.0)
 
