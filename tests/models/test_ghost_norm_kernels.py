@@ -289,6 +289,7 @@ def test_a_recorded_step_on_a_gpu(compiled, monkeypatch):
     monkeypatch.setattr(ghost_norm_ops, "HAS_TRITON", False)
     expected = step(*arguments)
     monkeypatch.setattr(ghost_norm_ops, "HAS_TRITON", True)
+    monkeypatch.setattr(ghost_norm_ops, "ARE_ASKED_FOR", True)
     program = trace(step, *arguments)
     rewrite_for_gpu(program)
     targets = [node.target for node in program.graph.nodes]

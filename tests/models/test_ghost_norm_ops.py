@@ -220,9 +220,12 @@ def test_a_cpu_does_without(monkeypatch):
 def test_a_gpu_uses_the_kernels_where_they_fit(changes, has_triton, expected, monkeypatch):
     """On a GPU that is only imagined, whose tensors have no values."""
     monkeypatch.setattr(ghost_norm_ops, "HAS_TRITON", has_triton)
+    monkeypatch.setattr(ghost_norm_ops, "ARE_ASKED_FOR", True)
     given = {"size": (8, 16, 6, 6), "dtype": torch.bfloat16, "memory_format": torch.channels_last, "device": "cuda"}
     with FakeTensorMode():
         assert ghost_norm_ops.fits(torch.empty(**given | changes)) == expected
+        monkeypatch.setattr(ghost_norm_ops, "ARE_ASKED_FOR", False)
+        assert not ghost_norm_ops.fits(torch.empty(**given | changes))
 
 
 @pytest.mark.usefixtures("by_operations")
@@ -287,6 +290,7 @@ def test_how_it_is_computed_identifies_no_run(monkeypatch):
     keys = []
     for has_triton in (False, True):
         monkeypatch.setattr(ghost_norm_ops, "HAS_TRITON", has_triton)
+    monkeypatch.setattr(ghost_norm_ops, "ARE_ASKED_FOR", True)
         keys.append(model_id(build, loss=cross_entropy, metric=cross_entropy))
     assert keys[0] == keys[1]
     assert keys[0] != model_id(lambda: GhostBatchNorm2d(16), loss=cross_entropy, metric=cross_entropy)
