@@ -19,12 +19,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
 import isotherm as it
-from isotherm.records import CurvePoint, RunResult, RunSpec
+from isotherm.records import CurvePoint, Precision, RunResult, RunSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,10 +128,21 @@ class Printed:
 
 
 def run_setting(
-    name: str, *, data: Path, output: Path, device: str, steps: int | None, seeds: int | None, commit: str
+    name: str,
+    *,
+    data: Path,
+    output: Path,
+    device: str,
+    steps: int | None,
+    seeds: int | None,
+    rates: Sequence[float],
+    precision: Precision | None,
+    commit: str,
 ) -> dict[str, Any]:
     """Train a setting's runs and return everything that should be kept."""
     setting = SETTINGS[name]
+    if rates:
+        setting = dataclasses.replace(setting, rates=tuple(rates))
     task = it.get_task(setting.task, data=data).with_options(**setting.options)
     sweep = it.Sweep(
         task=task,
@@ -142,6 +153,7 @@ def run_setting(
         tune_on="test",
         num_evaluations=setting.num_evaluations,
         max_extensions=0,
+        precision=precision,
         name=name,
         **setting.sweep,
     )
@@ -210,6 +222,8 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--steps", type=int)
     parser.add_argument("--seeds", type=int)
+    parser.add_argument("--rates", type=float, nargs="+", default=(), help="these learning rates only")
+    parser.add_argument("--precision", choices=get_args(Precision), help="instead of the task's")
     parser.add_argument("--commit", default="unknown")
     options = parser.parse_args()
     for name in options.names:
@@ -220,6 +234,8 @@ def main() -> None:
             device=options.device,
             steps=options.steps,
             seeds=options.seeds,
+            rates=options.rates,
+            precision=options.precision,
             commit=options.commit,
         )
         (options.output / f"{name}.json").write_text(json.dumps(content, indent=1))

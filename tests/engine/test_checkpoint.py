@@ -307,7 +307,7 @@ def test_another_format_is_told(path: Path, monkeypatch: pytest.MonkeyPatch, war
     with monkeypatch.context() as patch:
         patch.setattr(module, "FORMAT", FORMAT + 1)
         made(path).save(STATE)
-    with pytest.raises(UnusableError, match="format 2"):
+    with pytest.raises(UnusableError, match=f"format {FORMAT + 1}"):
         read_header(path)
     check_refused(path, warnings, f"it has format {FORMAT + 1}, this Isotherm reads {FORMAT}")
 

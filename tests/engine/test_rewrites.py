@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from isotherm.engine.rewrites import rewrite_for_gpu
 from isotherm.engine.trace import trace
+from isotherm.engine.weights import Weights
 from isotherm.models import LSTMLanguageModel
 from isotherm.tasks import cross_entropy
 
@@ -278,19 +279,19 @@ def test_other_transpositions_are_filled_after():
 
 @pytest.mark.parametrize("bias", [(2, 1, 7), (2, 3, 7), (1, 1, 7), (1, 3, 7)], ids=str)
 @pytest.mark.parametrize("function", [biased, lambda x, w, b: (torch.bmm(x, w) + b,)], ids=["baddbmm", "add"])
-def test_a_bias_is_filled_too(function, bias):
+def test_a_bias_is_added_after_the_product(function, bias):
     arguments = whole(2, 3, 5), whole(2, 5, 7, seed=1), whole(*bias, seed=2)
+    assert _aten.baddbmm.default in targets(trace(function, *arguments))
     program = check_equal(function, *arguments)
-    [(of_bias, left, right)] = operand_sizes(program, *arguments)
-    assert of_bias == (bias[0], 8 if bias[1] == 3 else 1, 8)
-    assert (left, right) == ((2, 8, 8), (2, 8, 8))
+    assert operand_sizes(program, *arguments) == [[(2, 8, 8), (2, 8, 8)]]
+    assert _aten.baddbmm.default not in targets(program)
 
 
 @pytest.mark.parametrize(("rows", "height"), [(1, 1), (8, 8), (8, 1), (9, 9), (9, 1)])
 def test_biases_of_any_height(rows, height):
     arguments = whole(2, rows, 5), whole(2, 5, 9, seed=1), whole(2, height, 9, seed=2)
     program = check_equal(biased, *arguments)
-    assert all(is_aligned(sizes) for sizes in operand_sizes(program, *arguments)[0][1:])
+    assert all(is_aligned(sizes) for sizes in operand_sizes(program, *arguments)[0])
 
 
 def test_a_bias_of_one_column_of_sizes_that_fit():
@@ -322,7 +323,7 @@ def test_float16_is_filled_up():
 
 def test_sizes_that_fit_are_left_alone():
     arguments = whole(3, 16, 8), whole(3, 8, 24, seed=1), whole(3, 1, 24, seed=2)
-    assert targets(check_equal(biased, *arguments)) == {_aten.baddbmm.default: 1}
+    assert targets(check_equal(biased, *arguments)) == {_aten.bmm.default: 1, _aten.add.Tensor: 1}
 
 
 @pytest.mark.parametrize("place", range(3))
@@ -413,6 +414,153 @@ def test_products_whose_layout_is_counted_on_are_left_alone():
     assert operand_sizes(check_equal(function, *arguments), *arguments) == [[(2, 3, 5), (2, 5, 7)]]
 
 
+# -- sums by products ------------------------------------------------------------------------------------------
+
+
+def is_of_ones(product: fx.Node) -> bool:
+    left = product.args[0]
+    return any(source.target is _aten.full.default for source in (left, *left.all_input_nodes))
+
+
+def summed(keepdim: bool, dim: int = 1):
+    def function(g: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+        return torch.bmm(g, w), g.sum(dim=dim, keepdim=keepdim)
+
+    return function
+
+
+@pytest.mark.parametrize("keepdim", [True, False])
+@pytest.mark.parametrize("dim", [1, -2])
+def test_rows_that_a_product_reads_are_summed_by_a_product(dim, keepdim):
+    arguments = whole(2, 3, 5), whole(2, 5, 7, seed=1)
+    program = check_equal(summed(keepdim, dim), *arguments)
+    assert _aten.sum.dim_IntList not in targets(program)
+    assert operand_sizes(program, *arguments) == [[(2, 8, 8), (2, 8, 8)], [(2, 8, 8), (2, 8, 8)]]
+
+
+def test_rows_that_a_product_reads_transposed_are_summed_by_it():
+    def function(g: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+        return torch.bmm(g.transpose(1, 2), w), g.sum(1)
+
+    assert _aten.sum.dim_IntList not in targets(check_equal(function, whole(2, 8, 5), whole(2, 8, 7, seed=1)))
+
+
+def test_one_row_of_ones_serves_all_sums():
+    def function(g: Tensor, h: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+        return torch.bmm(g, w), torch.bmm(h, w), g.sum(1), h.sum(1)
+
+    found = targets(check_equal(function, whole(2, 8, 8), whole(2, 8, 8, seed=1), whole(2, 8, 8, seed=2)))
+    assert (found[_aten.full.default], found[_aten.bmm.default]) == (1, 4)
+
+
+@pytest.mark.parametrize(
+    ("function", "dtype"),
+    [
+        (summed(True), torch.float32),
+        (summed(False, 2), HALF),
+        (lambda g, w: (torch.bmm(g, w), g.sum(dim=(1, 2))), HALF),
+        (lambda g, w: (torch.bmm(g, w), g.sum(dim=1, dtype=torch.float32)), HALF),
+        (lambda g, w: (w.relu(), g.sum(dim=1)), HALF),
+    ],
+    ids=["single", "columns", "all", "wider", "alone"],
+)
+def test_other_sums_stay(function, dtype):
+    program = check_equal(function, whole(2, 8, 8, dtype=dtype), whole(2, 8, 8, seed=1, dtype=dtype))
+    assert targets(program)[_aten.sum.dim_IntList] == 1
+
+
+# -- weights in half precision ---------------------------------------------------------------------------------
+
+
+def looks_at(node: fx.Node) -> set[fx.Node]:
+    """Return the nodes that have a node's values, turned or cut, or rounded."""
+    kept = (_aten.reshape.default, _aten.transpose.int, _aten.slice.Tensor, _aten._to_copy.default)
+    return {node}.union(*(looks_at(user) for user in node.users if user.target in kept))
+
+
+def layer_step(rows: int, columns: int, *, num_runs: int = 2):
+    """Return a step of one layer, its weights, their gradient as `Weights` keeps it, and the arguments."""
+    weights = Weights(
+        {"w": whole(num_runs, rows, columns, dtype=torch.float32)}, decayed=(), channels_last=False, aligns=True
+    )
+
+    def step(block: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+        w = weights.parameters([block])["w"]
+
+        def of_run(w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+            y = x @ w.to(HALF).t()
+            return y.float().sum(), y
+
+        gradients, (_, y) = vmap(grad_and_value(of_run, has_aux=True))(w, x)
+        return y, *weights.gradients({"w": gradients})
+
+    return step, weights, (*weights.values, whole(num_runs, 6, columns, seed=1))
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(8, 16), (5, 8), (8, 5), (5, 7), (1, 1)])
+def test_weights_come_rounded_and_filled_up(rows, columns):
+    step, weights, arguments = layer_step(rows, columns)
+    assert weights.matrices == [(rows, columns)]
+    program = trace(step, *arguments)
+    expected = program(*arguments)
+    halved = rewrite_for_gpu(program, weights.matrices)
+    program.graph.lint()
+    assert halved == [0]
+    given = arguments[0].to(HALF), arguments[1]
+    found = program(*given)
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine.dtype == theirs.dtype
+        assert torch.equal(mine, theirs)
+    assert all(is_aligned(sizes) for operands in operand_sizes(program, *given) for sizes in operands)
+    # Neither the weights nor their gradient are filled up or cut: only what goes in and out.
+    filled = [node for node in program.graph.nodes if node.target is _aten.constant_pad_nd.default]
+    block = next(node for node in program.graph.nodes if node.op == "placeholder")
+    assert not {node.args[0] for node in filled} & looks_at(block)
+    assert all(node.target is not _aten.slice.Tensor for node in looks_at(block))
+    gradient = next(node for node in program.graph.nodes if node.op == "output").args[0][1]
+    chain = []
+    while gradient.target is not _aten.bmm.default:
+        chain.append(gradient.target)
+        gradient = gradient.args[0]
+    assert set(chain) <= {_aten.reshape.default, _aten.transpose.int, _aten._to_copy.default}
+
+
+@pytest.mark.parametrize(
+    "reads",
+    [
+        lambda w: w.to(HALF) + w.mean().to(HALF),
+        lambda w: w.to(torch.float64),
+        lambda w: w * 2,
+        lambda w: w.to(HALF).float() + w.to(torch.float16).float(),
+    ],
+    ids=["also unrounded", "widened", "scaled", "two types"],
+)
+def test_weights_that_are_read_otherwise_stay(reads):
+    weights = Weights({"w": normal(2, 5, 7)}, decayed=(), channels_last=False, aligns=True)
+
+    def step(block: Tensor) -> tuple[Tensor, ...]:
+        return (reads(weights.parameters([block])["w"]),)
+
+    program = trace(step, *weights.values)
+    [expected] = program(*weights.values)
+    assert rewrite_for_gpu(program, weights.matrices) == []
+    torch.testing.assert_close(program(*weights.values)[0], expected, rtol=0, atol=0)
+
+
+def test_a_users_own_cut_of_the_weights_stays():
+    """Of 16 rows the first 13: behind them are no zeros."""
+    weights = Weights({"w": whole(2, 16, 8, dtype=torch.float32)}, decayed=(), channels_last=False, aligns=True)
+
+    def step(block: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+        return (torch.bmm(x, weights.parameters([block])["w"][:, :13].to(HALF)),)
+
+    arguments = *weights.values, whole(2, 6, 13, seed=1)
+    program = trace(step, *arguments)
+    [expected] = program(*arguments)
+    assert rewrite_for_gpu(program, weights.matrices) == [0]
+    assert torch.equal(program(arguments[0].to(HALF), arguments[1])[0], expected)
+
+
 # -- whole steps -----------------------------------------------------------------------------------------------
 
 
@@ -467,8 +615,10 @@ def test_a_step_in_mixed_precision(build):
         for run in range(3):
             assert float((mine[run] - theirs[run]).norm()) <= 2**-7 * float(theirs[run].norm())
     assert not all(is_aligned(sizes) for operands in before for sizes in operands[-2:])
-    assert len(after) == len(before)
-    assert all(is_aligned(sizes) for operands in after for sizes in operands[-2:])
+    sums = [node for node in program.graph.nodes if node.target is _aten.bmm.default and is_of_ones(node)]
+    assert len(after) == len(before) + len(sums)
+    assert len(sums) >= 3  # the gradients of biases
+    assert all(is_aligned(sizes) for operands in after for sizes in operands)
     assert _aten.scatter_add.default not in targets(program)
 
 

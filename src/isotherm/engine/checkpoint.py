@@ -29,7 +29,7 @@ logger = logging.getLogger("isotherm")
 State = dict[str, Any]
 
 # Part of every identity. Raise it when the state of a fleet has another shape or meaning than before.
-FORMAT = 1
+FORMAT = 2
 _MAGIC = b"isotherm checkpoint\n"
 _END = b"\nsha256 "
 _END_SIZE = len(_END) + 64 + 1

@@ -92,6 +92,8 @@ class Lane:
         # One run alone needs no vectorisation; on a GPU its images and filters have the channels last.
         self.is_single = len(specs) == 1
         self.channels_last = self.is_single and problem.device.type == "cuda"
+        # Products of many runs in half precision read copies of the matrices, which every update renews.
+        self.takes_halves = not self.is_single and problem.is_mixed and problem.device.type == "cuda"
 
         self.seeds = sorted({s.seed for s in specs})
         models = [problem.model(seed=seed, batch_size=self.batch_size) for seed in self.seeds]
@@ -110,6 +112,7 @@ class Lane:
             {name: stacked[name] for name in trainable},
             decayed=set(self.penalised) - self._unused_parameters(),
             channels_last=self.channels_last,
+            aligns=self.takes_halves,
         )
         self.fixed_M = {name: stacked[name] for name, p in named.items() if not p.requires_grad}
         self.buffers_M = {name: stacked[name].clone() for name, _ in self.module.named_buffers()}
@@ -131,6 +134,8 @@ class Lane:
         self.num_done = 0  # updates
         self._size = 0  # of the block under way
         self._program: Program | None = None
+        self._halved: list[int] = []  # blocks of which the program reads rounded copies
+        self._halves: list[Tensor] = []  # these copies
         self._update: Callable[..., Tensor] | None = None
         self._shared: Lane | None = None
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -242,11 +247,12 @@ class Lane:
         if self.problem.device.type == "cpu" and self._own_batch is None:
             self._own_batch = x_MB.clone(), y_MB.clone()
         states = [*self.weights.values, *self.fixed_M.values(), *self.buffers_M.values()]
+        self._halved = []
         traced = trace(self._step_function(), *states, x_MB, y_MB, self.key_M, torch.zeros_like(self.step))
         if writes(traced):
             self._program = traced.forward
         elif self._own_batch is None:
-            rewrite_for_gpu(traced)
+            self._halved = rewrite_for_gpu(traced, self.weights.matrices if self.takes_halves else ())
             self._program = traced.forward
         else:
             fixed = FixedProgram(traced, [*states, *self._own_batch, self.key_M, self.step])
@@ -263,18 +269,28 @@ class Lane:
             for own, new in zip((*self._own_batch, self.step), (x_MB, y_MB, step), strict=True):
                 own.copy_(new)
         values, buffers_M = self.weights.values, self.buffers_M.values()
-        found = self._program(*values, *self.fixed_M.values(), *buffers_M, x_MB, y_MB, self.key_M, step)
+        given = _with_copies(values, self._halved, self._make_halves())
+        found = self._program(*given, *self.fixed_M.values(), *buffers_M, x_MB, y_MB, self.key_M, step)
         losses, *others = (result.clone() for result in found)
         return losses, others[: len(values)], others[len(values) :]
 
+    def _make_halves(self) -> list[Tensor]:
+        """Return new copies of the blocks that the program reads rounded."""
+        return [self.weights.values[place].to(torch.bfloat16) for place in self._halved]
+
+    def _renew_halves(self) -> None:
+        for copy, value in zip(self._halves, self._make_halves(), strict=True):
+            copy.copy_(value)
+
     def _update_function(self) -> Callable[..., Tensor]:
         """Return an update of tensors alone, made in place; it gives the losses (M,)."""
-        program, weights = self._program, self.weights
+        program, weights, halved = self._program, self.weights, self._halved
         assert program is not None
 
         def update(
             values: Sequence[Tensor],
             velocities: Sequence[Tensor],
+            halves: Sequence[Tensor],
             fixed_M: Sequence[Tensor],
             buffers_M: Sequence[Tensor],
             batch: tuple[Tensor, Tensor],
@@ -286,9 +302,12 @@ class Lane:
             settings: Settings,
         ) -> Tensor:
             inputs, targets = batch if index_MB is None else (batch[0][index_MB], batch[1][index_MB])
-            losses_M, *others = program(*values, *fixed_M, *buffers_M, inputs, targets, key_M, step)
+            given = _with_copies(values, halved, halves)
+            losses_M, *others = program(*given, *fixed_M, *buffers_M, inputs, targets, key_M, step)
             gradients, after = others[: len(values)], others[len(values) :]
             weights.apply(values, velocities, gradients, learning_rate_M1, num_clipped_M1, settings)
+            for place, copy in zip(halved, halves, strict=True):
+                copy.copy_(values[place])
             for old, new in zip(buffers_M, after, strict=True):
                 old.copy_(new)
             return losses_M
@@ -322,6 +341,7 @@ class Lane:
         return self._update(
             self.weights.values,
             self.weights.velocities,
+            self._halves,
             list(self.fixed_M.values()),
             list(self.buffers_M.values()),
             *self._batch(index_MB),
@@ -335,12 +355,13 @@ class Lane:
     def _prepare_update(self, index_MB: Tensor) -> None:
         """Make the update for the fleet's present size, or take that of another with the same shapes."""
         if self._shared is not None:
-            self._update = self._shared._update
-            return
-        if self._program is None:
-            batch, index = self._batch(index_MB)
-            self.prepare_program(*(batch if index is None else (values[index] for values in batch)))
-        self._update = self._update_function()
+            self._update, self._halved = self._shared._update, self._shared._halved
+        else:
+            if self._program is None:
+                batch, index = self._batch(index_MB)
+                self.prepare_program(*(batch if index is None else (values[index] for values in batch)))
+            self._update = self._update_function()
+        self._halves = self._make_halves()
 
     def _recorded_update(self) -> None:
         """Make the update that `_place` and `_step` point to, and move both on: the same operations every time."""
@@ -410,6 +431,7 @@ class Lane:
             self._graph = capture(
                 self._recorded_update, keep=[*changed, self._losses_KM, self._place, self.step], stream=self._stream
             )
+        self._renew_halves()  # the trial calls made and changed them
 
     def finish_block(self) -> None:
         """Wait for the updates under way and note what they gave."""
@@ -455,6 +477,7 @@ class Lane:
         ):
             for old, new in zip(ours, theirs, strict=True):
                 old.copy_(new)
+        self._renew_halves()
 
     def _learning_rates(self, start: int, num_steps: int) -> Tensor:
         """Return every run's learning rate for a block of updates, shape (K, M, 1)."""
@@ -501,7 +524,16 @@ class Lane:
             setattr(self, name, getattr(self, name)[keep])
         self.index_M = [self.index_M[place] for place in places]
         self._program, self._update, self._graph = None, None, None
+        self._halved, self._halves = [], []
         self._allocate()
+
+
+def _with_copies(values: Sequence[Tensor], places: Sequence[int], copies: Sequence[Tensor]) -> list[Tensor]:
+    """Return values with copies at some places."""
+    given = list(values)
+    for place, copy in zip(places, copies, strict=True):
+        given[place] = copy
+    return given
 
 
 def _stack(models: Sequence[nn.Module], place: Tensor) -> Tensors:

