@@ -1,0 +1,139 @@
+"""How fast a fleet is on a GPU, and which kernels the time goes to.
+
+Run:     python benchmarks/profile_fleet.py wrn16x4_cifar10:1024 autoencoder_mnist:64 --json profiles.json
+Cost:    a minute or two of compilation for each work, three for the LSTM; a few seconds of timing
+Expect:  the speeds of `isotherm bench --device cuda`, without peers
+
+Several of these processes may run at once with one `--turns FILE`: they compile at the same time, but from the first
+compiled operation on, so also while cuDNN tries its convolutions, one after another has the GPU to itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._inductor.output_code import CompiledFxGraph
+
+from isotherm.bench.fleet import _Enough, refusing_warnings, specs_of, time_fleet
+from isotherm.bench.machine import commit, machine
+from isotherm.bench.works import Work, chosen_works
+from isotherm.engine.problem import prepare
+from isotherm.named_tasks import made_task
+
+NUM_KERNELS = 15
+
+
+class Turns:
+    """The GPU for one process at a time, if there is a file to lock."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._file = None if path is None else path.open("w")
+        self._has = False
+
+    def take(self) -> None:
+        """Wait for the GPU; from then on it is ours until the process ends."""
+        if self._file is not None and not self._has:
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            self._has = True
+
+    def take_before_compiled_code(self) -> None:
+        """Wait as soon as something compiled is about to run."""
+        run = CompiledFxGraph.__call__
+
+        def call(graph: CompiledFxGraph, *arguments: Any, **options: Any) -> Any:
+            self.take()
+            return run(graph, *arguments, **options)
+
+        CompiledFxGraph.__call__ = call  # type: ignore[method-assign]
+
+
+def profiled(work: Work, turns: Turns, *, repeats: int, seconds: float) -> dict[str, Any]:
+    """Return a work's speed in several windows, and the kernels of a short one after them."""
+    task = made_task(work.task)
+    specs = specs_of(work, task)
+    speeds: list[float] = []
+    profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+    torch.cuda.reset_peak_memory_stats()
+
+    def turn(speed: float | None) -> float | None:
+        turns.take()
+        if speed is not None:
+            speeds.append(speed)
+        if len(speeds) < repeats:
+            return seconds
+        if len(speeds) == repeats:
+            profiler.start()
+            return 0.01
+        torch.cuda.synchronize()
+        profiler.stop()
+        return None
+
+    with refusing_warnings(), contextlib.suppress(_Enough):
+        time_fleet(prepare(task, precision=work.precision, device="cuda"), specs, turn)
+    speeds = speeds[:repeats]
+    median = statistics.median(speeds)
+    return {
+        "label": work.label,
+        "num_runs": work.num_runs,
+        "run_steps_per_second": median,
+        "images_per_second": median * work.batch_size,
+        "windows": speeds,
+        "memory_gib": torch.cuda.max_memory_allocated() / 2**30,
+        "commit": commit(),
+        "note": "",
+        "kernels": kernels(profiler),
+    }
+
+
+def kernels(profiler: torch.profiler.profile) -> list[dict[str, Any]]:
+    """Return the kernels that take longest."""
+    found = [event for event in profiler.key_averages() if event.self_device_time_total > 0]
+    total = sum(event.self_device_time_total for event in found)
+    found.sort(key=lambda event: -event.self_device_time_total)
+    return [
+        {
+            "name": event.key[:110],
+            "percent": round(100 * event.self_device_time_total / total, 2),
+            "calls": event.count,
+            "microseconds": round(event.self_device_time_total / event.count, 2),
+        }
+        for event in found[:NUM_KERNELS]
+    ]
+
+
+def main() -> None:
+    """Profile the works named on the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("works", nargs="+", help="as `isotherm bench --device cuda --list` names them")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.8)
+    parser.add_argument("--turns", type=Path, help="a file to lock while the GPU is used")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    turns = Turns(options.turns)
+    turns.take_before_compiled_code()
+    rows = []
+    for work in chosen_works(options.works, device="cuda"):
+        assert isinstance(work, Work)
+        row = profiled(work, turns, repeats=options.repeats, seconds=options.seconds)
+        rows.append(row)
+        print(
+            f"{row['label']}: {row['run_steps_per_second']:,.1f} run-steps/s, {row['images_per_second']:,.0f} images/s"
+        )
+        for kernel in row["kernels"]:
+            print(
+                f"  {kernel['percent']:5.1f} % {kernel['calls']:6} x {kernel['microseconds']:8.1f} µs  {kernel['name']}"
+            )
+        if options.json is not None:
+            options.json.write_text(json.dumps({"machine": machine("cuda"), "rows": rows}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
