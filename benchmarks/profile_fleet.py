@@ -51,7 +51,7 @@ class Turns:
             self.take()
             return run(graph, *arguments, **options)
 
-        CompiledFxGraph.__call__ = call  # type: ignore[method-assign]
+        CompiledFxGraph.__call__ = call  # type: ignore[assignment, method-assign]
 
 
 def profiled(work: Work, turns: Turns, *, repeats: int, seconds: float) -> dict[str, Any]:
@@ -106,6 +106,13 @@ def kernels(profiler: torch.profiler.profile) -> list[dict[str, Any]]:
         }
         for event in found[:NUM_KERNELS]
     ]
+
+
+def show(row: dict[str, Any]) -> None:
+    """Print a work's speed and kernels."""
+    print(f"{row['label']}: {row['run_steps_per_second']:,.1f} run-steps/s, {row['images_per_second']:,.0f} images/s")
+    for found in row["kernels"]:
+        print(f"  {found['percent']:5.1f} % {found['calls']:6} x {found['microseconds']:8.1f} µs  {found['name']}")
 
 
 def main() -> None:
