@@ -131,13 +131,7 @@ def main() -> None:
         assert isinstance(work, Work)
         row = profiled(work, turns, repeats=options.repeats, seconds=options.seconds)
         rows.append(row)
-        print(
-            f"{row['label']}: {row['run_steps_per_second']:,.1f} run-steps/s, {row['images_per_second']:,.0f} images/s"
-        )
-        for kernel in row["kernels"]:
-            print(
-                f"  {kernel['percent']:5.1f} % {kernel['calls']:6} x {kernel['microseconds']:8.1f} µs  {kernel['name']}"
-            )
+        show(row)
         if options.json is not None:
             options.json.write_text(json.dumps({"machine": machine("cuda"), "rows": rows}, indent=1))
 

@@ -1,0 +1,156 @@
+"""Does a diagnosis agree with the full sweep, at a small part of its cost?
+
+Run:     python benchmarks/diagnose_accuracy.py --json benchmarks/results/diagnose_quickstart.json
+         python benchmarks/diagnose_accuracy.py --task autoencoder_mnist --data DATA --device cuda --json FILE
+Cost:    ten diagnoses of the given minutes
+Expect:  recommended learning rates and boundaries within a factor of two of the sweep in nine of ten seeds or more
+
+The quickstart's optima are those of results/quickstart/quickstart.json: 20 epochs, with and without momentum, five
+seeds at every learning rate. The compute of both sides is counted in training examples. For the autoencoder the
+published optimum is ε_eff = 0.08 at B = 64.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import isotherm as it
+from isotherm.bench.machine import commit, machine
+from isotherm.diagnose import Diagnosis, diagnose
+from isotherm.runner import default_workers
+from isotherm.tasks import Task
+
+SWEEP = Path(__file__).parent.parent / "results" / "quickstart" / "quickstart.json"
+BATCH_SIZES = (8, 16, 32, 64, 128, 256)
+FACTOR = 2.0
+# Published optima: task -> batch size, effective learning rate.
+PUBLISHED = {"autoencoder_mnist": (64, 0.08)}
+
+
+def sweep_of(content: dict[str, Any], momentum: float) -> dict[str, Any]:
+    """Return the quickstart's sweep at equal epochs with a momentum."""
+    (found,) = [s for s in content["sweeps"] if s["name"] == "constant_epochs" and s["momentum"] == momentum]
+    return dict(found)
+
+
+def examples_of_sweep(content: dict[str, Any]) -> int:
+    """Return the training examples that all runs of the quickstart went through."""
+    grids = [grid for sweep in content["sweeps"] for grid in sweep["grids"]]
+    return sum(grid["num_runs"] * grid["num_steps"] * grid["batch_size"] for grid in grids)
+
+
+def quickstart_task() -> Task:
+    """Return the task as the quickstart trains it."""
+    return dataclasses.replace(it.get_task("mlp_mnist1d"), l2=5e-4)
+
+
+def compared(diagnosis: Diagnosis, content: dict[str, Any]) -> dict[str, Any]:
+    """Return a diagnosis beside the sweep: factors of learning rates and boundaries, for both momenta."""
+    row: dict[str, Any] = {
+        "seconds": diagnosis.cost.seconds,
+        "num_examples": diagnosis.cost.num_examples,
+        "num_runs": diagnosis.cost.num_runs,
+        "recommended": diagnosis.recommended,
+        "missing": list(diagnosis.missing),
+        "temperature": None
+        if diagnosis.isotherm.temperature is None
+        else dataclasses.asdict(diagnosis.isotherm.temperature),
+    }
+    rates, kinks = {}, {}
+    for momentum in (0.0, 0.9):
+        sweep = sweep_of(content, momentum)
+        optima = {grid["batch_size"]: grid["optimal_effective_learning_rate"] for grid in sweep["grids"]}
+        chosen = {c.batch_size: c.rates[momentum].estimate for c in diagnosis.choices if momentum in c.rates}
+        rates[momentum] = {size: chosen[size] / optima[size] for size in BATCH_SIZES if size in chosen}
+        border = diagnosis.boundary(momentum)
+        kinks[momentum] = None if border is None else border.estimate / sweep["regimes"]["kink_batch_size"]
+    row["rate_factors"], row["boundary_factors"] = rates, kinks
+    row["rates_agree"] = all(
+        len(found) == len(BATCH_SIZES) and all(1 / FACTOR <= factor <= FACTOR for factor in found.values())
+        for found in rates.values()
+    )
+    row["boundaries_agree"] = all(k is not None and 1 / FACTOR <= k <= FACTOR for k in kinks.values())
+    return row
+
+
+def quickstart(*, minutes: float, num_seeds: int, workers: int, path: Path | None) -> dict[str, Any]:
+    """Diagnose the quickstart's task with several seeds."""
+    content = json.loads(SWEEP.read_text())
+    total = examples_of_sweep(content)
+    result: dict[str, Any] = {
+        "task": "mlp_mnist1d, L2 5e-4",
+        "minutes": minutes,
+        "sweep_examples": total,
+        "sweep_seconds": content["seconds"],
+        "rows": [],
+    }
+    for seed in range(num_seeds):
+        found = diagnose(quickstart_task(), minutes=minutes, seed=seed, workers=workers)
+        row = {"seed": seed, **compared(found, content), "part_of_sweep": found.cost.num_examples / total}
+        result["rows"].append(row)
+        worst = max((abs(math.log2(f)) for fs in row["rate_factors"].values() for f in fs.values()), default=math.inf)
+        kinks = ", ".join("none" if k is None else f"{k:.2f}" for k in row["boundary_factors"].values())
+        print(
+            f"seed {seed}: rates within a factor {2**worst:.2f}, boundaries {kinks}; {row['seconds']:.0f} s, "
+            f"{row['part_of_sweep']:.3f} of the sweep's examples",
+            flush=True,
+        )
+        _write(path, result)
+    for name in ("rates_agree", "boundaries_agree"):
+        print(f"{name}: {sum(row[name] for row in result['rows'])} of {num_seeds}")
+    return result
+
+
+def published(name: str, *, data: Path | None, device: str, minutes: float, num_seeds: int, path: Path | None) -> None:
+    """Diagnose a task of the paper and compare with its optimum."""
+    size, optimum = PUBLISHED[name]
+    result: dict[str, Any] = {"task": name, "minutes": minutes, "batch_size": size, "published": optimum, "rows": []}
+    task = it.get_task(name, data=data)
+    for seed in range(num_seeds):
+        found = diagnose(task, minutes=minutes, seed=seed, device=device, batch_size=size)
+        choice = next((c for c in found.choices if c.batch_size == size), None)
+        rates = {} if choice is None else {m: dataclasses.asdict(i) for m, i in choice.rates.items()}
+        row = {"seed": seed, "rates": rates, "diagnosis": found.to_json()}
+        result["rows"].append(row)
+        print(f"seed {seed}: {rates}; {found.cost.seconds:.0f} s; published {optimum}", flush=True)
+        _write(path, result)
+
+
+def _write(path: Path | None, content: dict[str, Any]) -> None:
+    if path is not None:
+        everything = {"machine": machine("cpu"), "commit": commit(), **content}
+        path.write_text(json.dumps(everything, indent=1))
+
+
+def main() -> None:
+    """Measure what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", default="quickstart", choices=["quickstart", *PUBLISHED])
+    parser.add_argument("--minutes", type=float, default=0.5)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--workers", type=int)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    if options.task == "quickstart":
+        workers = options.workers or default_workers("cpu")
+        quickstart(minutes=options.minutes, num_seeds=options.seeds, workers=workers, path=options.json)
+    else:
+        published(
+            options.task,
+            data=options.data,
+            device=options.device,
+            minutes=options.minutes,
+            num_seeds=options.seeds,
+            path=options.json,
+        )
+
+
+if __name__ == "__main__":
+    main()

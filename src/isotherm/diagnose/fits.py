@@ -1,0 +1,168 @@
+"""Numbers out of short runs: where half of them fail, where a parabola has its bottom, what seeds leave open.
+
+Pure NumPy and SciPy; logarithms are to base 2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import special
+
+from isotherm.statistics import Floats, Interval, percentile_limits
+
+NUM_DRAWS = 400
+# In octaves: a parabola through means a factor of two apart is not better than this, however quiet the seeds.
+LEAST_ERROR = 0.15
+# Of the rise of the failures, in octaves, all alike likely beforehand; sharper ones few data cannot tell apart.
+_WIDTHS = np.geomspace(0.05, 1.0, 9)
+# Places of the rise that are looked at, in octaves: how far beyond the learning rates, and how far apart.
+_BEYOND, _SPACING = 2.0, 1 / 32
+
+
+def failure_limit(rates: Sequence[float], failed: Sequence[Sequence[bool]]) -> Interval | None:
+    """Return the learning rate at which half of the runs fail, with its 95 % interval; None where no run or all failed.
+
+    The curve is logistic in the logarithm of the learning rate. How likely each curve makes the outcomes is its weight,
+    over all places and widths of the rise; the estimate is the median, so where nothing was tried it stays open.
+
+    >>> limit = failure_limit([1, 2, 4, 8], [[False] * 4, [False] * 4, [True] * 4, [True] * 4])
+    >>> 1.5 < limit.low < limit.estimate < limit.high < 6
+    True
+    """
+    x = np.log2(np.asarray(rates, dtype=np.float64))
+    outcomes = [np.asarray(runs, dtype=bool) for runs in failed]
+    if all(not runs.any() for runs in outcomes) or all(runs.all() for runs in outcomes):
+        return None
+    counts = np.array([len(runs) for runs in outcomes], dtype=np.float64)
+    failures = np.array([runs.sum() for runs in outcomes], dtype=np.float64)
+    places_L = np.arange(x.min() - _BEYOND, x.max() + _BEYOND, _SPACING)
+    z_LWR = (x - places_L[:, None, None]) / _WIDTHS[:, None]
+    likelihood_LW = special.log_expit(z_LWR) @ failures + special.log_expit(-z_LWR) @ (counts - failures)
+    weights_L = np.exp(likelihood_LW - likelihood_LW.max()).sum(axis=1)
+    upto_L = (np.cumsum(weights_L) - weights_L / 2) / weights_L.sum()
+    low, estimate, high = 2.0 ** np.interp([0.025, 0.5, 0.975], upto_L, places_L)
+    return Interval(estimate=float(estimate), low=float(low), high=float(high))
+
+
+def bottom(log_rates: Floats, values: Floats) -> float:
+    """Return where the parabola through the lowest value and its neighbours has its bottom; NaN where it has none.
+
+    Values that are not finite are worse than any other.
+
+    >>> bottom(np.array([0.0, 1.0, 2.0]), np.array([2.0, 1.0, 2.0]))
+    1.0
+    >>> bottom(np.array([0.0, 1.0, 2.0]), np.array([1.0, 2.0, 3.0]))
+    nan
+    """
+    usable = np.isfinite(values)
+    x, y = log_rates[usable], values[usable]
+    if len(y) == 0:
+        return math.nan
+    place = int(np.argmin(y))
+    is_last = place == len(y) - 1
+    if place == 0 or (is_last and usable[-1]):
+        return math.nan
+    if is_last:  # beyond it every run failed: the bottom lies between, but closer is not known
+        return float(x[place])
+    left, right = x[place] - x[place - 1], x[place + 1] - x[place]
+    # Newton's form of the parabola through three points.
+    down, up = (y[place] - y[place - 1]) / left, (y[place + 1] - y[place]) / right
+    curvature = (up - down) / (left + right)
+    if curvature <= 0:
+        return float(x[place])
+    slope = down + curvature * left
+    return float(np.clip(x[place] - slope / (2 * curvature), x[place - 1], x[place + 1]))
+
+
+def optimum(rates: Sequence[float], losses_RS: Floats, *, seed: int = 0) -> Interval | None:
+    """Return the learning rate of lowest mean loss with its 95 % interval; None where it lies at an end.
+
+    Args:
+        rates: rising, R of them.
+        losses_RS: by rate and seed; infinite where a run failed.
+        seed: of the resampling of seeds, which are shared by all rates.
+    """
+    x = np.log2(np.asarray(rates, dtype=np.float64))
+    estimate = bottom(x, _means(losses_RS))
+    if math.isnan(estimate):
+        return None
+    found = resampled_optima(rates, losses_RS, seed=seed)
+    low, high = percentile_limits(found)
+    return Interval(estimate=2.0**estimate, low=2.0 ** min(low, estimate), high=2.0 ** max(high, estimate))
+
+
+def resampled_optima(rates: Sequence[float], losses_RS: Floats, *, seed: int = 0) -> Floats:
+    """Return log2 of the optimum for seeds drawn anew, (NUM_DRAWS,); an end of the grid where it lies there.
+
+    The error of the parabola itself is added, `LEAST_ERROR`.
+    """
+    x = np.log2(np.asarray(rates, dtype=np.float64))
+    generator = np.random.default_rng(seed)
+    num_seeds = losses_RS.shape[1]
+    found = np.empty(NUM_DRAWS)
+    for draw in range(NUM_DRAWS):
+        means = _means(losses_RS[:, generator.integers(num_seeds, size=num_seeds)])
+        place = bottom(x, means)
+        found[draw] = x[int(np.nanargmin(np.where(np.isfinite(means), means, np.inf)))] if math.isnan(place) else place
+    return found + generator.normal(scale=LEAST_ERROR, size=NUM_DRAWS)
+
+
+def _means(losses_RS: Floats) -> Floats:
+    """Return the mean loss of each rate; not finite where more than a fifth of the runs failed."""
+    failed = ~np.isfinite(losses_RS)
+    sums = np.where(failed, 0.0, losses_RS).sum(axis=1)
+    kept = (~failed).sum(axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        means = sums / kept
+    return np.where(failed.mean(axis=1) > 0.2, np.inf, means)
+
+
+def combined(draws: Sequence[Floats], estimates: Sequence[float]) -> Interval:
+    """Return the mean of several logarithms as 2 to its power, each weighted by how well it is known.
+
+    The spread between them counts too: where they differ by more than their errors, the interval is wider.
+
+    Args:
+        draws: resampled values of each.
+        estimates: of each.
+    """
+    values = np.asarray(estimates, dtype=np.float64)
+    errors = np.array([max(float(np.std(d)), LEAST_ERROR / 10) for d in draws])
+    weights = errors**-2 / np.sum(errors**-2)
+    mean = float(weights @ values)
+    error = math.sqrt(1.0 / np.sum(errors**-2))
+    if len(values) > 1:
+        chi = float(np.sum(((values - mean) / errors) ** 2)) / (len(values) - 1)
+        error *= math.sqrt(max(chi, 1.0))
+    return Interval(estimate=2.0**mean, low=2.0 ** (mean - 2 * error), high=2.0 ** (mean + 2 * error))
+
+
+def slope(log_sizes: Sequence[float], draws: Sequence[Floats], estimates: Sequence[float]) -> Interval | None:
+    """Return the slope of the optima against the batch size with its 95 % interval; None for fewer than two."""
+    if len(log_sizes) < 2:
+        return None
+    x = np.asarray(log_sizes, dtype=np.float64)
+    centred = (x - x.mean()) / np.sum((x - x.mean()) ** 2)
+    low, high = percentile_limits(centred @ np.stack(draws))
+    estimate = float(centred @ np.asarray(estimates))
+    return Interval(estimate=estimate, low=min(low, estimate), high=max(high, estimate))
+
+
+def ratio(numerator: Interval, denominator: Interval) -> Interval:
+    """Return a quotient of two positive quantities; in logarithms their half widths add in squares.
+
+    >>> found = ratio(Interval(estimate=8, low=4, high=16), Interval(estimate=2, low=2, high=2))
+    >>> round(found.low, 6), found.estimate, round(found.high, 6)
+    (2.0, 4.0, 8.0)
+    """
+    estimate = numerator.estimate / denominator.estimate
+
+    def log(value: float) -> float:
+        return math.inf if value == math.inf else math.log2(value) if value > 0 else -math.inf
+
+    below = math.hypot(log(numerator.estimate) - log(numerator.low), log(denominator.high) - log(denominator.estimate))
+    above = math.hypot(log(numerator.high) - log(numerator.estimate), log(denominator.estimate) - log(denominator.low))
+    return Interval(estimate=estimate, low=estimate * 2.0**-below, high=estimate * 2.0**above)

@@ -1,0 +1,403 @@
+"""The measurements of a diagnosis, each within its share of the time: stability, short grids, speed."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from isotherm.diagnose.diagnosis import Isotherm, ShortGrid, Stability
+from isotherm.diagnose.fits import combined, failure_limit, optimum, resampled_optima, slope
+from isotherm.diagnose.runs import Clock, ShortRuns, Trial
+from isotherm.engine.fleet import run_fleet
+from isotherm.engine.problem import prepare
+from isotherm.errors import UserError
+from isotherm.statistics import Floats, Interval
+from isotherm.sweep import tidy
+from isotherm.tasks import Task, check_model
+
+# A run that makes less than this part of the best learning rate's progress has failed.
+PROGRESS = 0.5
+# Learning rates of the first look, relative to a guess, and how many more looks there may be beyond an end.
+FIRST_FACTORS = tuple(4.0**k for k in range(-2, 4))
+MORE_LOOKS = 3
+# The second look has steps of half an octave around the limit.
+FINE_FACTORS = tuple(2.0 ** (k / 2) for k in range(-2, 3))
+COARSE_SEEDS, FINE_SEEDS = 2, 4
+STABILITY_STEPS = 96
+# Epochs of a short training, and the fewest updates that tell something.
+SHORT_EPOCHS = 3.0
+FEWEST_STEPS = 32
+MOST_SEEDS = 8
+_SPEED_STEPS, _SPEED_BLOCK = 4_999, 8
+
+
+# -- batch sizes -----------------------------------------------------------------------------------------------------
+
+
+def three_batch_sizes(task: Task, wanted: Sequence[int] | None, *, centre: int | None) -> tuple[int, ...]:
+    """Return the batch sizes of the short grids, a factor of four apart where nothing else is said.
+
+    Raises:
+        UserError: the model takes none of them, or the training set is too small for two.
+    """
+    most = max(1, task.num_train // (8 * (task.unroll or 1)))
+    if wanted is not None:
+        sizes = tuple(sorted(set(wanted)))
+        check_model(task, sizes)
+        if len(sizes) < 2:
+            raise UserError(f"batch_sizes={list(wanted)}: give two or more, the isotherm is a line through them")
+        if sizes[-1] > most:
+            raise UserError(f"batch size {sizes[-1]} is more than an eighth of the training set; use at most {most}")
+        return sizes
+    check_model(task)
+    first = 8 if centre is None else max(2, centre // 4)
+    fitting = [size for size in (first * 2**k for k in range(12)) if size <= most and _is_taken(task, size)]
+    chosen = fitting[:1]
+    for size in fitting:
+        if size >= 4 * chosen[-1] and len(chosen) < 3:
+            chosen.append(size)
+    if len(chosen) < 2:
+        raise UserError(
+            f"task {task.name!r}: {task.num_train} training examples are too few for two batch sizes a factor of four "
+            f"apart, each at most an eighth of them; give more examples, or batch_sizes"
+        )
+    return tuple(chosen)
+
+
+def large_batch_size(task: Task, sizes: Sequence[int]) -> int:
+    """Return the batch size at which stability is looked at: twice the largest if it fits, as noise limits it less."""
+    double = 2 * sizes[-1]
+    fits = double <= task.num_train // (8 * (task.unroll or 1)) and _is_taken(task, double)
+    return double if fits else sizes[-1]
+
+
+def _is_taken(task: Task, size: int) -> bool:
+    try:
+        check_model(task, [size])
+    except UserError:
+        return False
+    return True
+
+
+# -- stability -------------------------------------------------------------------------------------------------------
+
+
+class StabilitySearch:
+    """Finds the largest stable learning rate of one momentum: first in steps of four, then of half an octave.
+
+    Args:
+        runs: trains.
+        batch_size: of all runs.
+        momentum: of all runs.
+        num_steps: of each.
+        guess: an effective learning rate near it.
+        initial_loss: on the training set before any update.
+    """
+
+    def __init__(
+        self, runs: ShortRuns, *, batch_size: int, momentum: float, num_steps: int, guess: float, initial_loss: float
+    ) -> None:
+        self._runs, self._initial_loss, self._guess = runs, initial_loss, guess
+        self._plain = Trial(
+            batch_size=batch_size, momentum=momentum, num_steps=num_steps, rates=(), num_seeds=COARSE_SEEDS
+        )
+        self._seeds: dict[float, int] = {}
+        self.best_loss = math.inf
+
+    def coarse(self, factors: Sequence[float] = FIRST_FACTORS) -> Trial:
+        """Return the first runs."""
+        return self._noted([tidy(self._guess * factor) for factor in factors], COARSE_SEEDS)
+
+    def further(self) -> Trial | None:
+        """Return runs beyond an end where the limit was not found yet, or None."""
+        failed = self._failed()
+        rates = sorted(failed)
+        factors = (4.0, 16.0, 64.0)
+        if not any(any(runs) for runs in failed.values()):
+            return self._noted([tidy(rates[-1] * factor) for factor in factors], COARSE_SEEDS)
+        if all(any(runs) for runs in failed.values()):
+            return self._noted([tidy(rates[0] / factor) for factor in factors], COARSE_SEEDS)
+        return None
+
+    def fine(self) -> Trial | None:
+        """Return runs around the limit as it is known; None where it is not."""
+        found = self.limit()
+        if found is None:
+            return None
+        return self._noted([tidy(found.estimate * factor) for factor in FINE_FACTORS], FINE_SEEDS)
+
+    def _noted(self, rates: Sequence[float], num_seeds: int) -> Trial:
+        """Remember learning rates; one that is hardly another is taken for it."""
+        meant = sorted({min((k for k in self._seeds if _is_near(k, rate)), default=rate) for rate in rates})
+        for rate in meant:
+            self._seeds[rate] = max(num_seeds, self._seeds.get(rate, 0))
+        return replace(self._plain, rates=tuple(meant), num_seeds=num_seeds)
+
+    def _losses(self) -> dict[float, Floats]:
+        found = {}
+        for rate, num_seeds in sorted(self._seeds.items()):
+            trial = replace(self._plain, rates=(rate,), num_seeds=num_seeds)
+            found[rate] = self._runs.losses(trial, on="train")[0]
+        return found
+
+    def _failed(self) -> dict[float, list[bool]]:
+        losses = self._losses()
+        means = [float(values.mean()) for values in losses.values() if np.isfinite(values).all()]
+        self.best_loss = min(means, default=math.inf)
+        if not self.best_loss < self._initial_loss:
+            return {rate: [True] * len(values) for rate, values in losses.items()}
+        most = self._initial_loss - PROGRESS * (self._initial_loss - self.best_loss)
+        failed = {rate: [bool(not value <= most) for value in values] for rate, values in losses.items()}
+        # Too small a learning rate makes little progress either: only what lies above the best one counts.
+        best = min(losses, key=lambda rate: float(losses[rate].mean()))
+        return {rate: [False] * len(runs) if rate < best else runs for rate, runs in failed.items()}
+
+    def limit(self) -> Interval | None:
+        """Return the learning rate at which half of the runs fail, as far as it is known."""
+        failed = self._failed()
+        return failure_limit(list(failed), list(failed.values()))
+
+    def result(self) -> Stability:
+        """Return all that was found."""
+        failed = self._failed()
+        return Stability(
+            momentum=self._plain.momentum,
+            batch_size=self._plain.batch_size,
+            num_steps=self._plain.num_steps,
+            rates=tuple(failed),
+            num_runs=tuple(len(runs) for runs in failed.values()),
+            num_failed=tuple(sum(runs) for runs in failed.values()),
+            initial_loss=self._initial_loss,
+            best_loss=self.best_loss,
+            limit=failure_limit(list(failed), list(failed.values())),
+        )
+
+
+def _is_near(first: float, second: float) -> bool:
+    """Tell whether two learning rates differ by less than an eighth of an octave."""
+    return abs(math.log2(first / second)) < 1 / 8
+
+
+def search_stability(
+    runs: ShortRuns,
+    *,
+    batch_size: int,
+    guesses: dict[float, float],
+    num_steps: int,
+    initial_loss: float,
+    clock: Clock,
+    until: float,
+) -> tuple[Stability, ...]:
+    """Find the largest stable learning rates of several momenta at once; the fine look is left out without time.
+
+    Args:
+        runs: trains.
+        batch_size: of all runs.
+        guesses: an effective learning rate by momentum.
+        num_steps: of each run.
+        initial_loss: on the training set before any update.
+        clock: how much time was spent.
+        until: seconds on it by which to be done.
+    """
+    searches = [
+        StabilitySearch(
+            runs,
+            batch_size=batch_size,
+            momentum=momentum,
+            num_steps=num_steps,
+            guess=guess,
+            initial_loss=initial_loss,
+        )
+        for momentum, guess in guesses.items()
+    ]
+    took = runs.train([search.coarse() for search in searches])
+    for _ in range(MORE_LOOKS):
+        if clock.spent + took > until:
+            break
+        more = [trial for search in searches if (trial := search.further()) is not None]
+        if not more:
+            break
+        runs.train(more)
+    # Half an octave apart there are more runs than in the first look, but most of them end early or were made.
+    if clock.spent + took * len(FINE_FACTORS) * FINE_SEEDS / (len(FIRST_FACTORS) * COARSE_SEEDS) <= until:
+        runs.train([trial for search in searches if (trial := search.fine()) is not None])
+    return tuple(search.result() for search in searches)
+
+
+# -- short grids -----------------------------------------------------------------------------------------------------
+
+
+class GridSearch:
+    """Finds the optimal learning rate at one batch size: first in steps of four, then of two around the best.
+
+    Args:
+        runs: trains.
+        trial: batch size, momentum and updates.
+        ceiling: the largest effective learning rate worth trying.
+    """
+
+    def __init__(self, runs: ShortRuns, trial: Trial, *, ceiling: float) -> None:
+        self._runs, self._plain = runs, trial
+        self._rates = sorted({tidy(ceiling * 4.0**-k) for k in range(5)})
+        self._num_seeds = COARSE_SEEDS
+
+    @property
+    def trial(self) -> Trial:
+        """Every run that was asked for."""
+        return replace(self._plain, rates=tuple(self._rates), num_seeds=self._num_seeds)
+
+    def coarse(self) -> Trial:
+        """Return the first runs."""
+        return self.trial
+
+    def further(self) -> Trial | None:
+        """Return runs beyond an end where the lowest loss lies, or None."""
+        means = self._means()
+        place = int(np.argmin(means))
+        if place == 0:
+            added = [tidy(self._rates[0] * 4.0**-k) for k in (1, 2)]
+        elif place == len(self._rates) - 1:
+            added = [tidy(self._rates[-1] * 2.0)]
+        else:
+            return None
+        self._rates = sorted({*self._rates, *added})
+        return replace(self._plain, rates=tuple(added), num_seeds=self._num_seeds)
+
+    def fine(self) -> Trial:
+        """Return the best learning rate and those up to a factor of four away, with steps of two in between."""
+        best = self._rates[int(np.argmin(self._means()))]
+        near = sorted({tidy(best * 2.0**k) for k in (-2, -1, 0, 1, 2)})
+        self._rates = near
+        return self.trial
+
+    def more_seeds(self, num: int) -> Trial:
+        """Return the same learning rates with more seeds."""
+        self._num_seeds += num
+        return self.trial
+
+    @property
+    def num_seeds(self) -> int:
+        """How many there are of each."""
+        return self._num_seeds
+
+    def _means(self) -> Floats:
+        return np.asarray(self._runs.losses(self.trial).mean(axis=1))
+
+    def result(self) -> ShortGrid:
+        """Return what was found."""
+        losses_RS = self._runs.losses(self.trial)
+        usable = np.isfinite(losses_RS)
+        values = [row[ok] for row, ok in zip(losses_RS, usable, strict=True)]
+        return ShortGrid(
+            batch_size=self._plain.batch_size,
+            momentum=self._plain.momentum,
+            num_steps=self._plain.num_steps,
+            rates=tuple(self._rates),
+            means=tuple(float(v.mean()) if len(v) else math.inf for v in values),
+            standard_deviations=tuple(float(v.std(ddof=1)) if len(v) > 1 else 0.0 for v in values),
+            num_seeds=self._num_seeds,
+            optimum=optimum(self._rates, losses_RS, seed=self._plain.batch_size),
+        )
+
+    def draws(self) -> Floats:
+        """Return log2 of the optimum for seeds drawn anew."""
+        return resampled_optima(self._rates, self._runs.losses(self.trial), seed=self._plain.batch_size)
+
+
+def search_optima(
+    runs: ShortRuns, trials: Sequence[Trial], *, ceiling: float, clock: Clock, until: float
+) -> list[GridSearch]:
+    """Find the optima at several batch sizes; seeds are added while there is time."""
+    searches = [GridSearch(runs, trial, ceiling=ceiling) for trial in trials]
+    took = runs.train([search.coarse() for search in searches])
+    for _ in range(MORE_LOOKS):
+        if clock.spent + took / 2 > until:
+            break
+        more = [trial for search in searches if (trial := search.further()) is not None]
+        if not more:
+            break
+        runs.train(more)
+    runs.train([search.fine() for search in searches])
+    while searches[0].num_seeds < MOST_SEEDS:
+        if clock.spent + took > until:
+            break
+        took = runs.train([search.more_seeds(2) for search in searches])
+    return searches
+
+
+def fit_isotherm(searches: Sequence[GridSearch], *, limit: Interval | None) -> Isotherm:
+    """Return the temperature of the optima that lie below half of the largest stable learning rate."""
+    found = [(search.result(), search.draws()) for search in searches]
+    ceiling = math.inf if limit is None else limit.estimate / 2
+    known = [(grid, draws) for grid, draws in found if grid.optimum is not None]
+    below = [(g, d) for g, d in known if g.optimum is not None and g.optimum.estimate < ceiling / math.sqrt(2)]
+    if not below:
+        return Isotherm(temperature=None, slope=None, batch_sizes=())
+    sizes = [math.log2(grid.batch_size) for grid, _ in below]
+    optima = [math.log2(grid.optimum.estimate) for grid, _ in below if grid.optimum is not None]
+    draws = [d for _, d in below]
+    return Isotherm(
+        temperature=combined(
+            [d - size for d, size in zip(draws, sizes, strict=True)],
+            [value - size for value, size in zip(optima, sizes, strict=True)],
+        ),
+        slope=slope(sizes, draws, optima),
+        batch_sizes=tuple(grid.batch_size for grid, _ in below),
+    )
+
+
+# -- speed -----------------------------------------------------------------------------------------------------------
+
+
+class _Enough(Exception):
+    """The speed is known."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pace:
+    """How fast runs train in this process.
+
+    Args:
+        overhead: seconds before the first update of a fleet, and for its evaluation at the end.
+        speed: training examples per second of all its runs together; of a sequence, tokens.
+    """
+
+    overhead: float
+    speed: float
+
+    def seconds(self, num_examples: float) -> float:
+        """Return the time of a fleet that trains on so many examples in all."""
+        return self.overhead + num_examples / self.speed
+
+
+def measure_pace(runs: ShortRuns, trial: Trial, *, num_runs: int, seconds: float) -> Pace:
+    """Time a fleet of so many runs over at least 8 updates, which is then broken off."""
+    before = time.perf_counter()
+    problem = prepare(runs.task, precision=runs.task.precision, device=runs.device)
+    # So long that the fleet does not end meanwhile, so short that nothing is compiled for it.
+    specs = [runs.spec(replace(trial, num_steps=_SPEED_STEPS), rate=1e-6 * (1 + k), seed=0) for k in range(num_runs)]
+    start, counted, speed = 0.0, -1, 0.0
+
+    def on_steps(num: int) -> None:
+        nonlocal start, counted, speed
+        now = time.perf_counter()
+        if counted < 0:  # the first ones trace and warm up
+            start, counted = now, 0
+            return
+        counted += num
+        if now - start >= seconds:
+            speed = counted / (now - start)
+            raise _Enough
+
+    with contextlib.suppress(_Enough):
+        run_fleet(problem, specs, on_steps=on_steps, block=_SPEED_BLOCK)
+    assert speed > 0, "the runs ended before the window did"
+    examples = speed * trial.batch_size * (runs.task.unroll or 1)
+    # An evaluation is a forward pass over all data, about a third of an update on them.
+    evaluation = num_runs * sum(len(y) for _, y in runs.task.splits.values()) / (3 * examples)
+    return Pace(overhead=start - before + evaluation, speed=examples)

@@ -1,0 +1,749 @@
+"""The noisy quadratic model: SGD and heavy ball on ½ Σ h_i θ_i², solved exactly, with the paper's schedule.
+
+Dimension i has curvature h_i, and the gradient of one example has variance c_i there; that of a batch has c_i / B. One
+update is u = m u + h θ + noise, θ = θ - ε u. It is linear, so that the second moments E θ², E θu and E u² follow a
+linear recursion, and the many updates at one learning rate are one power of it: nothing is sampled.
+
+Optimal learning rates against batch size then show the paper's two regimes without a network: ε_eff ∝ B until the
+critical learning rate, 2 / h_max for SGD and (1 + m) / (1 - m) times as much for heavy ball in terms of ε_eff.
+
+Shapes: L learning rates, D dimensions.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import numbers
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from isotherm.errors import UserError
+from isotherm.schedule import NUM_DROPS, Schedule, multipliers, num_drops
+from isotherm.seeding import derive
+from isotherm.statistics import Floats, Interval, fit_broken_line, t_interval
+from isotherm.temperature import bare_learning_rate, effective_learning_rate, temperature
+from isotherm.theory.demonstration import Curve, Demonstration, Panel, Table
+
+# Once 2^24 times as far out as it began, a parameter in single precision has lost its start to rounding. By convention
+# such a run has diverged, even if a later learning rate happens to meet ε h = 1 exactly and wipes out what has grown.
+SINGLE_PRECISION_GROWTH = 2.0**24
+
+# Learning rates times dimensions in one go: measured fastest, since everything stays in the cache.
+_NUMBERS_AT_ONCE = 1 << 14
+
+_NUM_SIMULATED = 32
+_MOST_SIMULATED_STEPS = 512
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class SecondMoments:
+    """E θ², E θu and E u², alike in shape; the last axis is the dimensions."""
+
+    parameter: Floats
+    cross: Floats
+    velocity: Floats
+
+    def __post_init__(self) -> None:
+        for name in ("parameter", "cross", "velocity"):
+            object.__setattr__(self, name, np.array(getattr(self, name), dtype=np.float64))
+
+    @classmethod
+    def at_rest(cls, parameter: ArrayLike) -> SecondMoments:
+        """Return the moments before the first update, u = 0, for given E θ²."""
+        still = np.zeros_like(parameter, dtype=np.float64)
+        return cls(parameter=np.asarray(parameter), cross=still, velocity=still)
+
+    @property
+    def matrix(self) -> Floats:
+        """The moments as matrices, shape (2, 2, ..., D)."""
+        return np.array([[self.parameter, self.cross], [self.cross, self.velocity]])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class NoisyQuadratic:
+    """A quadratic loss with gradient noise, and where training starts.
+
+    Args:
+        curvature: h_i, none negative, shape (D,).
+        noise_variance: c_i, variance of the gradient of one example, shape (D,).
+        initial: second moments before the first update, each of shape (D,).
+    """
+
+    curvature: Floats
+    noise_variance: Floats
+    initial: SecondMoments
+
+    def __post_init__(self) -> None:
+        for name in ("curvature", "noise_variance"):
+            object.__setattr__(self, name, np.array(getattr(self, name), dtype=np.float64))
+        start = self.initial
+        moments = {"parameter": start.parameter, "cross": start.cross, "velocity": start.velocity}
+        values = {"curvature": self.curvature, "noise_variance": self.noise_variance, **moments}
+        if self.curvature.ndim != 1 or len({array.shape for array in values.values()}) != 1:
+            shapes = ", ".join(f"{name} {array.shape}" for name, array in values.items())
+            raise UserError(f"a noisy quadratic needs one number per dimension and alike everywhere; got {shapes}")
+        for name, array in values.items():
+            if not np.isfinite(array).all() or (name != "cross" and (array < 0).any()):
+                raise UserError(f"{name} of a noisy quadratic has entries that are negative or not finite; mend them")
+        if not (self.curvature > 0).any():
+            raise UserError("a noisy quadratic without a positive curvature has nothing to minimise; give one")
+        if (start.cross**2 > start.parameter * start.velocity * (1 + 1e-12)).any():
+            raise UserError("initial second moments with (E θu)² above E θ² E u² belong to no distribution; mend them")
+
+    @classmethod
+    def harmonic(cls, num_dimensions: int = 1000) -> NoisyQuadratic:
+        """Return the model of Zhang et al. (2019): h_i = c_i = 1 / i, E θ_0² = 1.
+
+        >>> NoisyQuadratic.harmonic(4).initial_loss  # ½ (1 + 1/2 + 1/3 + 1/4)
+        1.0416666666666665
+        """
+        _need_count("num_dimensions", num_dimensions)
+        curvature = 1.0 / np.arange(1, num_dimensions + 1)
+        initial = SecondMoments.at_rest(np.ones(num_dimensions))
+        return cls(curvature=curvature, noise_variance=curvature, initial=initial)
+
+    @property
+    def largest_curvature(self) -> float:
+        """h_max, which sets the critical learning rate."""
+        return float(self.curvature.max())
+
+    @property
+    def initial_loss(self) -> float:
+        """Expected loss before the first update."""
+        return 0.5 * float(self.curvature @ self.initial.parameter)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """How a run is trained, but for its learning rate."""
+
+    batch_size: int
+    num_steps: int
+    momentum: float = 0.0
+    schedule: Schedule = field(default_factory=Schedule)
+
+    def __post_init__(self) -> None:
+        _need_count("batch_size", self.batch_size)
+        _need_count("num_steps", self.num_steps)
+        _need_momentum(self.momentum)
+
+
+# Closed forms: the paper's quantities on one quadratic dimension.
+
+
+def critical_learning_rate(largest_curvature: float, *, momentum: float = 0.0) -> float:
+    """Return the bare ε above which training diverges: 2 (1 + m) / h_max.
+
+    >>> critical_learning_rate(0.5), critical_learning_rate(0.5, momentum=0.5)
+    (4.0, 6.0)
+    """
+    _need_positive("largest_curvature", largest_curvature)
+    _need_momentum(momentum)
+    return 2.0 * (1.0 + momentum) / largest_curvature
+
+
+def critical_effective_learning_rate(largest_curvature: float, *, momentum: float = 0.0) -> float:
+    """Return the ε_eff above which training diverges: 2 (1 + m) / ((1 - m) h_max).
+
+    >>> round(critical_effective_learning_rate(1.0, momentum=0.9), 9)
+    38.0
+    """
+    return effective_learning_rate(critical_learning_rate(largest_curvature, momentum=momentum), momentum=momentum)
+
+
+def stationary_variance(
+    learning_rate: float,
+    *,
+    curvature: ArrayLike,
+    noise_variance: ArrayLike,
+    batch_size: int,
+    momentum: float = 0.0,
+) -> Floats:
+    """Return E θ² after many updates at the bare ε: ε (1 + m) c / (B h (1 - m) (2 (1 + m) - ε h)).
+
+    Infinite at and above the critical learning rate, and where the curvature is 0.
+
+    >>> float(stationary_variance(1.0, curvature=0.5, noise_variance=3.0, batch_size=2))
+    2.0
+    """
+    _need_positive("learning_rate", learning_rate)
+    _need_count("batch_size", batch_size)
+    _need_momentum(momentum)
+    h = _not_negative("curvature", curvature)
+    v = _not_negative("noise_variance", noise_variance) / batch_size
+    room = h * (1.0 - momentum) * (2.0 * (1.0 + momentum) - learning_rate * h)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(room > 0, learning_rate * (1.0 + momentum) * v / room, np.inf)
+
+
+def sgd_second_moment(
+    num_steps: int,
+    *,
+    learning_rate: float,
+    curvature: ArrayLike,
+    noise_variance: ArrayLike,
+    batch_size: int,
+    initial: ArrayLike,
+) -> Floats:
+    """Return E θ² of SGD after so many updates from E θ_0²: (1 - εh)^2t θ_0² + (1 - (1 - εh)^2t) times the stationary.
+
+    >>> float(sgd_second_moment(1, learning_rate=0.5, curvature=1.0, noise_variance=2.0, batch_size=1, initial=4.0))
+    1.5
+    """
+    _need_count("num_steps", num_steps)
+    _need_count("batch_size", batch_size)
+    _need_positive("learning_rate", learning_rate)
+    step = learning_rate * _not_negative("curvature", curvature)
+    v = _not_negative("noise_variance", noise_variance) / batch_size
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        # log |1 - εh|, accurate near εh = 0 and near εh = 2.
+        exponent = 2.0 * num_steps * np.log1p(-np.minimum(step, 2.0 - step))
+        # The noise of update j is left with (1 - εh)^2(t-j): a geometric series, of equal terms where (1 - εh)² = 1.
+        terms = np.where((step == 0.0) | (step == 2.0), num_steps, -np.expm1(exponent) / (step * (2.0 - step)))
+        return np.asarray(np.exp(exponent) * _not_negative("initial", initial) + learning_rate**2 * v * terms)
+
+
+def diffusion_stationary_variance(temperature: float, *, curvature: ArrayLike, noise_variance: ArrayLike) -> Floats:
+    """Return E θ² in the limit of small learning rates, T c / (2 h): only the temperature T = ε_eff / B is left.
+
+    >>> float(diffusion_stationary_variance(0.5, curvature=0.25, noise_variance=3.0))
+    3.0
+    """
+    _need_positive("temperature", temperature)
+    _need_positive("curvature", curvature)
+    c = _not_negative("noise_variance", noise_variance)
+    return np.asarray(temperature * c / (2.0 * np.asarray(curvature, dtype=np.float64)))
+
+
+def diffusion_second_moment(
+    time: float, *, temperature: float, curvature: ArrayLike, noise_variance: ArrayLike, initial: ArrayLike
+) -> Floats:
+    """Return E θ² at time s = ε_eff t in that limit: e^(-2hs) θ_0² + (1 - e^(-2hs)) T c / (2 h)."""
+    decay = -2.0 * np.asarray(curvature, dtype=np.float64) * _not_negative("time", time)
+    stationary = diffusion_stationary_variance(temperature, curvature=curvature, noise_variance=noise_variance)
+    return np.asarray(np.exp(decay) * _not_negative("initial", initial) - np.expm1(decay) * stationary)
+
+
+def kink_batch_size(optimal_temperature: float, *, largest_curvature: float, momentum: float = 0.0) -> float:
+    """Return the batch size at which the line ε_eff = T* B of small batches meets the critical learning rate.
+
+    >>> kink_batch_size(1 / 32, largest_curvature=1.0)
+    64.0
+    """
+    _need_positive("optimal_temperature", optimal_temperature)
+    return critical_effective_learning_rate(largest_curvature, momentum=momentum) / optimal_temperature
+
+
+# The exact recursion.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Propagator:
+    """What a number of updates does to (θ, u): means are multiplied by `gain`, and noise is added.
+
+    Second moments become gain · moments · gainᵀ + gradient variance · noise. Both have shape (2, 2, L, D).
+    """
+
+    gain: Floats
+    noise: Floats
+
+    def after(self, first: Propagator) -> Propagator:
+        """Return what `first` and then this one do together."""
+        return Propagator(gain=_product(self.gain, first.gain), noise=self.carry(first.noise) + self.noise)
+
+    def carry(self, moments: Floats) -> Floats:
+        """Return what these updates leave of earlier second moments, without their own noise."""
+        return _product(_product(self.gain, moments), self.gain.swapaxes(0, 1))
+
+    def power(self, exponent: int) -> Propagator:
+        """Return what so many repetitions do, by repeated squaring."""
+        if exponent < 1:
+            raise ValueError(f"exponent={exponent} of a propagator is not a positive whole number")
+        if exponent == 1:
+            return self
+        half = self.power(exponent // 2)
+        whole = half.after(half)
+        return self.after(whole) if exponent % 2 else whole
+
+
+def one_update(learning_rate: Floats, *, curvature: Floats, momentum: float) -> Propagator:
+    """Return u = m u + hθ + noise, θ = θ - ε u for bare learning rates of shape (L, 1) and curvatures (D,)."""
+    rate_LD, curvature_LD = np.broadcast_arrays(learning_rate, curvature)
+    one_LD = np.ones_like(rate_LD)
+    return Propagator(
+        gain=np.array([[1.0 - rate_LD * curvature_LD, -rate_LD * momentum], [curvature_LD, momentum * one_LD]]),
+        noise=np.array([[rate_LD**2, -rate_LD], [-rate_LD, one_LD]]),
+    )
+
+
+def _product(first: Floats, second: Floats) -> Floats:
+    """Return the products of 2 x 2 matrices whose entries are the first two axes."""
+    return np.asarray(first[:, 0, None] * second[None, 0] + first[:, 1, None] * second[None, 1])
+
+
+def constant_blocks(num_steps: int) -> list[tuple[int, int]]:
+    """Return the schedule as (number of drops so far, number of updates), without the empty ones.
+
+    >>> constant_blocks(8)
+    [(0, 4), (1, 1), (2, 1), (3, 1), (4, 1)]
+    >>> constant_blocks(9765)[0], constant_blocks(9765)[1], constant_blocks(9765)[10]
+    ((0, 4882), (1, 488), (10, 491))
+    """
+
+    def drops(step: int) -> int:
+        return num_drops(step, num_steps=num_steps)
+
+    starts = [bisect_left(range(num_steps), number, key=drops) for number in range(NUM_DROPS + 1)] + [num_steps]
+    return [(n, starts[n + 1] - starts[n]) for n in range(NUM_DROPS + 1) if starts[n + 1] > starts[n]]
+
+
+def propagate(
+    curvature: Floats, setting: Setting, *, effective_learning_rates: Sequence[float] | Floats
+) -> Iterator[Propagator]:
+    """Yield what a run has done by the end of each constant learning rate, the last of them for the whole run.
+
+    What is too large for a float comes out infinite or NaN.
+    """
+    rates_L = _checked_rates(effective_learning_rates)
+    gamma_L = np.array([setting.schedule.gamma_from(initial=float(rate)) for rate in rates_L])
+    so_far: Propagator | None = None
+    for drops, length in constant_blocks(setting.num_steps):
+        bare_L1 = (rates_L * gamma_L**-drops * (1.0 - setting.momentum))[:, None]
+        with np.errstate(over="ignore", invalid="ignore"):
+            block = one_update(bare_L1, curvature=curvature, momentum=setting.momentum).power(length)
+            so_far = block if so_far is None else block.after(so_far)
+        yield so_far
+
+
+def final_second_moments(
+    model: NoisyQuadratic,
+    setting: Setting,
+    *,
+    effective_learning_rates: Sequence[float] | Floats,
+    growth_limit: float = math.inf,
+) -> SecondMoments:
+    """Return the exact second moments after a run, each of shape (L, D); infinite where it diverged.
+
+    Diverged is what is too large for a float, and a dimension whose mean stood more than `growth_limit` times as far
+    out as it began at the end of any constant learning rate, whatever became of it later.
+    """
+    if not growth_limit > 1.0:
+        raise UserError(f"growth_limit={growth_limit} is not above 1; use 2^24 (single precision) or infinity (exact)")
+    growth = np.zeros(1)
+    for run in propagate(model.curvature, setting, effective_learning_rates=effective_learning_rates):
+        growth = np.maximum(growth, np.abs(run.gain[0, 0]))
+    variance = model.noise_variance / setting.batch_size
+    with np.errstate(over="ignore", invalid="ignore"):
+        moments = run.carry(model.initial.matrix[:, :, None]) + variance * run.noise
+    finite = np.isfinite(moments).all(axis=(0, 1)) & (growth <= growth_limit)
+    # In the minimum and without noise: stays there at any learning rate.
+    still = (model.initial.parameter == 0) & (model.initial.velocity == 0) & (variance == 0)
+    moments = np.where(still, 0.0, np.where(finite, moments, np.inf))
+    return SecondMoments(parameter=moments[0, 0], cross=moments[0, 1], velocity=moments[1, 1])
+
+
+def final_losses(
+    model: NoisyQuadratic,
+    setting: Setting,
+    *,
+    effective_learning_rates: Sequence[float] | Floats,
+    growth_limit: float = SINGLE_PRECISION_GROWTH,
+) -> Floats:
+    """Return the expected loss after a run, shape (L,); infinite where it diverged, see `final_second_moments`.
+
+    >>> setting = Setting(batch_size=64, num_steps=200)
+    >>> losses = final_losses(NoisyQuadratic.harmonic(10), setting, effective_learning_rates=[0.25, 0.5, 4.0])
+    >>> losses.round(4).tolist()
+    [0.0015, 0.0013, inf]
+    """
+    rates_L = _checked_rates(effective_learning_rates)
+    num_parts = math.ceil(len(rates_L) * len(model.curvature) / _NUMBERS_AT_ONCE)
+    losses = []
+    for part_L in np.array_split(rates_L, min(num_parts, len(rates_L))):
+        moments = final_second_moments(model, setting, effective_learning_rates=part_L, growth_limit=growth_limit)
+        # Level dimensions cost nothing, even if infinitely far out.
+        with np.errstate(over="ignore", invalid="ignore"):
+            parts_LD = np.where(model.curvature > 0, 0.5 * model.curvature * moments.parameter, 0.0)
+            losses.append(np.sum(parts_LD, axis=1))
+    return np.concatenate(losses)
+
+
+def simulate_final_losses(
+    model: NoisyQuadratic, setting: Setting, *, effective_learning_rate: float, num_runs: int, seed: int
+) -> Floats:
+    """Return final losses of simulated runs with Gaussian noise, shape (num_runs,); infinite if too large.
+
+    θ and u start Gaussian with the model's second moments.
+    """
+    _need_positive("effective_learning_rate", effective_learning_rate)
+    _need_count("num_runs", num_runs)
+    generator = np.random.default_rng(
+        derive(seed, f"noisy quadratic, B = {setting.batch_size}, m = {setting.momentum}")
+    )
+    shape = (num_runs, len(model.curvature))
+    start = model.initial
+    slope = np.divide(start.cross, start.parameter, out=np.zeros_like(start.cross), where=start.parameter > 0)
+    rest = np.sqrt(np.maximum(start.velocity - slope * start.cross, 0.0))
+    theta = np.sqrt(start.parameter) * generator.standard_normal(shape)
+    velocity = slope * theta + rest * generator.standard_normal(shape)
+    deviation = np.sqrt(model.noise_variance / setting.batch_size)
+    bare = bare_learning_rate(effective_learning_rate, momentum=setting.momentum)
+    gamma = setting.schedule.gamma_from(initial=effective_learning_rate)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for multiplier in multipliers(setting.num_steps, gamma=gamma):
+            velocity *= setting.momentum
+            velocity += model.curvature * theta + deviation * generator.standard_normal(shape)
+            theta -= bare * multiplier * velocity
+        losses = 0.5 * theta**2 @ model.curvature
+    return np.where(np.isfinite(losses), losses, np.inf)
+
+
+# Tuning.
+
+
+class GridEdge(enum.StrEnum):
+    """Where the best learning rate lies within the grid."""
+
+    INTERIOR = "interior"
+    LOWER = "lower edge"
+    UPPER = "upper edge"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Optimum:
+    """The learning rate of a grid with the lowest expected final loss."""
+
+    setting: Setting
+    effective_learning_rate: float
+    loss: float
+    edge: GridEdge
+
+    @property
+    def temperature(self) -> float:
+        """T = ε_eff / B."""
+        return temperature(self.effective_learning_rate, self.setting.batch_size)
+
+    @property
+    def at_edge(self) -> bool:
+        """Whether the best learning rate is the grid's first or last, so that the true one may lie beyond."""
+        return self.edge is not GridEdge.INTERIOR
+
+
+def learning_rate_grid(model: NoisyQuadratic, *, momentum: float = 0.0) -> Floats:
+    """Return powers of √2 from 16 octaves below the critical effective learning rate to three above it.
+
+    >>> [float(rate) for rate in learning_rate_grid(NoisyQuadratic.harmonic(3))[[0, -3, -2, -1]]]
+    [3.0517578125e-05, 8.0, 11.313708498984761, 16.0]
+    """
+    critical = critical_effective_learning_rate(model.largest_curvature, momentum=momentum)
+    top = math.floor(2 * math.log2(critical) + 1e-9) + 6
+    return np.asarray(2.0 ** (np.arange(top - 38, top + 1) / 2))
+
+
+def find_optimum(
+    model: NoisyQuadratic,
+    setting: Setting,
+    *,
+    effective_learning_rates: Sequence[float] | Floats | None = None,
+    growth_limit: float = SINGLE_PRECISION_GROWTH,
+) -> Optimum:
+    """Return the best learning rate of a grid, by default `learning_rate_grid`, and whether it lies at its edge."""
+    given = effective_learning_rates
+    rates_L = learning_rate_grid(model, momentum=setting.momentum) if given is None else _checked_rates(given)
+    if len(rates_L) < 3 or (np.diff(rates_L) <= 0).any():
+        raise UserError(f"a grid needs three rising learning rates or more to have an inside; got {rates_L.tolist()}")
+    losses = final_losses(model, setting, effective_learning_rates=rates_L, growth_limit=growth_limit)
+    place = int(np.argmin(losses))
+    if math.isinf(losses[place]):
+        raise UserError(
+            f"no effective learning rate from {rates_L[0]:g} to {rates_L[-1]:g} is stable over "
+            f"{setting.num_steps} steps with momentum={setting.momentum:g}; extend the grid downwards"
+        )
+    return Optimum(
+        setting=setting,
+        effective_learning_rate=float(rates_L[place]),
+        loss=float(losses[place]),
+        edge={0: GridEdge.LOWER, len(rates_L) - 1: GridEdge.UPPER}.get(place, GridEdge.INTERIOR),
+    )
+
+
+def optima_at_constant_examples(
+    model: NoisyQuadratic,
+    batch_sizes: Sequence[int],
+    *,
+    num_examples: int,
+    momentum: float = 0.0,
+    effective_learning_rates: Sequence[float] | Floats | None = None,
+) -> list[Optimum]:
+    """Return the optimum at every batch size where every run sees the same number of examples."""
+    settings = [constant_examples(num_examples, batch_size=size, momentum=momentum) for size in batch_sizes]
+    return [find_optimum(model, setting, effective_learning_rates=effective_learning_rates) for setting in settings]
+
+
+def optima_at_constant_steps(
+    model: NoisyQuadratic,
+    batch_sizes: Sequence[int],
+    *,
+    num_steps: int,
+    momentum: float = 0.0,
+    effective_learning_rates: Sequence[float] | Floats | None = None,
+) -> list[Optimum]:
+    """Return the optimum at every batch size where every run makes the same number of updates."""
+    settings = [Setting(batch_size=size, num_steps=num_steps, momentum=momentum) for size in batch_sizes]
+    return [find_optimum(model, setting, effective_learning_rates=effective_learning_rates) for setting in settings]
+
+
+def constant_examples(num_examples: int, *, batch_size: int, momentum: float = 0.0) -> Setting:
+    """Return the setting that sees so many examples in batches of a size, a last incomplete batch left out.
+
+    >>> constant_examples(1000, batch_size=64).num_steps
+    15
+    """
+    if not 1 <= batch_size <= num_examples:
+        raise UserError(
+            f"batch_size={batch_size} makes no whole batch of {num_examples} examples; use 1 to {num_examples}"
+        )
+    return Setting(batch_size=batch_size, num_steps=num_examples // batch_size, momentum=momentum)
+
+
+def predicted_kink(model: NoisyQuadratic, *, num_examples: int, momentum: float = 0.0) -> float:
+    """Return the batch size where ε_eff ∝ B, from the optimum at a batch of one, meets the critical learning rate.
+
+    The optimum is found on the default grid and then to an eighth of an octave. A result near 1 or below says that
+    curvature rules at every batch size.
+    """
+    setting = constant_examples(num_examples, batch_size=1, momentum=momentum)
+    coarse = find_optimum(model, setting)
+    nearby = coarse.effective_learning_rate * 2.0 ** (np.arange(-8, 9) / 8)
+    fine = find_optimum(model, setting, effective_learning_rates=nearby)
+    if coarse.at_edge or fine.at_edge:
+        raise UserError(
+            f"the optimum at a batch of one lies outside the grid after {num_examples} examples; use fewer examples"
+        )
+    return kink_batch_size(fine.temperature, largest_curvature=model.largest_curvature, momentum=momentum)
+
+
+def fitted_kink(optima: Sequence[Optimum]) -> float | None:
+    """Return the batch size at the kink of the broken line through optima over rising batch sizes; None if not seen.
+
+    Runs too short for every drop of the schedule are left out: they end at another part of their learning rate.
+    """
+    whole = [optimum for optimum in optima if optimum.setting.num_steps >= 2 * NUM_DROPS]
+    if len(whole) < 3:
+        raise UserError(f"{len(whole)} runs of {2 * NUM_DROPS} updates or more show no broken line; use three or more")
+    log_sizes = [math.log2(optimum.setting.batch_size) for optimum in whole]
+    kink = fit_broken_line(log_sizes, [math.log2(optimum.effective_learning_rate) for optimum in whole]).kink
+    return None if kink is None else 2.0**kink
+
+
+# What `isotherm theory` shows.
+
+
+def demonstrate(*, seed: int = 0) -> Demonstration:
+    """Return the two regimes of the harmonic model at 2^17 examples, with simulated runs to check the recursion.
+
+    Args:
+        seed: of the simulated runs; nothing else is random.
+    """
+    model, num_examples = NoisyQuadratic.harmonic(), 2**17
+    sgd = _series(model, "SGD", momentum=0.0, num_examples=num_examples, seed=seed)
+    heavy = _series(model, "momentum 0.9", momentum=0.9, num_examples=num_examples, seed=seed)
+    budgets = [constant_examples(2**exponent, batch_size=16) for exponent in range(14, 23, 2)]
+    grown = [find_optimum(model, setting) for setting in budgets]
+    return Demonstration(
+        name="noisy-quadratic",
+        title="The noisy quadratic model: two regimes, computed exactly",
+        paragraph=_paragraph(model, sgd, heavy, grown),
+        panels=_panels(sgd, heavy),
+        tables=_tables(sgd, heavy, grown),
+        settings={
+            "num_dimensions": len(model.curvature),
+            "num_examples": num_examples,
+            "batch_sizes": sgd.sizes,
+            "growth_limit": SINGLE_PRECISION_GROWTH,
+            "num_simulated_runs": _NUM_SIMULATED,
+            "seed": seed,
+        },
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Series:
+    """The optima of one momentum over batch sizes, its limits, and simulated runs where they are short enough."""
+
+    label: str
+    optima: list[Optimum]
+    critical: float
+    predicted_kink: float
+    fitted_kink: float | None
+    simulated: list[tuple[Optimum, Interval]]
+
+    @property
+    def sizes(self) -> list[int]:
+        return [optimum.setting.batch_size for optimum in self.optima]
+
+    @property
+    def found(self) -> str:
+        return "no kink" if self.fitted_kink is None else f"B ≈ {self.fitted_kink:.0f}"
+
+
+def _series(model: NoisyQuadratic, label: str, *, momentum: float, num_examples: int, seed: int) -> _Series:
+    sizes = [4**exponent for exponent in range(8)]
+    optima = optima_at_constant_examples(model, sizes, num_examples=num_examples, momentum=momentum)
+    simulated = []
+    for optimum in optima:
+        if optimum.setting.num_steps <= _MOST_SIMULATED_STEPS:
+            rate = optimum.effective_learning_rate
+            losses = simulate_final_losses(
+                model, optimum.setting, effective_learning_rate=rate, num_runs=_NUM_SIMULATED, seed=seed
+            )
+            simulated.append((optimum, t_interval(losses.tolist())))
+    return _Series(
+        label=label,
+        optima=optima,
+        critical=critical_effective_learning_rate(model.largest_curvature, momentum=momentum),
+        predicted_kink=predicted_kink(model, num_examples=num_examples, momentum=momentum),
+        fitted_kink=fitted_kink(optima),
+        simulated=simulated,
+    )
+
+
+def _paragraph(model: NoisyQuadratic, sgd: _Series, heavy: _Series, grown: Sequence[Optimum]) -> str:
+    pairs = list(zip(sgd.optima, heavy.optima, strict=True))
+    below = max(abs(b.loss / a.loss - 1) for a, b in pairs if a.setting.batch_size < sgd.predicted_kink)
+    slow, fast = max(pairs, key=lambda pair: pair[0].loss / pair[1].loss)
+    checks = sgd.simulated + heavy.simulated
+    hits = sum(interval.contains(optimum.loss) for optimum, interval in checks)
+    limited = [optimum for optimum in sgd.optima if optimum.setting.batch_size > sgd.predicted_kink]
+    unlimited = [find_optimum(model, optimum.setting, growth_limit=math.inf) for optimum in limited]
+    others = [exact for exact, optimum in zip(unlimited, limited, strict=True) if exact != optimum]
+    return (
+        f"The loss is ½ Σ h_i θ_i² with h_i = 1/i in {len(model.curvature)} dimensions, and the gradient of one "
+        f"example has variance h_i there. Training is linear, so that the expected loss after a run follows exactly. "
+        f"While batches are small the best ε_eff grows with B, at the temperature T* = "
+        f"{sgd.critical / sgd.predicted_kink:.3g}, and the loss stays at {sgd.optima[0].loss:.4f}. The line meets "
+        f"SGD's critical learning rate {sgd.critical:.3g} at B ≈ {sgd.predicted_kink:.0f}; the optima "
+        f"bend at {sgd.found}. Momentum raises the limit {heavy.critical / sgd.critical:.0f}-fold to "
+        f"{heavy.critical:.3g}: predicted "
+        f"B ≈ {heavy.predicted_kink:.0f}, found {heavy.found}. Below SGD's kink momentum changes the loss by at most "
+        f"{below:.1%}; at B = {fast.setting.batch_size} it makes it {slow.loss / fast.loss:.0f} times smaller. At "
+        f"B = {grown[0].setting.batch_size} a budget {grown[-1].setting.num_steps / grown[0].setting.num_steps:.0f} "
+        f"times as large takes SGD's best ε_eff from {grown[0].effective_learning_rate:.3g} to "
+        f"{grown[-1].effective_learning_rate:.3g}: the longer it may train, the less noise the training loss wants. "
+        f"There is no test set in this model to want otherwise. Of {len(checks)} settings simulated with "
+        f"{_NUM_SIMULATED} runs each, {hits} have the exact loss within their 95 % interval. Beware of one artefact: "
+        f"since h_1 = 1 and the rates are powers of √2, a halved rate may hit ε h_1 = 1 exactly and wipe out a "
+        f"dimension that had exploded. In exact arithmetic SGD would do best that way at B = "
+        f"{_listed(each.setting.batch_size for each in others)}, with ε_eff = "
+        f"{_listed(each.effective_learning_rate for each in others)}. Growth beyond 2^24, at which single precision "
+        f"has lost the start, therefore counts as diverged; the {sgd.optima[-1].setting.num_steps} updates at "
+        f"B = {sgd.sizes[-1]} are too few to grow that far, which is why SGD's last optimum stands out."
+    )
+
+
+def _listed(values: Iterable[float]) -> str:
+    return ", ".join(f"{value:g}" for value in values)
+
+
+def _tables(sgd: _Series, heavy: _Series, grown: Sequence[Optimum]) -> list[Table]:
+    optima = Table(
+        title="Best effective learning rate and expected final loss at an equal number of examples",
+        columns=["B", "updates", *(f"{each.label}, {what}" for each in (sgd, heavy) for what in ("ε_eff*", "loss"))],
+        rows=[
+            [*_size(a), a.effective_learning_rate, a.loss, b.effective_learning_rate, b.loss]
+            for a, b in zip(sgd.optima, heavy.optima, strict=True)
+        ],
+    )
+    kinks = Table(
+        title="Where ε_eff ∝ B ends",
+        columns=["", "critical ε_eff", "predicted kink, B", "kink of the optima, B"],
+        rows=[[each.label, each.critical, each.predicted_kink, each.fitted_kink or "none"] for each in (sgd, heavy)],
+    )
+    budgets = Table(
+        title="SGD with a growing budget at one batch size",
+        columns=["B", "updates", "ε_eff*", "loss"],
+        rows=[[*_size(each), each.effective_learning_rate, each.loss] for each in grown],
+    )
+    return [optima, kinks, budgets]
+
+
+def _size(optimum: Optimum) -> tuple[int, int]:
+    return optimum.setting.batch_size, optimum.setting.num_steps
+
+
+def _panels(*series: _Series) -> list[Panel]:
+    rates, losses, limits, points = [], [], [], []
+    for each in series:
+        rates.append(Curve(label=each.label, x=each.sizes, y=[o.effective_learning_rate for o in each.optima]))
+        losses.append(Curve(label=each.label, x=each.sizes, y=[o.loss for o in each.optima]))
+        level = [each.critical] * len(each.sizes)
+        limits.append(Curve(label=f"critical, {each.label}", x=each.sizes, y=level, style="dashed"))
+        simulated, intervals = zip(*each.simulated, strict=True)
+        points.append(
+            Curve(
+                label=f"simulated, {each.label}",
+                x=[optimum.setting.batch_size for optimum in simulated],
+                y=[interval.estimate for interval in intervals],
+                low=[interval.low for interval in intervals],
+                high=[interval.high for interval in intervals],
+                style="points",
+            )
+        )
+    note = f"points: mean of {_NUM_SIMULATED} simulated runs with its 95 % interval"
+    return [
+        Panel(
+            title="Optimal effective learning rate",
+            x_label="batch size B",
+            y_label="ε_eff",
+            curves=[*rates, *limits],
+            x_log=True,
+            y_log=True,
+        ),
+        Panel(
+            title="Expected final loss at the optimum",
+            x_label="batch size B",
+            y_label="loss",
+            curves=[*losses, *points],
+            x_log=True,
+            y_log=True,
+            note=note,
+        ),
+    ]
+
+
+def _checked_rates(effective_learning_rates: Sequence[float] | Floats) -> Floats:
+    rates = np.array(effective_learning_rates, dtype=np.float64)
+    if rates.ndim != 1 or not len(rates):
+        raise UserError(f"effective learning rates {effective_learning_rates!r} are not a list; give one or more")
+    _need_positive("effective_learning_rates", rates)
+    return rates
+
+
+def _not_negative(name: str, value: ArrayLike) -> Floats:
+    given = np.asarray(value, dtype=np.float64)
+    wrong = given[~(np.isfinite(given) & (given >= 0))]
+    if wrong.size:
+        raise UserError(f"{name}={wrong.flat[0]} is negative or not finite; use numbers of 0 or more")
+    return given
+
+
+def _need_positive(name: str, value: ArrayLike) -> None:
+    given = np.asarray(value, dtype=np.float64)
+    wrong = given[~(np.isfinite(given) & (given > 0))]
+    if wrong.size:
+        raise UserError(f"{name}={wrong.flat[0]} is not positive and finite; use numbers above 0")
+
+
+def _need_count(name: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
+        raise UserError(f"{name}={value!r} is not a positive whole number; use 1 or more")
+
+
+def _need_momentum(momentum: float) -> None:
+    if not 0.0 <= momentum < 1.0:
+        raise UserError(f"momentum={momentum} is not at least 0 and below 1; the paper uses 0 and 0.9")
