@@ -140,7 +140,7 @@ def draw(content: dict[str, Any], path: Path) -> None:
         axes.set_yscale("log")
         axes.set_xlabel("runs in one fleet")
         axes.grid(alpha=0.3)
-    cost.legend(frameon=False, loc="lower left")
+    figure.legend(*speed.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     figure.suptitle(f"MLP 40-100-100-10, {content['where']}; a ring marks the size that Isotherm chooses", fontsize=10)
     figure.savefig(path, dpi=150)
 

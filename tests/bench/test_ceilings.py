@@ -36,6 +36,8 @@ def test_counting_disturbs_no_generator() -> None:
 def test_bytes_by_hand() -> None:
     # weight in the forward and in the backward pass; gradient out and in; velocity in and out; weight in and out
     assert bytes_per_step(15_210) == 4 * 15_210 * (2 + 2 + 2 + 2)
+    assert bytes_per_step(15_210, "float64") == 8 * 15_210 * (2 + 2 + 2 + 2)
+    assert bytes_per_step(15_210, "mixed") == 15_210 * (2 * (2 + 2) + 4 * (2 + 2) + 2)
     assert state_bytes(15_210, num_runs=55) == 4 * 3 * 15_210 * 55
 
 

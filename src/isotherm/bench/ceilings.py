@@ -65,17 +65,22 @@ def flop_per_step(task: Task, *, batch_size: int) -> float:
     return float(counter.get_total_flops()) / len(x) * batch_size
 
 
-def bytes_per_step(num_parameters: int) -> int:
-    """Return the bytes that one update of one run must at least move: 8 transfers of 4 bytes per parameter.
+def bytes_per_step(num_parameters: int, precision: Precision = "float32") -> int:
+    """Return the bytes that one update of one run must at least move: 8 transfers per parameter, of 4 bytes in float32.
 
     SGD with momentum reads the weight twice (forward and backward pass), writes the gradient and reads it again, reads
-    and writes the velocity, and reads and writes the weight. Activations are left out, and so is anything that stays in
+    and writes the velocity, and reads and writes the weight. In mixed precision the first four are of 2 bytes, and a
+    rounded copy of the weight is written, another 2. Activations are left out, and so is anything that stays in
     registers, whose saving no update of a network larger than them can avoid.
 
-    >>> bytes_per_step(15_210)
-    486720
+    >>> bytes_per_step(15_210), bytes_per_step(1, "mixed")
+    (486720, 26)
     """
-    return TRANSFERS * BYTES_PER_VALUE * num_parameters
+    if precision == "mixed":
+        half = BYTES_PER_VALUE // 2
+        return (TRANSFERS // 2 * half + TRANSFERS // 2 * BYTES_PER_VALUE + half) * num_parameters
+    width = 2 * BYTES_PER_VALUE if precision == "float64" else BYTES_PER_VALUE
+    return TRANSFERS * width * num_parameters
 
 
 def state_bytes(num_parameters: int, *, num_runs: int) -> int:

@@ -145,7 +145,7 @@ class Bench:
             side.finish()
         floor = Floor(
             flop=flop_per_step(task, batch_size=work.batch_size),
-            num_bytes=bytes_per_step(num_parameters),
+            num_bytes=bytes_per_step(num_parameters, work.precision),
             flop_per_second=self.matmul[work.precision],
             bytes_per_second=max(copies),
         )

@@ -17,7 +17,7 @@ NUM_DRAWS = 400
 # In octaves: a parabola through means a factor of two apart is not better than this, however quiet the seeds.
 LEAST_ERROR = 0.15
 # Of the rise of the failures, in octaves, all alike likely beforehand; sharper ones few data cannot tell apart.
-_WIDTHS = np.geomspace(0.05, 1.0, 9)
+_WIDTHS = np.geomspace(0.05, 1.6, 11)
 # Places of the rise that are looked at, in octaves: how far beyond the learning rates, and how far apart.
 _BEYOND, _SPACING = 2.0, 1 / 32
 
