@@ -908,7 +908,7 @@ def test_the_interval_covers_where_small_samples_agree_on_a_wrong_value() -> Non
     deviations = np.sqrt([2.0, 1.5, *[1.0] * 18])
     found = [sampled_sharpness(gaussian_regression(128, deviations, seed=s)[0], num_blocks=4) for s in range(15)]
     assert sum(one.interval.contains(2.0) for one in found) >= 14
-    assert np.mean([one.interval.high - one.interval.low for one in found]) < 2.0
+    assert np.mean([one.interval.high - one.interval.low for one in found]) < 2.5
     too_large = np.mean([one.of_all for one in found]) - 2.0
     too_small = np.mean([one.held_out for one in found]) - 2.0
     assert 0.2 < too_large < 0.5

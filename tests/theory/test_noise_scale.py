@@ -558,6 +558,11 @@ def test_a_task_is_measured_with_its_own_loss_and_penalty() -> None:
     assert single != alone
     other = noise_scale_of_task(task, measurement=SMALL, precision="float64", parameters=module_with(task, seed=1))
     assert other.noise_trace != alone.noise_trace
+    seeded, given = (
+        noise_scale_of_task(task, measurement=changed(seed=1), parameters=parameters)
+        for parameters in (None, module_with(task, seed=1))
+    )
+    assert seeded == given  # a run of that seed begins so
 
 
 def module_with(task: Task, *, seed: int) -> dict[str, Tensor]:

@@ -15,7 +15,9 @@ from isotherm.statistics import Floats, Interval, percentile_limits
 
 NUM_DRAWS = 400
 # In octaves: a parabola through means a factor of two apart is not better than this, however quiet the seeds.
-LEAST_ERROR = 0.15
+LEAST_ERROR = 0.25
+# Where the loss is so many times more curved at the best learning rate than below it, a parabola says nothing.
+STEEP = 3.0
 # Of the rise of the failures, in octaves, all alike likely beforehand; sharper ones few data cannot tell apart.
 _WIDTHS = np.geomspace(0.05, 1.6, 11)
 # Places of the rise that are looked at, in octaves: how far beyond the learning rates, and how far apart.
@@ -50,31 +52,41 @@ def failure_limit(rates: Sequence[float], failed: Sequence[Sequence[bool]]) -> I
 def bottom(log_rates: Floats, values: Floats) -> float:
     """Return where the parabola through the lowest value and its neighbours has its bottom; NaN where it has none.
 
-    Values that are not finite are worse than any other.
+    Values that are not finite are worse than any other. Where values turn steep above the lowest, or the next one is
+    not finite, a parabola says nothing: it is the place of the lowest.
 
     >>> bottom(np.array([0.0, 1.0, 2.0]), np.array([2.0, 1.0, 2.0]))
     1.0
     >>> bottom(np.array([0.0, 1.0, 2.0]), np.array([1.0, 2.0, 3.0]))
     nan
     """
-    usable = np.isfinite(values)
-    x, y = log_rates[usable], values[usable]
-    if len(y) == 0:
+    place = int(np.argmin(values)) if np.isfinite(values).any() else 0
+    if place in (0, len(values) - 1):
         return math.nan
-    place = int(np.argmin(y))
-    is_last = place == len(y) - 1
-    if place == 0 or (is_last and usable[-1]):
-        return math.nan
-    if is_last:  # beyond it every run failed: the bottom lies between, but closer is not known
-        return float(x[place])
-    left, right = x[place] - x[place - 1], x[place + 1] - x[place]
-    # Newton's form of the parabola through three points.
-    down, up = (y[place] - y[place - 1]) / left, (y[place + 1] - y[place]) / right
-    curvature = (up - down) / (left + right)
-    if curvature <= 0:
-        return float(x[place])
-    slope = down + curvature * left
-    return float(np.clip(x[place] - slope / (2 * curvature), x[place - 1], x[place + 1]))
+    return float(_bottoms(log_rates, values[None])[0][0])
+
+
+def _bottoms(x: Floats, values_DR: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return the bottoms of many curves, an end where it lies there, and how far each may lie below and above.
+
+    The last two are zero where the parabola holds; else half a step down, and up to the next value, which fails.
+    """
+    draw, place = np.arange(len(values_DR)), np.argmin(values_DR, axis=1)
+    # Slopes between neighbours, with two outer ones that fail.
+    steps = np.diff(x)
+    steps = np.concatenate([steps[:1], steps[:1], steps, steps[-1:]])
+    with np.errstate(invalid="ignore"):  # next to each other, values that fail
+        slopes_DR = np.diff(np.pad(values_DR, ((0, 0), (2, 1)), constant_values=np.inf), axis=1) / steps
+        before, fall, rise = -slopes_DR[draw, place], -slopes_DR[draw, place + 1], slopes_DR[draw, place + 2]
+        below, above = steps[place + 1], steps[place + 2]
+        curvature, curvature_before = (fall + rise) / (below + above), (before - fall) / (steps[place] + below)
+        # Without a finite value two below there is nothing to compare the rise with.
+        steep = np.isfinite(before) & (curvature > STEEP * curvature_before)
+        smooth = np.isfinite(fall) & np.isfinite(rise) & ~steep
+    fall, rise = np.where(smooth, fall, 0.0), np.where(smooth, rise, 0.0)
+    curved = np.where(fall + rise == 0.0, 1.0, fall + rise)
+    moved = (fall * above - rise * below) / (2 * curved)
+    return x[place] + moved, np.where(smooth, 0.0, below / 2), np.where(smooth, 0.0, above)
 
 
 def optimum(rates: Sequence[float], losses_RS: Floats, *, seed: int = 0) -> Interval | None:
@@ -83,60 +95,72 @@ def optimum(rates: Sequence[float], losses_RS: Floats, *, seed: int = 0) -> Inte
     Args:
         rates: rising, R of them.
         losses_RS: by rate and seed; infinite where a run failed.
-        seed: of the resampling of seeds, which are shared by all rates.
+        seed: of the draws.
     """
     x = np.log2(np.asarray(rates, dtype=np.float64))
     estimate = bottom(x, _means(losses_RS))
     if math.isnan(estimate):
         return None
-    found = resampled_optima(rates, losses_RS, seed=seed)
-    low, high = percentile_limits(found)
+    low, high = percentile_limits(resampled_optima(rates, losses_RS, seed=seed))
     return Interval(estimate=2.0**estimate, low=2.0 ** min(low, estimate), high=2.0 ** max(high, estimate))
 
 
 def resampled_optima(rates: Sequence[float], losses_RS: Floats, *, seed: int = 0) -> Floats:
-    """Return log2 of the optimum for seeds drawn anew, (NUM_DRAWS,); an end of the grid where it lies there.
+    """Return log2 of the optimum as it might have been, (NUM_DRAWS,); an end of the grid where it lies there.
 
-    The error of the parabola itself is added, `LEAST_ERROR`.
+    Means are drawn anew with the scatter of seeds at the lowest one and its neighbours, less what a seed does at all
+    rates alike. The error of the parabola itself is added, `LEAST_ERROR`, or where there is none, of the spacing.
     """
     x = np.log2(np.asarray(rates, dtype=np.float64))
+    means = _means(losses_RS)
+    error, freedom = _error_of_means(losses_RS, int(np.argmin(means)))
     generator = np.random.default_rng(seed)
-    num_seeds = losses_RS.shape[1]
-    found = np.empty(NUM_DRAWS)
-    for draw in range(NUM_DRAWS):
-        means = _means(losses_RS[:, generator.integers(num_seeds, size=num_seeds)])
-        place = bottom(x, means)
-        found[draw] = x[int(np.nanargmin(np.where(np.isfinite(means), means, np.inf)))] if math.isnan(place) else place
-    return found + generator.normal(scale=LEAST_ERROR, size=NUM_DRAWS)
+    noise_DR = generator.normal(scale=error, size=(NUM_DRAWS, len(x)))
+    if freedom:  # the scatter itself is known from few seeds only
+        noise_DR *= np.sqrt(freedom / generator.chisquare(freedom, size=(NUM_DRAWS, 1)))
+    found, below, above = _bottoms(x, means + noise_DR)
+    slack = generator.uniform(size=NUM_DRAWS) * (below + above) - below
+    return found + np.where(above > 0, slack, generator.normal(scale=LEAST_ERROR, size=NUM_DRAWS))
+
+
+def _error_of_means(losses_RS: Floats, place: int) -> tuple[float, int]:
+    """Return the standard error of the means around a place, relative to each other, and its degrees of freedom."""
+    near = losses_RS[max(0, place - 1) : place + 2]
+    near = near[np.isfinite(near).all(axis=1)]
+    freedom = (len(near) - 1) * (near.shape[1] - 1)
+    if freedom < 1:
+        return 0.0, 0
+    apart = near - near.mean(axis=1, keepdims=True) - near.mean(axis=0) + near.mean()
+    return math.sqrt(float(np.sum(apart**2)) / freedom / near.shape[1]), freedom
 
 
 def _means(losses_RS: Floats) -> Floats:
-    """Return the mean loss of each rate; not finite where more than a fifth of the runs failed."""
+    """Return the mean loss of each rate; infinite where more than a fifth of the runs failed."""
     failed = ~np.isfinite(losses_RS)
     sums = np.where(failed, 0.0, losses_RS).sum(axis=1)
-    kept = (~failed).sum(axis=1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        means = sums / kept
+    means = sums / np.maximum(1, (~failed).sum(axis=1))
     return np.where(failed.mean(axis=1) > 0.2, np.inf, means)
 
 
 def combined(draws: Sequence[Floats], estimates: Sequence[float]) -> Interval:
     """Return the mean of several logarithms as 2 to its power, each weighted by how well it is known.
 
-    The spread between them counts too: where they differ by more than their errors, the interval is wider.
+    The spread between them counts too: where they differ by more than their errors, the interval is wider. A parabola
+    errs alike in all of them, so the error never falls below `LEAST_ERROR`.
 
     Args:
         draws: resampled values of each.
         estimates: of each.
     """
     values = np.asarray(estimates, dtype=np.float64)
-    errors = np.array([max(float(np.std(d)), LEAST_ERROR / 10) for d in draws])
+    errors = np.array([max(float(np.std(d)), LEAST_ERROR) for d in draws])
     weights = errors**-2 / np.sum(errors**-2)
     mean = float(weights @ values)
     error = math.sqrt(1.0 / np.sum(errors**-2))
     if len(values) > 1:
         chi = float(np.sum(((values - mean) / errors) ** 2)) / (len(values) - 1)
         error *= math.sqrt(max(chi, 1.0))
+    error = max(error, LEAST_ERROR)
     return Interval(estimate=2.0**mean, low=2.0 ** (mean - 2 * error), high=2.0 ** (mean + 2 * error))
 
 

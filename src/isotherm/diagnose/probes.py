@@ -128,7 +128,7 @@ class Prober:
         start = time.perf_counter()
         hessian.product(hessian.gradient())
         of_product = (time.perf_counter() - start) / smallest
-        # An eigenvalue over all, one without each block and one of each block: together 2 blocks over all examples.
+        # An eigenvalue over all examples, one without each block, and a few products more.
         costs = [n * of_product * _PRODUCTS_PER_EIGENVALUE * (k + 2) for n, k in sizes]
         affordable = [size for size, cost in zip(sizes, costs, strict=True) if cost <= seconds]
         if not affordable:

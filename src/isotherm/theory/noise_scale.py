@@ -201,8 +201,8 @@ def _ratio_interval(trace_D: Floats, norm_D: Floats, *, unit: float, level: floa
     shifts_R2 = counts_RD @ offsets_D2 / num_draws
     covariances_R3 = counts_RD @ products_D3 / num_draws - _products(shifts_R2)
 
-    angle, error = _angle(mean_2, products_D3.mean(axis=0), num_draws)
-    angles_R, errors_R = _angle(mean_2 + shifts_R2, covariances_R3, num_draws)
+    angle, error = _angle(mean_2, products_D3.mean(axis=0))
+    angles_R, errors_R = _angle(mean_2 + shifts_R2, covariances_R3)
     lowest, highest = 0.0, 0.0
     if error > 0:
         with np.errstate(divide="ignore", invalid="ignore"):  # resamples of equal draws
@@ -229,12 +229,14 @@ def _products(points: Floats) -> Floats:
     return np.stack([trace**2, trace * norm, norm**2], axis=1)
 
 
-def _angle(mean: Floats, covariance: Floats, num_draws: int) -> tuple[Floats, Floats]:
-    """Return the angle of mean points (..., 2) and its standard error; covariances, (..., 3), as in `_products`."""
+def _angle(mean: Floats, covariance: Floats) -> tuple[Floats, Floats]:
+    """Return the angle of mean points (..., 2) and its standard error, but for a factor that cancels.
+
+    Covariances are ordered as in `_products`, shape (..., 3).
+    """
     trace, norm = mean[..., 0], mean[..., 1]
     variance = norm**2 * covariance[..., 0] - 2 * trace * norm * covariance[..., 1] + trace**2 * covariance[..., 2]
-    error = np.sqrt(np.maximum(variance, 0.0) / (num_draws - 1)) / (trace**2 + norm**2)
-    return np.arctan2(norm, trace), error
+    return np.arctan2(norm, trace), np.sqrt(np.maximum(variance, 0.0)) / (trace**2 + norm**2)
 
 
 def _ratio_at(angle: float, unit: float) -> float:
