@@ -146,8 +146,8 @@ def _quickstart_text(content: dict[str, Any]) -> str:
         f"{content['machine']['cores']} cores of an {content['machine']['cpu']} (commit {content['commit']}): the "
         "recommended ε_eff lies within a factor of two of the full sweep's optimum at all of B = 8 … 256, with and "
         f"without momentum, in **{sum(row['rates_agree'] for row in rows)} of {n}** seeds, and both boundaries B\\* "
-        f"within a factor of two of the sweep's kinks in **{sum(row['boundaries_agree'] for row in rows)} of {n}**. Runs "
-        f"went through {100 * part:.1f} % of the sweep's training examples; a diagnosis took {min(seconds):.0f} to "
+        f"within a factor of two of the sweep's kinks in **{sum(row['boundaries_agree'] for row in rows)} of {n}**. "
+        f"Runs went through {100 * part:.1f} % of the sweep's examples; a diagnosis took {min(seconds):.0f} to "
         f"{max(seconds):.0f} s, the sweep {content['sweep_seconds']:.0f} s on a machine of the same kind.",
         "",
         "| seed | temperature | worst factor of ε_eff, SGD | momentum 0.9 | B\\* / kink, SGD | momentum 0.9 | s |",
@@ -177,8 +177,8 @@ def _published_text(content: dict[str, Any]) -> str:
         found.append("none" if rate is None else f"{rate['estimate']:.3g} [{rate['low']:.3g}, {rate['high']:.3g}]")
     where = content["machine"]["gpu"] or content["machine"]["cpu"]
     return (
-        f"On `{content['task']}` ({where}, {content['minutes']:g} minutes each) the recommended ε_eff at B = {content['batch_size']} is {'; '.join(found)}; the paper's optimum is "
-        f"{content['published']:g}."
+        f"On `{content['task']}` ({where}, {content['minutes']:g} minutes each) the recommended ε_eff at "
+        f"B = {content['batch_size']} is {'; '.join(found)}; the paper's optimum is {content['published']:g}."
     )
 
 

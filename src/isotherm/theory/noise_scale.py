@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -351,6 +351,9 @@ def gradient_noise_scale(
         raise UserError(f"unknown loss {loss!r}; {nearest(loss, LOSSES)}; or pass a function (output, target) -> mean")
     if len(inputs) != len(targets):
         raise UserError(f"{len(inputs)} inputs and {len(targets)} targets; there must be as many")
+    if not (math.isfinite(l2) and l2 >= 0) or l2_scope not in get_args(L2Scope):
+        known = " or ".join(map(repr, get_args(L2Scope)))
+        raise UserError(f"l2={l2} with l2_scope={l2_scope!r} is no penalty; give a number >= 0 and {known}")
 
     def read(index: Tensor) -> tuple[Tensor, Tensor]:
         return inputs[index.to(inputs.device)], targets[index.to(targets.device)]
