@@ -7,17 +7,18 @@ from collections.abc import Callable
 
 import numpy as np
 
-from helpers_protocol import finished, make_plan
+from helpers_protocol import diverged, finished, make_cell, make_plan
 from isotherm.budget import Budget
-from isotherm.protocol import all_runs
-from isotherm.records import RunSpec
+from isotherm.protocol import Grid, all_runs
+from isotherm.records import Direction, RunSpec
 from isotherm.results import Results, StudyResults
 from isotherm.study import StudyPlan
-from isotherm.sweep import SweepPlan, powers_of_two
+from isotherm.sweep import GridAxes, SweepPlan, powers_of_two
 
 SIZES = tuple(int(b) for b in powers_of_two(3, 10))
 Optimum = Callable[[int, float], float]
 Peak = Callable[[int, float], float]
+Shape = Callable[[float], float]  # octaves above the optimum -> metric, at most 0; -inf where runs diverge
 
 
 def landscape_study(
@@ -58,6 +59,64 @@ def landscape_study(
             l2_penalty=0.0,
         )
     return StudyResults(plan=StudyPlan(name="made", question="", sweeps=(plan,)), by_key=results)
+
+
+def parabola(octaves: float) -> float:
+    """Falls alike to both sides."""
+    return -0.03 * octaves**2
+
+
+def skewed(octaves: float) -> float:
+    """Falls faster above the optimum: twice as fast an octave away, four times two octaves away."""
+    return -0.06 * (math.exp(octaves) - octaves - 1)
+
+
+def limited(octaves: float) -> float:
+    """A parabola up to a limit, beyond which runs diverge."""
+    return parabola(octaves) if octaves <= 1.2 else -math.inf
+
+
+def cliff(octaves: float) -> float:
+    """Rises gently up to the largest learning rate that trains, as on the plateau of the quickstart."""
+    return 0.05 * octaves if octaves <= 0 else -0.5
+
+
+def landscape_grids(
+    optimum: Callable[[int], float],
+    generator: np.random.Generator,
+    *,
+    shape: Shape = parabola,
+    noise: float = 0.003,
+    step: float = 1.0,
+    num_seeds: int = 5,
+    num_kept: int = 4,
+    sizes: tuple[int, ...] = SIZES,
+    momentum: float = 0.9,
+) -> list[Grid]:
+    """Return grids over batch sizes without a plan behind them, quickly: six octaves of learning rates around the best.
+
+    Half of the variance over seeds is luck that a seed has at every learning rate.
+    """
+    grids = []
+    for size in sizes:
+        best = math.log2(optimum(size))
+        rates = (round(best / step) + np.arange(-round(3 / step), round(3 / step) + 1)) * step
+        luck = generator.normal(size=num_seeds) + generator.normal(size=(len(rates), num_seeds))
+        heights = np.array([0.7 + shape(rate - best) for rate in rates])
+        metrics = (heights[:, None] + noise * math.sqrt(0.5) * luck).tolist()
+        grids.append(
+            Grid(
+                axes=GridAxes(batch_size=size, budget=Budget.epochs(20), momentum=momentum),
+                num_steps=100,
+                cells=tuple(
+                    make_cell(2.0**rate, [m if math.isfinite(m) else diverged() for m in row], num_kept=num_kept)
+                    for rate, row in zip(rates.tolist(), metrics, strict=True)
+                ),
+                objective="test_metric",
+                direction=Direction.MAXIMISE,
+            )
+        )
+    return grids
 
 
 def first_sweep(study: StudyResults) -> Results:

@@ -43,7 +43,7 @@ def test_the_kink_is_found_or_said_not_to_be_seen() -> None:
     rising = landscape_study(optimum=broken_line(1.0, 2**12, 64.0), peak=lambda _b, _m: 0.7, momenta=(0.9,))
     found = verdict(rising, "ends at a kink")
     assert not found.holds
-    assert "no kink seen up to B = 1024" in found.evidence
+    assert "kink not seen below B = 1024" in found.evidence
 
 
 def test_momentum_on_either_side_of_the_kink() -> None:

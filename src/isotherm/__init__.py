@@ -17,7 +17,7 @@ from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
 from isotherm.named_tasks import get_task
 from isotherm.recommend import Recommendation, recommend
 from isotherm.records import Direction, Outcome
-from isotherm.regimes import Regimes, regimes
+from isotherm.regimes import JointRegimes, Regimes, joint_regimes, regimes
 from isotherm.results import Results, StudyResults
 from isotherm.runner import run, run_study
 from isotherm.schedule import Schedule
@@ -33,6 +33,7 @@ __all__ = [
     "Direction",
     "GhostBatchNorm2d",
     "IsothermGrid",
+    "JointRegimes",
     "LazyInputs",
     "Metric",
     "Outcome",
@@ -51,6 +52,7 @@ __all__ = [
     "bare_learning_rate",
     "effective_learning_rate",
     "get_task",
+    "joint_regimes",
     "powers_of_two",
     "recommend",
     "regimes",

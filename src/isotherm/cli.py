@@ -31,6 +31,8 @@ from isotherm.cell import (
 )
 from isotherm.cli_bench import bench
 from isotherm.cli_data import app as data_app
+from isotherm.cli_diagnose import diagnose_command
+from isotherm.cli_theory import theory
 from isotherm.commands import (
     EXIT_FAILED_RUNS,
     EXIT_INTERRUPTED,
@@ -429,6 +431,8 @@ def report(
 
 
 app.command()(bench)
+app.command()(theory)
+app.command("diagnose")(diagnose_command)
 
 
 def _run(

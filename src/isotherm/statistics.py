@@ -111,6 +111,15 @@ class BrokenLine:
     kink: float | None
     plateau: float
 
+    def at(self, log_batch_size: Sequence[float]) -> Floats:
+        """Return log2 ε* at these log2 B, the last of which is where a line without a kink ends.
+
+        >>> BrokenLine(slope=1.0, kink=6.0, plateau=2.0).at([4.0, 8.0]).tolist()
+        [0.0, 2.0]
+        """
+        x = np.asarray(log_batch_size, dtype=np.float64)
+        return np.asarray(self.plateau + self.slope * np.minimum(0.0, x - (x[-1] if self.kink is None else self.kink)))
+
 
 def fit_broken_line(log_batch_size: Sequence[float], log_learning_rate: Sequence[float]) -> BrokenLine:
     """Return the least-squares broken line; logarithms to base 2. Needs at least three points.
@@ -133,24 +142,90 @@ def fit_broken_lines(log_batch_size: Sequence[float], log_learning_rates: Floats
         log_batch_size: rising, shape (num_points,).
         log_learning_rates: shape (num_lines, num_points).
     """
-    x = np.asarray(log_batch_size, dtype=np.float64)
-    if len(x) < 3:
-        raise ValueError(f"a broken line needs three points or more, got {len(x)}")
-    # At least two points rise; a kink at the last point means that none was seen.
-    kinks = np.append(np.arange(x[1], x[-1] - 1e-9, 1 / 16), x[-1])
-    rise = np.minimum(0.0, x - kinks[:, None])
-    centred = rise - rise.mean(axis=1, keepdims=True)
-    means = log_learning_rates.mean(axis=1, keepdims=True)
-    residuals = log_learning_rates - means
-    slopes = residuals @ centred.T / np.sum(centred**2, axis=1)
-    errors = np.sum(residuals**2, axis=1, keepdims=True) - slopes**2 * np.sum(centred**2, axis=1)
-    # Of equal fits the one with the later kink.
-    place = len(kinks) - 1 - np.argmin(errors[:, ::-1].round(12), axis=1)
-    line = np.arange(len(place))
-    slope = slopes[line, place]
-    plateau = means[:, 0] - slope * rise.mean(axis=1)[place]
-    kink = np.where(kinks[place] >= x[-1] - 1e-6, np.nan, kinks[place])
-    return slope, kink, plateau
+    bends = _Bends(log_batch_size)
+    products = bends.products(log_learning_rates)
+    places = np.argmax(products**2 / bends.squares + bends.preference, axis=1)
+    slopes = products[np.arange(len(places)), places] / bends.squares[places]
+    return slopes, bends.kinks_seen(places), bends.plateaus(log_learning_rates, slopes, places)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JointLines:
+    """Many pairs of broken lines with one slope each pair; kinks are NaN where none is seen. Shapes (num_pairs,)."""
+
+    slopes: Floats
+    kinks: tuple[Floats, Floats]
+    plateaus: tuple[Floats, Floats]
+
+
+def fit_joint_lines(
+    log_batch_sizes: tuple[Sequence[float], Sequence[float]], log_learning_rates: tuple[Floats, Floats]
+) -> JointLines:
+    """Return the least-squares pairs of broken lines that share a slope; kinks and plateaus are their own.
+
+    Args:
+        log_batch_sizes: of either line, rising, shapes (num_points,).
+        log_learning_rates: shapes (num_pairs, num_points).
+    """
+    first, second = (_Bends(x) for x in log_batch_sizes)
+    products, others = first.products(log_learning_rates[0]), second.products(log_learning_rates[1])
+    pairs = np.arange(len(products))
+    most = np.full(len(products), -np.inf)
+    places, other_places = np.zeros((2, len(products)), dtype=np.int64)
+    for place in range(products.shape[1]):
+        gains = products[:, [place]] + others
+        gains *= gains  # in place: the arrays are large
+        gains *= 1.0 / (first.squares[place] + second.squares)
+        gains += second.preference
+        best = np.argmax(gains, axis=1)
+        gained = gains[pairs, best] + first.preference[place]
+        better = gained > most
+        most = np.where(better, gained, most)
+        places, other_places = np.where(better, place, places), np.where(better, best, other_places)
+    slopes = (products[pairs, places] + others[pairs, other_places]) / (
+        first.squares[places] + second.squares[other_places]
+    )
+    return JointLines(
+        slopes=slopes,
+        kinks=(first.kinks_seen(places), second.kinks_seen(other_places)),
+        plateaus=(
+            first.plateaus(log_learning_rates[0], slopes, places),
+            second.plateaus(log_learning_rates[1], slopes, other_places),
+        ),
+    )
+
+
+class _Bends:
+    """Every kink that a broken line over given points may have, a sixteenth of an octave apart, and its rise there.
+
+    With the kink given, least squares is linear: a slope lowers the sum of squares by products² / squares.
+    """
+
+    def __init__(self, log_batch_size: Sequence[float]) -> None:
+        x = np.asarray(log_batch_size, dtype=np.float64)
+        if len(x) < 3:
+            raise ValueError(f"a broken line needs three points or more, got {len(x)}")
+        # At least two points rise; a kink at the last point means that none was seen.
+        self._kinks = np.append(np.arange(x[1], x[-1] - 1e-9, 1 / 16), x[-1])
+        rises = np.minimum(0.0, x - self._kinks[:, None])
+        self._mean_rises = rises.mean(axis=1)
+        self._centred = rises - self._mean_rises[:, None]
+        self.squares: Floats = np.sum(self._centred**2, axis=1)
+        # Of equal fits the one with the later kink.
+        self.preference: Floats = np.linspace(0.0, 1e-11, len(self._kinks))
+
+    def products(self, log_learning_rates: Floats) -> Floats:
+        """Return the products of every line with the rise to every kink, shape (num_lines, num_kinks)."""
+        residuals = log_learning_rates - log_learning_rates.mean(axis=1, keepdims=True)
+        return np.asarray(residuals @ self._centred.T)
+
+    def kinks_seen(self, places: NDArray[np.int64]) -> Floats:
+        """Return the kinks at these places, NaN for the last one."""
+        return np.where(places == len(self._kinks) - 1, np.nan, self._kinks[places])
+
+    def plateaus(self, log_learning_rates: Floats, slopes: Floats, places: NDArray[np.int64]) -> Floats:
+        """Return the levels that go with slopes and kinks."""
+        return np.asarray(log_learning_rates.mean(axis=1) - slopes * self._mean_rises[places])
 
 
 def percentile_limits(draws: Floats, *, level: float = 0.95) -> tuple[float, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ import numpy as np
 from isotherm.budget import Budget, BudgetUnit
 from isotherm.protocol import Grid
 from isotherm.records import Direction
-from isotherm.regimes import NUM_DRAWS, Regimes, ResampledGrid, fit_regimes, series
+from isotherm.regimes import NUM_DRAWS, Regimes, ResampledGrid, fit_regimes, same_but_momentum, series
 from isotherm.results import Results, StudyResults
 from isotherm.statistics import Interval, mean_difference, percentile_limits, standard_deviation, welch_interval
 from isotherm.sweep import SweepPlan
@@ -68,16 +67,7 @@ class _Series:
         return tuple(self.sign * value for value in self.values(grid, "test_metric"))
 
     def differs_in_momentum_alone(self, other: _Series) -> bool:
-        neutral = {
-            "name": "",
-            "momenta": (),
-            "learning_rates": (),
-            "batch_sizes": (),
-            "budgets": (),
-            "max_extensions": 0,
-        }
-        plans = [dataclasses.replace(s.plan, **neutral) for s in (self, other)]  # type: ignore[arg-type]
-        return plans[0] == plans[1] and self.budget == other.budget
+        return same_but_momentum(self.plan, other.plan) and self.budget == other.budget
 
 
 def judge(results: StudyResults) -> list[Verdict]:
@@ -105,26 +95,16 @@ def _linear_scaling(s: _Series, fit: Regimes) -> Verdict:
     reasons = []
     if not fit.slope.contains(1.0):
         reasons.append("1 lies outside")
-    elif fit.slope.contains(SQUARE_ROOT):
-        reasons.append("too wide to tell 1 from 1/2")
     else:
+        reasons += ["too wide to tell 1 from 1/2"] if fit.slope.contains(SQUARE_ROOT) else []
         reasons += _no_common_temperature(s, fit)
-    reasons += _ends(s)
+    reasons += fit.end_words
     law = f"ε_eff* ∝ B^{fit.slope.estimate:.2f}, 95 % interval [{fit.slope.low:.2f}, {fit.slope.high:.2f}]"
     return Verdict(
         claim=f"{s.label}: at small batches the optimal effective learning rate is proportional to the batch size",
         holds=not reasons,
         evidence="; ".join([law, *reasons]),
     )
-
-
-def _ends(s: _Series) -> list[str]:
-    """Return words on optima that are the lowest or highest learning rate tried, none where there are none."""
-    optima = [(grid, grid.optimum()) for grid in s.grids]
-    sizes = [str(grid.axes.batch_size) for grid, best in optima if best is not None and best.lies_at_end_of(grid)]
-    if not sizes:
-        return []
-    return [f"cannot be judged: the optimum is the end of its grid at B = {', '.join(sizes)}"]
 
 
 def _no_common_temperature(s: _Series, fit: Regimes) -> list[str]:
@@ -143,24 +123,15 @@ def _no_common_temperature(s: _Series, fit: Regimes) -> list[str]:
     if max(low for low, _ in limits) <= min(high for _, high in limits):
         return []
     found = ", ".join(f"{g.axes.batch_size}: {_rate(g) / g.axes.batch_size:.2g}" for g in rising)
-    return [f"yet not proportional, no one temperature fits all batch sizes: ε_eff*/B = {found}"]
+    return [f"not proportional, no one temperature fits all batch sizes: ε_eff*/B = {found}"]
 
 
 def _kink(s: _Series, fit: Regimes) -> Verdict:
     rates = ", ".join(f"{g.axes.batch_size}: {_rate(g):.4g}" for g in s.grids)
     claim = f"{s.label}: proportionality ends at a kink, above which the optimal learning rate no longer rises"
-    seen = f"{fit.part_with_kink:.0%} of resampled sweeps show one"
-    ends = _ends(s)
-    if fit.kink is None:
-        evidence = f"no kink seen up to B = {fit.batch_sizes[-1]} ({seen})"
-        return Verdict(claim=claim, holds=False, evidence="; ".join([evidence, f"optima {rates}", *ends]))
-    where = f"kink at B ≈ {fit.kink.estimate:.0f} [{fit.kink.low:.0f}, {_up_to(fit.kink.high)}]"
     short = f"the largest batch stays {fit.shortfall.estimate:.1f} [{fit.shortfall.low:.1f}, {fit.shortfall.high:.1f}]"
-    evidence = f"{where}, plateau ε_eff* ≈ {fit.plateau:.3g}; {short} octaves below the line; optima {rates}"
-    if not fit.shows_kink:
-        few = len(fit.batch_sizes) < 4
-        evidence = f"not determined: {'three batch sizes are too few' if few else seen}; {evidence}"
-    return Verdict(claim=claim, holds=fit.shows_kink and not ends, evidence="; ".join([evidence, *ends]))
+    evidence = [fit.kink_words, f"{short} octaves below the line"] if fit.shows_kink else [fit.kink_words]
+    return Verdict(claim=claim, holds=fit.shows_kink, evidence="; ".join([*evidence, f"optima {rates}"]))
 
 
 def _momentum(plain: _Series, heavy: _Series, fit: Regimes) -> list[Verdict]:
@@ -265,10 +236,6 @@ def _test_above_train(s: _Series) -> Verdict:
             f"{len(ratios) - above - below}, below at {below} of {len(ratios)} batch sizes{ends}"
         ),
     )
-
-
-def _up_to(batch_size: float) -> str:
-    return f"{batch_size:.0f}" if math.isfinite(batch_size) else "∞"
 
 
 def _rate(grid: Grid) -> float:

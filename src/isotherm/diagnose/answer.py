@@ -16,7 +16,7 @@ from isotherm.theory.noisy_quadratic import critical_learning_rate
 USED_PART = 0.5
 # Estimates of the boundary within this factor agree.
 AGREEMENT = 2.0
-# A batch is worth its size while it brings this part of what doubling it could bring in speed.
+# A batch twice as large is worth it where training goes so many times faster through the examples.
 WORTH = 1.25
 SGD = 0.0
 
@@ -44,10 +44,10 @@ def boundaries(
         if last is not None and last.sharpness is not None and temperature is not None:
             size = ratio(ceiling(_critical(last.sharpness, momentum=stable.momentum)), temperature)
         words = "2/λ_max" if stable.momentum == SGD else f"2(1+m)/((1-m)λ_max), m = {stable.momentum:g},"
-        how = f"half of {words} {_when(last)} over the same temperature"
+        how = f"half of {words}{_when(last)} over the same temperature"
         found.append(Boundary(source="curvature", momentum=stable.momentum, batch_size=size, how=how))
     size = None if last is None else last.noise_scale
-    how = f"tr Σ/‖G‖² {_when(last)}; says nothing of momentum"
+    how = f"tr Σ/‖G‖²{_when(last)}; says nothing of momentum"
     found.append(Boundary(source="noise scale", momentum=SGD, batch_size=size, how=how))
     return tuple(found), _agreement([b for b in found if b.momentum == SGD])
 
@@ -55,7 +55,7 @@ def boundaries(
 def _when(probe: Probe | None) -> str:
     if probe is None:
         return ""
-    return "at the start" if probe.step == 0 else f"after {probe.step} updates"
+    return " at the start" if probe.step == 0 else f" after {probe.step} updates"
 
 
 def _critical(sharpness: Interval, *, momentum: float) -> Interval:
@@ -157,19 +157,23 @@ def _smaller(first: Interval, second: Interval) -> Interval:
     )
 
 
-def recommended_size(found: Sequence[Choice], *, momentum: float, border: Interval | None) -> int | None:
-    """Return the largest batch size below the boundary of a momentum that still gains speed; None without choices.
+def recommended_size(found: Sequence[Choice], *, border: Interval | None) -> int | None:
+    """Return the largest batch size below a boundary that still gains speed; None without choices.
 
-    From one size to the next (a factor of two) the time of an epoch has to fall by a fifth.
+    With every factor of two the time of an epoch has to fall by a fifth. A size whose speed is unknown is taken only
+    where no speed is known.
     """
     inside = [c for c in found if border is None or c.batch_size <= border.estimate] or list(found[:1])
     if not inside:
         return None
-    best = inside[0]
-    for choice in inside[1:]:
-        if choice.speed is None or best.speed is None or choice.speed >= WORTH * best.speed:
-            best = choice
-    return best.batch_size
+    timed = [(c.batch_size, c.speed) for c in inside if c.speed is not None]
+    if not timed:
+        return inside[-1].batch_size
+    best, best_speed = timed[0]
+    for size, speed in timed[1:]:
+        if speed >= best_speed * WORTH ** math.log2(size / best):
+            best, best_speed = size, speed
+    return best
 
 
 def current_setting(
@@ -200,12 +204,15 @@ def _words(effective: float, size: int, momentum: float, isotherm: Isotherm, lim
     if effective > limit.high:
         return f"Above the largest stable learning rate: runs are likely to fail; {advice}."
     factor = effective / wanted
+    if effective >= limit.low:
+        return f"At the largest stable learning rate: some runs may fail; {advice}."
     if factor > 2:
         return f"{factor:.2g} times too high for this batch size; {advice}."
     if factor < 0.5:
-        return (
-            f"{1 / factor:.2g} times too low for this batch size; {advice}, or a batch {1 / factor:.2g} times smaller."
-        )
+        # On the isotherm, which lies above what is stable where curvature dominates.
+        fitting = effective / isotherm.temperature.estimate
+        other = f", or keep it with a batch of about {fitting:.0f}" if fitting >= 1 else ""
+        return f"{1 / factor:.2g} times too low for this batch size; {advice}{other}."
     return "Within a factor of two of what the short runs suggest: fine as it is."
 
 
@@ -223,8 +230,9 @@ def expectations(isotherm: Isotherm, limits: Mapping[float, Interval | None]) ->
             continue
         border = ratio(ceiling(limit), isotherm.temperature)
         name = "Plain SGD" if momentum == SGD else f"Momentum {momentum:g}"
+        high = f"{border.high:.0f}" if math.isfinite(border.high) else "∞"
         found.append(
-            f"{name}: up to B ≈ {border.estimate:.0f} [{border.low:.0f}, {border.high:.0f}] this costs nothing per "
+            f"{name}: up to B ≈ {border.estimate:.0f} [{border.low:.0f}, {high}] this costs nothing per "
             f"epoch; beyond it the learning rate stays at about {ceiling(limit).estimate:.3g}, and twice the batch "
             "needs up to twice the epochs."
         )

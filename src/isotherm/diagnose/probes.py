@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -75,7 +76,7 @@ class Prober:
             if self._mode == "evaluate" or not _is_coupling(error):
                 raise
             self._mode = "evaluate"
-            self.on_missing(f"gradient noise in training mode: {error}; it is measured in evaluation mode instead")
+            self.on_missing(f"gradient noise in training mode: {_reason(error)}; it is measured in evaluation mode")
             found = self._measured(sizes[-1], parameters)
         took, cost = time.perf_counter() - start, math.prod(sizes[-1][1:])
         affordable = [size for size in sizes[:-1] if took * math.prod(size[1:]) / cost <= seconds]
@@ -114,7 +115,7 @@ class Prober:
             raise
         except UserError as error:
             self._has_curvature = False
-            self.on_missing(f"curvature: {error}")
+            self.on_missing(f"curvature: {_reason(error)}")
             return None, 0
 
     def _sampled(
@@ -122,7 +123,9 @@ class Prober:
     ) -> tuple[Interval | None, int]:
         sizes = [size for size in HESSIAN_SIZES if size[0] <= self._num_examples()]
         if not sizes:
-            raise UserError(f"{self._num_examples()} training examples are too few for {HESSIAN_SIZES[-1][0]}")
+            raise UserError(
+                f"{self._num_examples()} training examples are too few, it needs {HESSIAN_SIZES[-1][0]}; give more"
+            )
         smallest, blocks = sizes[-1]
         hessian = self._hessian(parameters, num_examples=smallest)
         start = time.perf_counter()
@@ -134,7 +137,7 @@ class Prober:
         if not affordable:
             if costs[-1] > 4 * seconds:
                 raise UserError(
-                    f"it would take about {costs[-1]:.0f} s over {smallest} examples; give more minutes, at least "
+                    f"it would take about {costs[-1]:.2g} s over {smallest} examples; give more minutes, at least "
                     f"{math.ceil(costs[-1] / 60 * 12)}"
                 )
             affordable = [(smallest, blocks)]
@@ -166,6 +169,11 @@ class Prober:
 def has_layer(module: nn.Module, kind: type[nn.Module]) -> bool:
     """Tell whether a module has a layer of a kind."""
     return any(isinstance(part, kind) for part in module.modules())
+
+
+def _reason(error: UserError) -> str:
+    """Return what is wrong without the advice on arguments, which a diagnosis sets by itself."""
+    return re.split(r"; (?:use|try) ", str(error))[0]
 
 
 def _is_coupling(error: UserError) -> bool:

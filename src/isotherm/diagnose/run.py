@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from isotherm.diagnose.answer import (
     SGD,
@@ -20,7 +22,7 @@ from isotherm.diagnose.answer import (
 )
 from isotherm.diagnose.diagnosis import Cost, Diagnosis, Isotherm, Probe, Stability
 from isotherm.diagnose.fits import ratio
-from isotherm.diagnose.probes import Prober
+from isotherm.diagnose.probes import Prober, has_layer
 from isotherm.diagnose.runs import Clock, ShortRuns, Trial, held_out_task
 from isotherm.diagnose.stages import (
     COARSE_SEEDS,
@@ -50,6 +52,8 @@ from isotherm.theory.noisy_quadratic import critical_learning_rate
 _ENDS = {"probes": 0.12, "stability": 0.42, "grids": 0.84, "speed": 0.9}
 # Batch sizes of the answer: powers of two around those that were trained.
 _MOST_CHOICES = 10
+# Length of an update that shows whether outputs come to depend on the inputs.
+_PROBING_STEP = 0.1
 # Runs that are timed together to plan with.
 _RUNS_OF_A_FLEET = 8
 
@@ -149,12 +153,36 @@ def _check_start(task: Task) -> None:
             "the initialisation and the loss"
         )
     parameters = [p for p in module.parameters() if p.requires_grad]
-    gradients = torch.autograd.grad(loss, parameters, allow_unused=True) if loss.requires_grad else ()
-    if not any(g is not None and bool((g != 0).any()) for g in gradients):
+    gradients = (
+        torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True) if loss.requires_grad else ()
+    )
+    if not all(bool(torch.isfinite(g).all()) for g in gradients):
+        raise UserError(
+            f"task {task.name!r}: a gradient is not finite before the first update; look for a root, a norm or a "
+            "logarithm at zero"
+        )
+    length = math.sqrt(sum(float(g.square().sum()) for g in gradients))
+    if length == 0.0:
         raise UserError(
             f"task {task.name!r}: no parameter has a gradient at the start; the outputs do not depend on what can be "
             "trained (all zero, saturated, detached?), so nothing can be said about learning rates"
         )
+    if not _varies(output):  # of a last layer that starts at zero too, but not after an update
+        with torch.no_grad():
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.sub_(gradient * (_PROBING_STEP / length))
+            output = call_model(module, x, unroll=task.unroll)
+        if not _varies(output):
+            raise UserError(
+                f"task {task.name!r}: the outputs are the same for all examples, before and after an update; look at "
+                "the inputs (all equal?) and for units that are dead or all zero"
+            )
+
+
+def _varies(output: Tensor) -> bool:
+    """Tell whether outputs differ between examples by more than rounding."""
+    spread = (output - output[:1]).abs().max()
+    return bool(spread > 1e-6 * output.abs().max())
 
 
 class _Diagnostician:
@@ -191,8 +219,10 @@ class _Diagnostician:
         stability = self._stability(start, paces)
         limits = {s.momentum: s.limit for s in stability}
         self._on_stage("short runs at several batch sizes")
-        searches = self._optima(limits, paces)
-        isotherm = fit_isotherm(searches, limit=limits[self._momentum])
+        # Where that with momentum is unknown, what plain SGD bears is stable with it too.
+        limit = limits[self._momentum] or limits[SGD]
+        searches = self._optima(self._top(limit, stability), paces)
+        isotherm = fit_isotherm(searches, limit=limit)
         self._explain(isotherm, stability, searches)
         self._on_stage("speed at every batch size")
         shown = self._shown_sizes(isotherm, limits)
@@ -202,7 +232,7 @@ class _Diagnostician:
         found, agreement = boundaries(stability, isotherm, probes)
         answers = choices(shown, isotherm=isotherm, limits=limits, speeds=speeds, num_train=self._task.num_train)
         border = None
-        if isotherm.temperature is not None and (limit := limits[self._momentum]) is not None:
+        if isotherm.temperature is not None and limit is not None:
             border = ratio(ceiling(limit), isotherm.temperature)
         current = None
         if batch_size is not None and learning_rate is not None:
@@ -225,7 +255,7 @@ class _Diagnostician:
             agreement=agreement,
             current=current,
             choices=answers,
-            recommended=recommended_size(answers, momentum=self._momentum, border=border),
+            recommended=recommended_size(answers, border=border),
             expectations=expectations(isotherm, limits),
             missing=tuple(self._missing),
             cost=Cost(seconds=self._clock.spent, num_runs=self._runs.num_runs, num_examples=self._runs.num_examples),
@@ -306,7 +336,14 @@ class _Diagnostician:
                 losses.append(float(self._runs.task.loss_function(output, y.to(problem.device))))
         return sum(losses) / len(losses)
 
-    def _optima(self, limits: dict[float, Interval | None], paces: Mapping[int, Pace]) -> list[GridSearch]:
+    def _top(self, limit: Interval | None, stability: Sequence[Stability]) -> float:
+        """Return the largest learning rate of the short grids; without a limit the largest at which no run failed."""
+        if limit is not None:
+            return ceiling(limit).estimate
+        tried = [(rate, bad) for s in stability for rate, bad in zip(s.rates, s.num_failed, strict=True)]
+        return max((rate for rate, bad in tried if not bad), default=min(rate for rate, _ in tried))
+
+    def _optima(self, top: float, paces: Mapping[int, Pace]) -> list[GridSearch]:
         clock, until = self._clock, self._until("grids")
         num_first = 5 * COARSE_SEEDS
         # The first look, one further out, the fine one, and then seeds as there is time.
@@ -316,12 +353,10 @@ class _Diagnostician:
         affordable = (share - overhead) / per_example / self._unroll  # examples of a run, or windows
         wanted = SHORT_EPOCHS * self._runs.task.num_train / self._unroll
         examples = max(min(wanted, affordable), FEWEST_STEPS * self._sizes[-1])
-        limit = limits[self._momentum] or limits[SGD]
         trials = [
             self._trial(size, momentum=self._momentum, num_steps=max(FEWEST_STEPS, round(examples / size)))
             for size in self._sizes
         ]
-        top = 1.0 if limit is None else ceiling(limit).estimate
         return search_optima(self._runs, trials, ceiling=top, clock=clock, until=until)
 
     def _explain(self, isotherm: Isotherm, stability: Sequence[Stability], searches: Sequence[GridSearch]) -> None:
@@ -333,7 +368,9 @@ class _Diagnostician:
                     f"the optimum at B = {grid.batch_size}: it lies at an end of {grid.rates[0]:.3g} .. "
                     f"{grid.rates[-1]:.3g}; give more minutes"
                 )
-        if isotherm.temperature is None:
+        if all(grid.optimum is None for grid in grids):
+            self._miss("the temperature: no batch size has an optimum within the learning rates that were tried")
+        elif isotherm.temperature is None:
             self._miss(
                 "the temperature: every optimum lies at the limit of stability, so even the smallest batch is "
                 "curvature dominated; try smaller batch_sizes"
@@ -385,6 +422,12 @@ class _Diagnostician:
         trial = replace(search.trial, rates=(grid.rates[place],), num_seeds=1)
         if self._clock.left <= 0:
             self._miss("curvature and gradient noise after a short training: no time was left; give more minutes")
+            return ()
+        if has_layer(initial_model(self._runs.task.model, seed=0), _BatchNorm):
+            self._miss(
+                "curvature and gradient noise after a short training: short runs do not keep the running statistics of "
+                "batch norm, so the estimates are those of the start; ghost batch norm needs none"
+            )
             return ()
         parameters = self._runs.parameters_after(trial, rate=grid.rates[place])
         if not parameters:

@@ -16,12 +16,16 @@ from isotherm.diagnose.runs import Clock, ShortRuns, Trial
 from isotherm.engine.fleet import run_fleet
 from isotherm.engine.problem import prepare
 from isotherm.errors import UserError
+from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
+from isotherm.seeding import initial_model
 from isotherm.statistics import Floats, Interval
 from isotherm.sweep import tidy
 from isotherm.tasks import Task, check_model
 
 # A run that makes less than this part of the best learning rate's progress has failed.
 PROGRESS = 0.5
+# Progress of less than this part of the initial loss is none: seeds and examples differ by as much.
+LEAST_PROGRESS = 0.01
 # Learning rates of the first look, relative to a guess, and how many more looks there may be beyond an end.
 FIRST_FACTORS = tuple(4.0**k for k in range(-2, 4))
 MORE_LOOKS = 3
@@ -47,6 +51,9 @@ def three_batch_sizes(task: Task, wanted: Sequence[int] | None, *, centre: int |
     """
     most = max(1, task.num_train // (8 * (task.unroll or 1)))
     if wanted is not None:
+        bad = [size for size in wanted if isinstance(size, bool) or not isinstance(size, int) or size < 1]
+        if bad:
+            raise UserError(f"batch_sizes={list(wanted)}: {bad[0]!r} is not a whole number of at least 1")
         sizes = tuple(sorted(set(wanted)))
         check_model(task, sizes)
         if len(sizes) < 2:
@@ -55,7 +62,11 @@ def three_batch_sizes(task: Task, wanted: Sequence[int] | None, *, centre: int |
             raise UserError(f"batch size {sizes[-1]} is more than an eighth of the training set; use at most {most}")
         return sizes
     check_model(task)
-    first = 8 if centre is None else max(2, centre // 4)
+    # Four times smaller than what is used now, but so small that another one fits below the most.
+    first = max(1, min(8 if centre is None else max(2, centre // 4), most // 16))
+    ghost = _ghost_size(task)
+    unit = ghost if 4 * ghost <= most else 1  # a batch smaller than a ghost is one, but normalised more noisily
+    first = max(first // unit, 1) * unit
     fitting = [size for size in (first * 2**k for k in range(12)) if size <= most and _is_taken(task, size)]
     chosen = fitting[:1]
     for size in fitting:
@@ -74,6 +85,12 @@ def large_batch_size(task: Task, sizes: Sequence[int]) -> int:
     double = 2 * sizes[-1]
     fits = double <= task.num_train // (8 * (task.unroll or 1)) and _is_taken(task, double)
     return double if fits else sizes[-1]
+
+
+def _ghost_size(task: Task) -> int:
+    """Return what batch sizes have to be a multiple of: whole ghosts where the model has ghost batch norm, else 1."""
+    modules = initial_model(task.model, seed=0).modules()
+    return math.lcm(*(part.ghost_size for part in modules if isinstance(part, GhostBatchNorm2d)))
 
 
 def _is_taken(task: Task, size: int) -> bool:
@@ -107,22 +124,32 @@ class StabilitySearch:
             batch_size=batch_size, momentum=momentum, num_steps=num_steps, rates=(), num_seeds=COARSE_SEEDS
         )
         self._seeds: dict[float, int] = {}
-        self.best_loss = math.inf
+        self.best_loss, self._best_rate = math.inf, math.nan
 
     def coarse(self, factors: Sequence[float] = FIRST_FACTORS) -> Trial:
         """Return the first runs."""
         return self._noted([tidy(self._guess * factor) for factor in factors], COARSE_SEEDS)
 
     def further(self) -> Trial | None:
-        """Return runs beyond an end where the limit was not found yet, or None."""
+        """Return runs beyond an end where the limit, or what to measure progress by, was not found yet; or None."""
         failed = self._failed()
         rates = sorted(failed)
         factors = (4.0, 16.0, 64.0)
-        if not any(any(runs) for runs in failed.values()):
+        if not any(any(runs) for runs in failed.values()) or self._hardly_moves(rates):
             return self._noted([tidy(rates[-1] * factor) for factor in factors], COARSE_SEEDS)
-        if all(any(runs) for runs in failed.values()):
+        if all(any(runs) for runs in failed.values()) or self._best_rate == rates[0]:
             return self._noted([tidy(rates[0] / factor) for factor in factors], COARSE_SEEDS)
         return None
+
+    def _hardly_moves(self, rates: Sequence[float]) -> bool:
+        """Tell whether learning rates are so small that the loss stays what it was."""
+        losses = self._losses()
+        lowest = losses[rates[0]] - self._initial_loss
+        moved = bool(np.abs(lowest).max() > LEAST_PROGRESS * abs(self._initial_loss))
+        return not self._has_progress() and not moved and bool(np.isfinite(losses[rates[-1]]).all())
+
+    def _has_progress(self) -> bool:
+        return self._initial_loss - self.best_loss > LEAST_PROGRESS * abs(self._initial_loss)
 
     def fine(self) -> Trial | None:
         """Return runs around the limit as it is known; None where it is not."""
@@ -147,15 +174,17 @@ class StabilitySearch:
 
     def _failed(self) -> dict[float, list[bool]]:
         losses = self._losses()
-        means = [float(values.mean()) for values in losses.values() if np.isfinite(values).all()]
-        self.best_loss = min(means, default=math.inf)
-        if not self.best_loss < self._initial_loss:
+        means = {rate: float(values.mean()) for rate, values in losses.items()}
+        self._best_rate = min(means, key=lambda rate: means[rate])
+        self.best_loss = means[self._best_rate]
+        if not self._has_progress():
             return {rate: [True] * len(values) for rate, values in losses.items()}
         most = self._initial_loss - PROGRESS * (self._initial_loss - self.best_loss)
-        failed = {rate: [bool(not value <= most) for value in values] for rate, values in losses.items()}
-        # Too small a learning rate makes little progress either: only what lies above the best one counts.
-        best = min(losses, key=lambda rate: float(losses[rate].mean()))
-        return {rate: [False] * len(runs) if rate < best else runs for rate, runs in failed.items()}
+        # Too small a learning rate makes little progress either: below the best one only a divergence counts.
+        return {
+            rate: [bool(not value <= (most if rate >= self._best_rate else np.finfo(float).max)) for value in values]
+            for rate, values in losses.items()
+        }
 
     def limit(self) -> Interval | None:
         """Return the learning rate at which half of the runs fail, as far as it is known."""
@@ -275,6 +304,11 @@ class GridSearch:
         self._rates = near
         return self.trial
 
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the lowest loss is that of the lowest or highest learning rate."""
+        return int(np.argmin(self._means())) in (0, len(self._rates) - 1)
+
     def more_seeds(self, num: int) -> Trial:
         """Return the same learning rates with more seeds."""
         self._num_seeds += num
@@ -312,7 +346,7 @@ class GridSearch:
 def search_optima(
     runs: ShortRuns, trials: Sequence[Trial], *, ceiling: float, clock: Clock, until: float
 ) -> list[GridSearch]:
-    """Find the optima at several batch sizes; seeds are added while there is time."""
+    """Find the optima at several batch sizes; while there is time seeds are added, and ends are moved beyond."""
     searches = [GridSearch(runs, trial, ceiling=ceiling) for trial in trials]
     took = runs.train([search.coarse() for search in searches])
     for _ in range(MORE_LOOKS):
@@ -323,11 +357,19 @@ def search_optima(
             break
         runs.train(more)
     runs.train([search.fine() for search in searches])
-    while searches[0].num_seeds < MOST_SEEDS:
-        if clock.spent + took > until:
-            break
-        took = runs.train([search.more_seeds(2) for search in searches])
-    return searches
+    num_moves = 0
+    while True:
+        at_end = [search for search in searches if search.is_at_end] if num_moves < MORE_LOOKS else []
+        num_seeds = searches[0].num_seeds
+        # Learning rates beyond an end need all seeds; else there are two seeds more for all.
+        longest = took * (num_seeds / COARSE_SEEDS if at_end else 1.0)
+        if clock.spent + longest > until or not (at_end or num_seeds < MOST_SEEDS):
+            return searches
+        if at_end:
+            runs.train([search.fine() for search in at_end])
+            num_moves += 1
+        else:
+            took = runs.train([search.more_seeds(2) for search in searches])
 
 
 def fit_isotherm(searches: Sequence[GridSearch], *, limit: Interval | None) -> Isotherm:

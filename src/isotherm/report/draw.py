@@ -27,7 +27,7 @@ from isotherm.report.figures import (
     LearningRateSeries,
     Spread,
     SweepFigure,
-    SweepPoint,
+    SweepSeries,
     learning_rate_figures,
     study_figures,
 )
@@ -44,6 +44,7 @@ LEGEND_WIDTH = 0.9
 MAX_TICKS = 6
 MIN_OCTAVES = 4
 ROW_HEIGHT = 0.024  # of the crosses for unstable learning rates, as a part of the panel's height
+KINK_ROW = 0.055  # the same of the kinks
 
 _INK, _FAINT = "#222222", "#e4e4e4"
 # Text stays text in PDF and SVG, and the same record gives the same bytes.
@@ -121,7 +122,7 @@ def _draw_sweep(record: SweepFigure, axes: Sequence[Axes]) -> None:
         x = [point.x * factor for point in series.points]
         _error_bars(test_axes, x, [point.test for point in series.points], style, label=series.label)
         _error_bars(loss_axes, x, [point.train_loss for point in series.points], style, label=series.label)
-        _draw_optima(rate_axes, x, series.points, style, show_train=record.tuned_on != TRAIN_LOSS_LABEL)
+        _draw_optima(rate_axes, x, series, style, show_train=record.tuned_on != TRAIN_LOSS_LABEL)
     for start, end in {series.guide for series in record.series if series.guide is not None}:
         rate_axes.plot(*zip(start, end, strict=True), linestyle=":", color=_INK, linewidth=1.1, zorder=1)
     test_axes.yaxis.set_major_locator(MaxNLocator(nbins=MAX_TICKS + 2, steps=[1, 2, 5, 10]))
@@ -132,18 +133,22 @@ def _draw_sweep(record: SweepFigure, axes: Sequence[Axes]) -> None:
     _log_if_positive(loss_axes, [point.train_loss for point in record.points])
     _power_of_two_axis(rate_axes, "y", None)
     _widen_to_octaves(rate_axes)
+    _draw_kinks(rate_axes, record)
     if len(record.series) > 1:
         test_axes.legend(frameon=False, loc="best", handletextpad=0.5)
     _explain_optima(rate_axes, record)
 
 
-def _draw_optima(
-    axes: Axes, x: Sequence[float], points: Sequence[SweepPoint], style: Style, *, show_train: bool
-) -> None:
+def _draw_optima(axes: Axes, x: Sequence[float], series: SweepSeries, style: Style, *, show_train: bool) -> None:
+    """Draw optima with their intervals, and the line through them: the broken one where there is one."""
+    points = series.points
     rates = [point.effective_learning_rate for point in points]
     below = [rate - point.interval[0] for rate, point in zip(rates, points, strict=True)]
     above = [point.interval[1] - rate for rate, point in zip(rates, points, strict=True)]
-    _line(axes, x, rates, style, errors=(below, above))
+    _line(axes, x, rates, style, errors=(below, above), connected=series.law is None)
+    if series.law is not None:
+        dashes: Literal["-", "--"] = "-" if series.law.shows_kink else "--"
+        axes.plot(*zip(*series.corners, strict=True), color=style.colour, linewidth=1.3, linestyle=dashes, zorder=2.0)
     arrow: dict[str, Any] = {"color": style.colour, "markersize": 4, "linestyle": "none"}
     for place, point in zip(x, points, strict=True):
         if point.edge in (Edge.UPPER, Edge.BOTH):
@@ -156,11 +161,32 @@ def _draw_optima(
         axes.plot(x, train, linestyle="none", marker=style.marker, markersize=7, zorder=1.5, **hollow)
 
 
+def _draw_kinks(axes: Axes, record: SweepFigure) -> None:
+    """Mark every kink with its interval in a strip of its own below the data, a row per series, or say it is unseen."""
+    styles = series_styles([series.momentum for series in record.series])
+    shown = [(series.law, style) for series, style in zip(record.series, styles, strict=True) if series.law is not None]
+    _add_strip(axes, KINK_ROW * (0.5 + len(shown)))
+    place = axes.get_xaxis_transform()  # x in data, y as a part of the panel's height
+    for row, (law, style) in enumerate(reversed(shown)):
+        height = KINK_ROW * (row + 0.6)
+        if law.kink is None or not law.shows_kink:
+            words: dict[str, Any] = {"ha": "right", "va": "center", "fontsize": 6.5, "color": style.colour}
+            axes.text(0.99, height, law.unseen_words, transform=axes.transAxes, **words)
+            continue
+        (kink, level), (low, high) = (law.kink.estimate, law.plateau.estimate), (law.kink.low, law.kink.high)
+        look: dict[str, Any] = {"color": style.colour, "marker": "d", "markersize": 4, "capsize": 2.0, "linewidth": 1.0}
+        axes.errorbar([kink], [height], xerr=([kink - low], [high - kink]), transform=place, **look)
+        foot = axes.transData.inverted().transform(axes.transAxes.transform((0.0, height)))[1]
+        axes.plot([kink, kink], [foot, level], color=style.colour, linewidth=0.7, linestyle=(0, (1, 2)), zorder=1)
+
+
 def _explain_optima(axes: Axes, record: SweepFigure) -> None:
     """Say what filled and hollow markers and the dotted line are, whatever the series."""
     handles = [_proxy(f"best {record.tuned_on}", marker="o", markersize=4.5)]
     if record.tuned_on != TRAIN_LOSS_LABEL:
         handles.append(_proxy(f"best {TRAIN_LOSS_LABEL}", marker="o", markersize=7, markerfacecolor="white"))
+    if any(series.law is not None and series.law.shows_kink for series in record.series):
+        handles.append(_proxy("kink, 95 % interval", marker="d", markersize=4))
     if any(series.guide is not None for series in record.series):
         handles.append(_proxy("ε_eff ∝ B", linestyle=":", linewidth=1.1))
     if any(point.edge in (Edge.LOWER, Edge.UPPER, Edge.BOTH) for point in record.points):
@@ -204,17 +230,21 @@ def _draw_unstable(record: LearningRateFigure, axes: Sequence[Axes]) -> None:
     """Mark unstable learning rates by crosses in a strip of their own below the data, a row per series."""
     if not _num_unstable(record):
         return
-    strip = ROW_HEIGHT * (1 + len(record.series))
     styles = ordered_styles(len(record.series))
     for panel in axes:
-        scale, (low, high) = panel.yaxis.get_transform(), panel.get_ylim()
-        bottom, top = scale.transform([low, high])
-        panel.set_ylim(float(scale.inverted().transform([bottom - (top - bottom) * strip / (1 - strip)])[0]), high)
+        _add_strip(panel, ROW_HEIGHT * (1 + len(record.series)))
         place = panel.get_xaxis_transform()  # x in data, y as a part of the panel's height
         for row, (series, style) in enumerate(zip(record.series, styles, strict=True)):
             rates = [p.effective_learning_rate for p in series.points if p.state is CellState.UNSTABLE]
             look: dict[str, Any] = {"linestyle": "none", "marker": "x", "markersize": 3.5, "color": style.colour}
             panel.plot(rates, [ROW_HEIGHT * (row + 0.8)] * len(rates), transform=place, **look)
+
+
+def _add_strip(axes: Axes, part: float) -> None:
+    """Lower the panel's foot so that this part of its height lies below the data."""
+    scale, (low, high) = axes.yaxis.get_transform(), axes.get_ylim()
+    bottom, top = scale.transform([low, high])
+    axes.set_ylim(float(scale.inverted().transform([bottom - (top - bottom) * part / (1 - part)])[0]), high)
 
 
 def _num_unstable(record: LearningRateFigure) -> int:
@@ -253,6 +283,7 @@ def _line(
     *,
     errors: tuple[Sequence[float], Sequence[float]],
     label: str | None = None,
+    connected: bool = True,
 ) -> None:
     axes.errorbar(
         x,
@@ -261,6 +292,7 @@ def _line(
         color=style.colour,
         marker=style.marker,
         markersize=4.5,
+        linestyle="-" if connected else "none",
         linewidth=1.3,
         elinewidth=1.0,
         capsize=2.0,

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from isotherm.budget import BudgetUnit
 from isotherm.protocol import Cell, Edge, Estimate, Grid
+from isotherm.regimes import JointRegimes, Regimes, fit_joint_regimes, fit_regimes
 from isotherm.report.wording import is_percent, metric_label, momentum_label, objective_words
 from isotherm.results import Results, StudyResults
 from isotherm.sweep import GridAxes, SweepPlan
@@ -83,13 +85,25 @@ class SweepPoint:
 class SweepSeries:
     """The optima of one momentum, and budget where several are swept, over rising x.
 
-    `guide` is the line ε_eff ∝ B through the first point, as its two ends; None where x is not the batch size.
+    `guide` is the line ε_eff ∝ B through the first point, as its two ends; None where x is not the batch size. `law` is
+    the broken line through the optima, with the slope that plain SGD and momentum share where there is one of each at
+    this budget; None where x is not the batch size, and below three points.
     """
 
     label: str
     momentum: float
     points: tuple[SweepPoint, ...]
     guide: tuple[tuple[float, float], tuple[float, float]] | None
+    law: Regimes | None
+
+    @property
+    def corners(self) -> list[tuple[float, float]]:
+        """The corners of the broken line, as batch size and learning rate; none where there is no law."""
+        if self.law is None:
+            return []
+        line, sizes = self.law.line, self.law.batch_sizes
+        x = [math.log2(sizes[0]), *([] if line.kink is None else [line.kink]), math.log2(sizes[-1])]
+        return [(2.0**a, 2.0**b) for a, b in zip(x, line.at(x).tolist(), strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +119,17 @@ class SweepFigure:
     num_kept: int
     num_seeds: int
     series: tuple[SweepSeries, ...]
+    joint: tuple[JointRegimes, ...]
     missing: tuple[MissingGrid, ...]
+
+    @property
+    def findings(self) -> list[str]:
+        """What the optima say of the two regimes, in words: SGD and momentum together, and every other series."""
+        together = [fit for pair in self.joint for fit in (pair.plain, pair.heavy)]
+        several = len({series.law.budget for series in self.series if series.law is not None}) > 1
+        found = [f"{pair.plain.budget}: {words}" if several else words for pair in self.joint for words in pair.words]
+        alone = [series for series in self.series if series.law is not None and series.law not in together]
+        return [*found, *(f"{series.label}: {series.law}" for series in alone)]
 
     @property
     def points(self) -> list[SweepPoint]:
@@ -194,6 +218,7 @@ def sweep_figure(results: Results, *others: Results) -> SweepFigure:
             if points:
                 lines.append((family, sorted(points, key=lambda p: p.x)))
     everything = [point for _, points in lines for point in points]
+    joint, laws = _laws([family for family, _ in lines] if not _is_over_budgets(plan) else [])
     return SweepFigure(
         name=_common_name([member.plan.name for member in members]),
         setting=_setting(plan, plan.momenta if len(members) == 1 else ()),
@@ -209,9 +234,11 @@ def sweep_figure(results: Results, *others: Results) -> SweepFigure:
                 momentum=family[0].axes.momentum,
                 points=tuple(points),
                 guide=None if _is_over_budgets(plan) else _guide(points, everything),
+                law=laws.get((str(family[0].axes.budget), family[0].axes.momentum)),
             )
             for family, points in lines
         ),
+        joint=tuple(joint),
         missing=tuple(missing),
     )
 
@@ -303,6 +330,23 @@ def _spread(estimate: Estimate, *, scale: float = 1.0) -> Spread:
 
 def _scale(plan: SweepPlan) -> float:
     return 100.0 if is_percent(plan.metric) else 1.0
+
+
+def _laws(families: Sequence[Sequence[Grid]]) -> tuple[list[JointRegimes], dict[tuple[str, float], Regimes]]:
+    """Return the pairs of plain SGD and momentum at equal budgets, and the law of every budget and momentum."""
+    budgets: dict[str, list[list[Grid]]] = {}
+    for family in families:
+        grids = [grid for grid in family if grid.optimum() is not None]
+        if len(grids) >= 3:
+            budgets.setdefault(str(grids[0].axes.budget), []).append(grids)
+    joint: list[JointRegimes] = []
+    fits: list[Regimes] = []
+    for found in budgets.values():
+        plain, heavy = ([grids for grids in found if (grids[0].axes.momentum > 0) is side] for side in (False, True))
+        pairs = [fit_joint_regimes(first, second) for first in plain for second in heavy]
+        joint += pairs
+        fits += [pairs[0].plain, pairs[0].heavy] if len(pairs) == 1 else [fit_regimes(grids) for grids in found]
+    return joint, {(fit.budget, fit.momentum): fit for fit in fits}
 
 
 def _guide(

@@ -37,6 +37,7 @@ class PageFigure:
     identifier: str
     title: str
     caption: str
+    findings: list[str]
     legend: list[LegendEntry]
     panels: list[dict[str, Any]]
 
@@ -141,6 +142,7 @@ def _page_figure(record: SweepFigure | LearningRateFigure, identifier: str) -> P
         identifier=identifier,
         title=title.replace("_", " "),
         caption=caption,
+        findings=record.findings if isinstance(record, SweepFigure) else [],
         legend=legend(record),
         panels=[] if empty else [dataclasses.asdict(panel) for panel in panels(record)],
     )
@@ -154,6 +156,11 @@ def _sweep_caption(record: SweepFigure) -> str:
     )
     if any(series.guide for series in record.series):
         text += ", the dotted line is ε_eff ∝ B"
+    if any(series.law for series in record.series):
+        text += (
+            ", other lines are broken lines fitted to the optima, dashed where these determine no kink; at the foot, "
+            "the batch size at the kink with its 95 % interval"
+        )
     if record.tuned_on != "training loss":
         text += ", hollow markers are the learning rates with the lowest training loss"
     if any(point.edge in (Edge.LOWER, Edge.UPPER, Edge.BOTH) for point in record.points):

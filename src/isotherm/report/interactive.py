@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from isotherm.protocol import Edge
+from isotherm.regimes import Regimes
 from isotherm.report.figures import (
     OPTIMUM_LABEL,
     RATE_LABEL,
@@ -24,6 +25,7 @@ from isotherm.report.figures import (
     Spread,
     SweepFigure,
     SweepPoint,
+    SweepSeries,
 )
 from isotherm.report.style import ARROW_GAP, Style, dodges, ordered_styles, series_styles
 from isotherm.report.wording import interval_text, power_text, rate_text, spread_text
@@ -96,6 +98,10 @@ def _sweep_panels(record: SweepFigure) -> list[Panel]:
             rates.append(_train_optima_trace(place, x, series.points, style))
         rates.append(_trace(place, x, [p.effective_learning_rate for p in series.points], style, hover))
         rates[-1]["error_y"] = _interval_bars(series.points, style)
+        if series.law is not None:
+            rates[-1]["mode"] = "markers"
+            rates.append(_law_trace(place, series, style))
+            rates.append(_kink_trace(place, series.law, style, height=_kink_height(record, place)))
         rates.append(_edge_trace(place, x, series.points, style))
     x_axis = _axis(record.x_label) | _ticks({p.x for p in record.points}, text=lambda value: f"{value:,g}")
     rate_values = [value for p in record.points for value in (*p.interval, p.train_optimal_effective_learning_rate)]
@@ -141,6 +147,38 @@ def _guide_trace(place: int, guide: tuple[tuple[float, float], tuple[float, floa
     (x, y), (end_x, end_y) = guide
     line = {"color": _INK, "width": 1.3, "dash": "2px,4px"}
     return _meta(place) | {"x": [x, end_x], "y": [y, end_y], "mode": "lines", "line": line, "hoverinfo": "skip"}
+
+
+def _law_trace(place: int, series: SweepSeries, style: Style) -> Plain:
+    """Return the broken line, dashed where the data determine no kink."""
+    dash = "solid" if series.law is not None and series.law.shows_kink else "dash"
+    line = {"color": style.colour, "width": 2, "dash": dash}
+    ends = {"x": [x for x, _ in series.corners], "y": [y for _, y in series.corners]}
+    return _meta(place) | ends | {"mode": "lines", "line": line, "hoverinfo": "skip"}
+
+
+def _kink_trace(place: int, law: Regimes, style: Style, *, height: float) -> Plain:
+    """Return the kink with its interval below the data, or words that it is not seen."""
+    hover = {"hovertemplate": f"<b>{_text(law.label)}</b>: {_text(law.kink_words)}<extra></extra>"}
+    if law.kink is None or not law.shows_kink:
+        words = {"mode": "text", "text": [_text(law.unseen_words)], "textposition": "middle left"}
+        return (
+            _meta(place)
+            | {"x": [law.batch_sizes[-1]], "y": [height], "textfont": {"color": style.colour}}
+            | words
+            | hover
+        )
+    kink = law.kink
+    limits = {"symmetric": False, "array": [kink.high - kink.estimate], "arrayminus": [kink.estimate - kink.low]}
+    marker = {"symbol": "diamond", "size": _MARKER_SIZE, "color": style.colour}
+    bar = {"mode": "markers", "marker": marker, "error_x": _bar_look(style) | limits}
+    return _meta(place) | {"x": [kink.estimate], "y": [height]} | bar | hover
+
+
+def _kink_height(record: SweepFigure, place: int) -> float:
+    """Return a learning rate below all optima, a lower one for every further series."""
+    lowest = min(min(p.interval[0], p.train_optimal_effective_learning_rate) for p in record.points)
+    return lowest / math.pow(1.5, 1.5 + place)
 
 
 def _train_optima_trace(place: int, x: Sequence[float], points: Sequence[SweepPoint], style: Style) -> Plain:

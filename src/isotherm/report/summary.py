@@ -11,9 +11,10 @@ from typing import Any
 
 from isotherm.protocol import Estimate, Grid, Optimum
 from isotherm.records import Direction
-from isotherm.regimes import Regimes, regimes
+from isotherm.regimes import JointRegimes, Regimes, joint_regimes, regimes
 from isotherm.report.files import write_atomically
 from isotherm.results import Results, StudyResults
+from isotherm.statistics import Interval
 from isotherm.verdicts import Verdict
 
 
@@ -27,6 +28,7 @@ def study_summary(
         "seconds": seconds,
         "counts": results.counts(),
         "sweeps": [entry for sweep in results.sweeps for entry in _sweep_entries(sweep)],
+        "joint_regimes": [_joint_entry(fit) for fit in joint_regimes(results)],
         "verdicts": [dataclasses.asdict(verdict) for verdict in verdicts],
     }
 
@@ -102,12 +104,34 @@ def _regimes_entry(fit: Regimes | None) -> dict[str, Any] | None:
     kink = fit.kink
     return {
         "slope": fit.slope.estimate,
-        "slope_interval": [fit.slope.low, fit.slope.high],
+        "slope_interval": _limits(fit.slope),
         "kink_batch_size": None if kink is None else kink.estimate,
-        "kink_interval": None if kink is None else [_finite(kink.low), _finite(kink.high)],
+        "kink_interval": None if kink is None else _limits(kink),
         "shows_kink": fit.shows_kink,
-        "plateau": fit.plateau,
+        "plateau": fit.plateau.estimate,
+        "plateau_interval": _limits(fit.plateau),
+        "words": str(fit),
     }
+
+
+def _joint_entry(fit: JointRegimes) -> dict[str, Any]:
+    return {
+        "budget": fit.plain.budget,
+        "momentum": fit.heavy.momentum,
+        "plain": _regimes_entry(fit.plain),
+        "heavy": _regimes_entry(fit.heavy),
+        "offset_octaves": fit.offset.estimate,
+        "offset_interval": _limits(fit.offset),
+        "same_line": fit.same_line,
+        "plateau_ratio": fit.plateau_ratio.estimate,
+        "plateau_ratio_interval": _limits(fit.plateau_ratio),
+        "largest_plateau_ratio": fit.largest_plateau_ratio,
+        "words": str(fit),
+    }
+
+
+def _limits(interval: Interval) -> list[float | None]:
+    return [_finite(interval.low), _finite(interval.high)]
 
 
 def json_text(content: Any) -> str:
