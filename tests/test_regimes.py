@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from helpers_landscape import (
     skewed,
 )
 from helpers_protocol import diverged, finished, make_cell, make_grid
+from isotherm.budget import Budget
 from isotherm.protocol import Grid, all_runs
 from isotherm.records import Direction
 from isotherm.regimes import (
@@ -34,7 +36,7 @@ from isotherm.regimes import (
 from isotherm.results import StudyResults
 from isotherm.statistics import Interval
 
-NUM_SWEEPS, NUM_DRAWS = 200, 250
+NUM_SWEEPS, NUM_PAIRS, NUM_DRAWS = 200, 60, 200
 
 
 def level_peak(_batch_size: int, _momentum: float) -> float:
@@ -44,7 +46,7 @@ def level_peak(_batch_size: int, _momentum: float) -> float:
 def line(slope: float, kink: float, plateau: float, **landscape: object) -> list[Grid]:
     """Return grids whose optima lie on a broken line, given in log2."""
     generator = np.random.default_rng(7)
-    return landscape_grids(lambda b: _on(slope, kink, plateau, b), generator, **landscape)  # type: ignore[arg-type]
+    return landscape_grids(partial(_on, slope, kink, plateau), generator, **landscape)  # type: ignore[arg-type]
 
 
 def _on(slope: float, kink: float, plateau: float, batch_size: int) -> float:
@@ -72,40 +74,36 @@ def test_a_known_broken_line_is_recovered_within_its_intervals(slope: float, kin
     assert f"then ε_eff* ≈ {found.plateau.estimate:.3g} [{found.plateau.low:.3g}, " in str(found)
 
 
+# Shapes at B <= 64 and above, slope, noise, octaves between learning rates, runs kept of 5.
 COVERAGE = [
-    pytest.param(parabola, 1.0, 0.003, 1.0, 4, id="parabola, factor 2"),
-    pytest.param(parabola, 0.5, 0.015, 0.5, 5, id="square root, factor √2, all seeds"),
-    pytest.param(skewed, 0.5, 0.003, 1.0, 4, id="square root, skewed"),
-    pytest.param(skewed, 1.0, 0.001, 1.0, 4, id="skewed, little noise"),
-    pytest.param(limited, 1.0, 0.03, 1.0, 5, id="divergence, much noise, all seeds"),
-    pytest.param(cliff, 1.0, 0.015, 0.5, 4, id="cliff, factor √2"),
+    pytest.param((parabola, parabola), 1.0, 0.003, 1.0, 4, id="parabola, factor 2"),
+    pytest.param((parabola, parabola), 0.5, 0.015, 0.5, 5, id="square root, factor √2, all seeds"),
+    pytest.param((skewed, skewed), 0.5, 0.003, 1.0, 4, id="square root, skewed"),
+    pytest.param((limited, limited), 1.0, 0.03, 1.0, 5, id="divergence, much noise, all seeds"),
+    pytest.param((cliff, cliff), 1.0, 0.02, 0.5, 4, id="cliff, factor √2"),
+    pytest.param((skewed, cliff), 1.0, 0.01, 1.0, 4, id="skewed, then a cliff"),
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("shape", "slope", "noise", "step", "num_kept"), COVERAGE)
+@pytest.mark.parametrize(("shapes", "slope", "noise", "step", "num_kept"), COVERAGE)
 def test_intervals_hold_the_truth_at_least_nine_times_in_ten(
-    shape: Shape, slope: float, noise: float, step: float, num_kept: int
+    shapes: tuple[Shape, Shape], slope: float, noise: float, step: float, num_kept: int
 ) -> None:
-    """Slope, kink and plateau, over 200 sweeps with a kink and a grid phase of their own; a kink not seen is a miss.
-
-    Over 1000 sweeps each the least coverage of these six is 93 %, for the kink of the fourth; most are above 98 %.
-    """
+    """Slope, kink and plateau, over 200 sweeps with a kink and a grid phase of their own; a kink not seen is a miss."""
     generator = np.random.default_rng(11)
     held = np.zeros(3)
     for _ in range(NUM_SWEEPS):
         kink, plateau = generator.uniform(6.0, 7.0), generator.uniform(0.0, 1.0)
-        found = fit_regimes(
-            landscape_grids(
-                lambda b, kink=kink, plateau=plateau: _on(slope, kink, plateau, b),  # type: ignore[misc]
-                generator,
-                shape=shape,
-                noise=noise,
-                step=step,
-                num_kept=num_kept,
-            ),
-            num_draws=NUM_DRAWS,
-        )
+        optimum = partial(_on, slope, kink, plateau)
+        grids = [
+            grid
+            for shape, sizes in zip(shapes, (SIZES[:4], SIZES[4:]), strict=True)
+            for grid in landscape_grids(
+                optimum, generator, shape=shape, noise=noise, step=step, num_kept=num_kept, sizes=sizes
+            )
+        ]
+        found = fit_regimes(grids, num_draws=NUM_DRAWS)
         sees_kink = found.kink is not None and found.kink.contains(2.0**kink)
         held += [found.slope.contains(slope), sees_kink, found.plateau.contains(2.0**plateau)]
     assert (held / NUM_SWEEPS >= 0.9).all(), held / NUM_SWEEPS
@@ -129,12 +127,8 @@ def test_straight_lines_seldom_look_broken() -> None:
     claimed = 0
     for sweep in range(80):
         start, slope = generator.uniform(-5.0, -4.0), (0.5, 0.75, 1.0)[sweep % 3]
-        grids = landscape_grids(
-            lambda b, start=start, slope=slope: 2.0**start * b**slope,  # type: ignore[misc]
-            generator,
-            noise=0.01,
-            shape=(parabola, cliff)[sweep % 2],
-        )
+        shape = (parabola, cliff)[sweep % 2]
+        grids = landscape_grids(partial(_on, slope, 20.0, start + 20 * slope), generator, noise=0.01, shape=shape)
         claimed += fit_regimes(grids, num_draws=NUM_DRAWS).shows_kink
     assert claimed <= 2
 
@@ -255,6 +249,14 @@ def test_above_a_steep_fall_or_an_unstable_cell_the_optimum_may_lie_up_to_the_ne
     assert located(rows) == (0.0, 0.5, 2.0)
 
 
+def test_a_steep_fall_that_the_rates_below_foretell_is_a_parabola() -> None:
+    rows = {rate: 0.7 - 0.03 * (math.log2(rate) + 0.4) ** 2 for rate in (0.25, 0.5, 1.0, 2.0)}
+    assert located(rows) == (pytest.approx(-0.4), 0.25, 0.25)
+    assert located({**rows, 2.0: math.nan}) == (pytest.approx(-0.4), 0.5, 0.5)  # known from below alone
+    del rows[0.25]
+    assert located(rows) == (0.0, 0.5, 1.0)
+
+
 def test_three_times_as_steep_is_still_a_parabola() -> None:
     assert located({0.5: 0.69, 1.0: 0.70, 2.0: 0.671})[1] == 0.25
     assert located({0.5: 0.69, 1.0: 0.70, 2.0: 0.669})[1] == 0.5
@@ -333,19 +335,15 @@ def test_one_slope_for_both_is_known_better_than_either() -> None:
 
 @pytest.mark.slow
 def test_joint_intervals_hold_the_truth_at_least_nine_times_in_ten() -> None:
-    """Slope, kinks, plateaus, their ratio and the offset, over 100 pairs of sweeps; a kink not seen is a miss."""
+    """Slope, kinks, plateaus, their ratio and the offset, over 60 pairs of sweeps; a kink not seen is a miss."""
     generator = np.random.default_rng(2)
     held = np.zeros(7)
-    for _ in range(100):
+    for _ in range(NUM_PAIRS):
         kinks, start = (generator.uniform(5.0, 6.0), generator.uniform(7.5, 8.5)), generator.uniform(-6.0, -5.0)
         found = fit_joint_regimes(
             *(
                 landscape_grids(
-                    lambda b, kink=kink, start=start: _on(1.0, kink, start + kink, b),  # type: ignore[misc]
-                    generator,
-                    shape=limited,
-                    noise=0.01,
-                    momentum=momentum,
+                    partial(_on, 1.0, kink, start + kink), generator, shape=limited, noise=0.01, momentum=momentum
                 )
                 for kink, momentum in zip(kinks, (0.0, 0.9), strict=True)
             ),
@@ -359,7 +357,7 @@ def test_joint_intervals_hold_the_truth_at_least_nine_times_in_ten() -> None:
             found.plateau_ratio.contains(2.0 ** (kinks[1] - kinks[0])),
             found.offset.contains(0.0),
         ]
-    assert (held >= 90).all(), held
+    assert (held / NUM_PAIRS >= 0.9).all(), held / NUM_PAIRS
 
 
 @pytest.mark.parametrize("offset", [-2.0, 2.0])
@@ -405,7 +403,9 @@ def test_one_seed_is_said_of_pairs_too() -> None:
 
 
 def test_pairs_are_found_over_the_sweeps_of_a_study_that_differ_in_momentum_alone() -> None:
-    study = landscape_study(optimum=broken_line(1.0, 64, 4.0), peak=level_peak, momenta=(0.0, 0.5, 0.9))
+    study = landscape_study(
+        optimum=broken_line(1.0, 64, 4.0), peak=level_peak, momenta=(0.0, 0.5, 0.9), sizes=(16, 64, 256)
+    )
     (plan,) = study.plan.sweeps
 
     def split(**changes: object) -> StudyResults:
@@ -424,6 +424,7 @@ def test_pairs_are_found_over_the_sweeps_of_a_study_that_differ_in_momentum_alon
     together = joint_regimes(split())
     assert [str(found) for found in together] == [str(joint_regimes(study)[1])]
     assert joint_regimes(split(model_id="another")) == []
+    assert joint_regimes(split(budgets=(Budget.epochs(10),))) == []
 
 
 def test_momentum_alone_has_no_pair() -> None:

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 from helpers_report import embedded_study, finished, make_plan, make_results, make_study
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 
+from helpers_landscape import first_sweep, landscape_study
 from isotherm.errors import UserError
 from isotherm.report.draw import draw, figure_of, save_figures
-from isotherm.report.figures import learning_rate_figures, study_figures, sweep_figure
+from isotherm.report.figures import SweepFigure, learning_rate_figures, study_figures, sweep_figure
 
 
 def test_panels_carry_the_records_labels_on_the_papers_axes() -> None:
@@ -63,6 +65,44 @@ def test_guide_train_optima_and_legend_stand_in_the_last_panel() -> None:
     legend = panel.get_legend()
     assert isinstance(legend, Legend)
     assert [text.get_text() for text in legend.get_texts()][:2] == ["best test accuracy", "best training loss"]
+
+
+def rate_panel(limit: float) -> tuple[SweepFigure, Axes]:
+    """Return the panel of optima that rise up to a limit, of plain SGD and momentum."""
+    study = landscape_study(optimum=lambda b, _m: min(b / 32, limit), peak=lambda _b, _m: 0.7)
+    record = sweep_figure(first_sweep(study))
+    return record, figure_of(record).axes[2]
+
+
+def test_broken_lines_go_through_the_optima_and_kinks_stand_at_the_foot() -> None:
+    record, panel = rate_panel(2.0)
+    for place, series in enumerate(record.series):
+        optima, kink = panel.containers[place].lines[0], panel.containers[len(record.series) + 1 - place].lines
+        assert optima.get_linestyle() == "None"
+        (law,) = [x for x in panel.lines if x.get_xydata().tolist() == [list(corner) for corner in series.corners]]
+        assert (law.get_linestyle(), law.get_color()) == ("-", optima.get_color())
+        assert series.law is not None
+        assert series.law.kink is not None
+        marker, _, (bar,) = kink
+        assert marker.get_xdata().tolist() == [series.law.kink.estimate]
+        assert marker.get_color() == optima.get_color()
+        assert bar.get_segments()[0][:, 0].tolist() == pytest.approx([series.law.kink.low, series.law.kink.high])
+        assert 0 < marker.get_ydata()[0] < 0.15  # as a part of the panel's height, below all data
+    lowest = min(point.interval[0] for point in record.points)
+    assert panel.transAxes.inverted().transform(panel.transData.transform((8, lowest)))[1] > 0.11
+    legend = panel.get_legend()
+    assert isinstance(legend, Legend)
+    assert "kink, 95 % interval" in [text.get_text() for text in legend.get_texts()]
+
+
+def test_a_kink_that_is_not_seen_is_said_so_and_the_line_is_dashed() -> None:
+    record, panel = rate_panel(1e9)
+    assert [text.get_text() for text in panel.texts] == ["kink not seen below B = 1024"] * 2
+    assert sum(line.get_linestyle() == "--" for line in panel.lines) == 2
+    assert len(panel.containers) == len(record.series)
+    legend = panel.get_legend()
+    assert isinstance(legend, Legend)
+    assert "kink, 95 % interval" not in [text.get_text() for text in legend.get_texts()]
 
 
 def test_arrows_point_beyond_the_end_that_an_interval_touches() -> None:

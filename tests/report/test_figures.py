@@ -8,9 +8,11 @@ import math
 import pytest
 from helpers_report import diverged, embedded_study, finished, make_plan, make_results, make_study, peaked
 
+from helpers_landscape import first_sweep, landscape_study
 from isotherm.budget import Budget
 from isotherm.protocol import Edge
 from isotherm.records import Direction
+from isotherm.regimes import fit_regimes, joint_regimes, series
 from isotherm.report.figures import (
     CellState,
     figure_groups,
@@ -93,6 +95,55 @@ def test_guide_is_proportional_and_ends_in_sight() -> None:
 def test_single_batch_size_has_no_guide() -> None:
     (series,) = sweep_figure(make_results(make_plan(batch_sizes=(8,)))).series
     assert series.guide is None
+
+
+def test_sgd_and_momentum_share_a_law_with_one_slope() -> None:
+    results = first_sweep(
+        landscape_study(optimum=lambda b, m: min(b, 256 if m > 0 else 32) / 32, peak=lambda _b, _m: 0.7)
+    )
+    figure = sweep_figure(results)
+    assert list(figure.joint) == joint_regimes(results)
+    assert [s.law for s in figure.series] == [figure.joint[0].plain, figure.joint[0].heavy]
+    assert figure.findings == figure.joint[0].words
+    for drawn, kink in zip(figure.series, (32, 256), strict=True):
+        (first, low), (corner, top), (last, end) = drawn.corners
+        assert (first, last) == (pytest.approx(8), pytest.approx(1024))
+        assert corner == pytest.approx(kink, rel=0.2)
+        assert top == pytest.approx(end)
+        assert math.log2(top / low) / math.log2(corner / first) == pytest.approx(figure.joint[0].slope.estimate)
+
+
+def test_other_series_have_laws_of_their_own() -> None:
+    sizes = (8, 32, 128, 512)
+    study = landscape_study(
+        optimum=lambda b, _m: min(b, 64) / 32, peak=lambda _b, _m: 0.7, momenta=(0.0, 0.5, 0.9), sizes=sizes
+    )
+    figure = sweep_figure(first_sweep(study))
+    assert [pair.heavy.momentum for pair in figure.joint] == [0.5, 0.9]
+    assert [s.law for s in figure.series] == [fit_regimes(grids) for grids in series(first_sweep(study))]
+    assert figure.findings[-1] == f"momentum 0.9: {figure.series[-1].law}"
+    alone = sweep_figure(
+        first_sweep(landscape_study(optimum=lambda b, _m: b / 64, peak=lambda _b, _m: 0.7, momenta=(0.9,)))
+    )
+    assert alone.joint == ()
+    assert len(alone.series[0].corners) == 2
+    assert "kink not seen below B = 1024" in alone.findings[0]
+
+
+def test_budgets_have_findings_of_their_own() -> None:
+    plan = make_plan(momenta=(0.0, 0.9), budgets=(Budget.epochs(10), Budget.epochs(20)))
+    findings = sweep_figure(make_results(plan)).findings
+    assert [words.split(":")[0] for words in findings] == ["10 epochs"] * 5 + ["20 epochs"] * 5
+
+
+def test_two_batch_sizes_and_budgets_have_no_law() -> None:
+    for plan in (
+        make_plan(batch_sizes=(8, 32)),
+        make_plan(batch_sizes=(32,), budgets=(Budget.epochs(5), Budget.epochs(9))),
+    ):
+        figure = sweep_figure(make_results(plan))
+        assert figure.series[0].law is None
+        assert figure.series[0].corners == figure.findings == []
 
 
 def test_edge_is_told() -> None:

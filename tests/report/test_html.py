@@ -14,7 +14,8 @@ import pytest
 from helpers_report import diverged, embedded_study, make_plan, make_results, make_study, peaked
 from plotly import graph_objects
 
-from isotherm.report.figures import Spread, sweep_figure
+from helpers_landscape import landscape_study
+from isotherm.report.figures import Spread, study_figures, sweep_figure
 from isotherm.report.html import write_report
 from isotherm.report.interactive import panels
 from isotherm.report.methods import protocol_paragraphs, selection_bias
@@ -123,6 +124,41 @@ def test_plots_are_valid_plotly_with_error_bars(page: Page) -> None:
     assert {f"{name}-{k}" for name, made in plots.items() for k in range(len(made))} <= identifiers
 
 
+def test_regimes_are_told_under_the_figure(page: Page) -> None:
+    _, figure = study_figures(embedded_study())
+    for finding in figure.findings:
+        assert " ".join(finding.replace("ε_eff", "ε eff ").split()) in page.words
+    assert "curvature allows up to 19" in page.words
+    assert "other lines are broken lines fitted to the optima" in page.words
+    assert "The law of the optima is a broken line" in page.words
+
+
+@pytest.mark.parametrize("limit", [2.0, 1e9])
+def test_kinks_stand_below_the_optima_or_are_said_not_to_be_seen(limit: float) -> None:
+    study = landscape_study(optimum=lambda b, _m: min(b / 32, limit), peak=lambda _b, _m: 0.7)
+    (record,) = study_figures(study)
+    data = panels(record)[2].data
+    lowest = min(point.interval[0] for point in record.points)
+    for place, series in enumerate(record.series):
+        assert series.law is not None
+        *_, law, kink, _ = [trace for trace in data if trace["meta"]["series"] == place]
+        assert list(zip(law["x"], law["y"], strict=True)) == series.corners
+        assert kink["y"][0] < lowest
+        if limit == 2.0:
+            assert series.law.kink is not None
+            assert law["line"]["dash"] == "solid"
+            assert kink["x"] == [series.law.kink.estimate]
+            assert kink["error_x"]["array"] == [series.law.kink.high - series.law.kink.estimate]
+            assert kink["error_x"]["arrayminus"] == [series.law.kink.estimate - series.law.kink.low]
+            assert "kink at B ≈" in kink["hovertemplate"]
+        else:
+            assert law["line"]["dash"] == "dash"
+            assert kink["text"] == ["kink not seen below B = 1024"]
+    heights = [trace["y"][0] for trace in data if "kink" in trace.get("hovertemplate", "")]
+    assert heights[1] < heights[0]
+    graph_objects.Figure(data=data, layout=panels(record)[2].layout)
+
+
 def test_every_series_has_a_button(page: Page) -> None:
     buttons = [attributes for tag, attributes in page.tags if tag == "button"]
     per_figure = {name: sum(b["data-figure"] == name for b in buttons) for name in page.plots}
@@ -218,10 +254,15 @@ def test_protocol_says_what_was_done() -> None:
         ({"num_kept": 5}, "All 5 runs are kept"),
         ({"seeds": (0,), "num_kept": 1}, "tells nothing about spread"),
         ({"l2": 0.0}, "no L2 penalty"),
+        ({}, "resampling the seeds of every grid"),
     ],
 )
 def test_protocol_follows_the_plan(change: dict[str, object], words: str) -> None:
     assert words in " ".join(protocol_paragraphs([make_plan(**change)]))
+
+
+def test_protocol_says_nothing_of_a_law_below_three_batch_sizes() -> None:
+    assert "broken line" not in " ".join(protocol_paragraphs([make_plan(batch_sizes=(8, 32))]))
 
 
 def test_what_sweeps_share_is_said_once() -> None:

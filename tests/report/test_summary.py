@@ -29,8 +29,30 @@ def test_one_entry_per_momentum_with_its_grids_and_regimes() -> None:
         assert grids[1024]["test_accuracy"]["num_kept"] == 4
         low, high = grids[1024]["test_accuracy"]["interval_all"]
         assert low < 0.6 < high or abs(low - 0.6) < 0.01
-        assert abs(entry["regimes"]["slope"] - 1.0) < 0.2
+        found = entry["regimes"]
+        assert abs(found["slope"] - 1.0) < 0.2
+        for name in ("slope", "kink", "plateau"):
+            low, high = found[f"{name}_interval"]
+            assert low < found["kink_batch_size" if name == "kink" else name] < high
+        assert abs(found["plateau"] - 4.0) < 0.5
+        assert "kink at B ≈ 6" in found["words"]
         assert entry["budget"] == {"unit": "epochs", "amount": 20}
+
+
+def test_plain_sgd_and_momentum_have_an_entry_together() -> None:
+    study = landscape_study(optimum=lambda b, m: min(b / 16, 32 if m > 0 else 4), peak=lambda _b, _m: 0.7)
+    (entry,) = study_summary(study)["joint_regimes"]
+    assert (entry["budget"], entry["momentum"]) == ("20 epochs", 0.9)
+    assert entry["plain"]["slope"] == entry["heavy"]["slope"]
+    assert abs(entry["plateau_ratio"] - 8.0) < 1.0
+    assert entry["plateau_ratio_interval"][0] < 8.0 < entry["plateau_ratio_interval"][1]
+    assert abs(entry["largest_plateau_ratio"] - 19.0) < 1e-9
+    assert entry["offset_interval"][0] < entry["offset_octaves"] < entry["offset_interval"][1]
+    assert entry["same_line"] is True
+    rising = landscape_study(optimum=lambda b, _m: b / 16, peak=lambda _b, _m: 0.7, sizes=(8, 32, 128, 512))
+    (entry,) = study_summary(rising)["joint_regimes"]
+    assert entry["heavy"]["kink_batch_size"] is entry["heavy"]["plateau_interval"][1] is None
+    assert entry["plateau_ratio_interval"] == [0.0, None]
 
 
 def test_an_unfinished_study_is_null_not_an_error(tmp_path: Path) -> None:
@@ -41,6 +63,7 @@ def test_an_unfinished_study_is_null_not_an_error(tmp_path: Path) -> None:
     assert grid["optimal_effective_learning_rate"] is None
     assert grid["test_accuracy"] is None
     assert grid["at_edge"]
+    assert content["joint_regimes"] == []
     write_json(tmp_path / "s.json", content)
     assert json.loads((tmp_path / "s.json").read_text()) == content
     assert [p.name for p in tmp_path.iterdir()] == ["s.json"]

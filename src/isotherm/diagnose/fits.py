@@ -80,8 +80,8 @@ def _bottoms(x: Floats, values_DR: Floats) -> tuple[Floats, Floats, Floats]:
         before, fall, rise = -slopes_DR[draw, place], -slopes_DR[draw, place + 1], slopes_DR[draw, place + 2]
         below, above = steps[place + 1], steps[place + 2]
         curvature, curvature_before = (fall + rise) / (below + above), (before - fall) / (steps[place] + below)
-        # Without a finite value two below there is nothing to compare the rise with.
-        steep = np.isfinite(before) & (curvature > STEEP * curvature_before)
+        # Without a finite value two below there is nothing to compare with: that curvature is infinite or no number.
+        steep = curvature > STEEP * curvature_before
         smooth = np.isfinite(fall) & np.isfinite(rise) & ~steep
     fall, rise = np.where(smooth, fall, 0.0), np.where(smooth, rise, 0.0)
     curved = np.where(fall + rise == 0.0, 1.0, fall + rise)

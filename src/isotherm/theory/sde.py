@@ -693,7 +693,7 @@ def _show_linear_scaling(generator: np.random.Generator) -> tuple[Panel, Table, 
     panel = Panel(
         title="n steps at (ε, B) against one at (nε, nB)",
         x_label="n ε λ_max",
-        y_label="relative error of the one step (mean: -1 times it)",
+        y_label="size of the relative error of the one step",
         curves=curves,
         x_log=True,
         y_log=True,
@@ -744,10 +744,18 @@ def _show_noise(generator: np.random.Generator) -> tuple[Panel, Table, tuple[flo
         kurtosis = [float(stats.kurtosis(row)) for row in (sums[0], sums[4], sums[-1])]
         tails = [tail_ratio(row) for row in (sums[0], sums[-1])]
         rows.append([name, *(round(value, 3) for value in (powers[-1], theory, *kurtosis, *tails))])
-    last = f"n={COUNTS[-1]}"
+    middle, last = (f"n={COUNTS[place]}" for place in (4, -1))
     table = Table(
         title="Noise of n examples: growth, excess kurtosis of the sample (skewed: 6/n; stable: infinite), tail",
-        columns=["noise", "power of n", "theory", "kurtosis n=1", f"n={COUNTS[4]}", last, "tail n=1", last],
+        columns=[
+            "noise",
+            "power of n",
+            "theory",
+            "kurtosis n=1",
+            *(f"kurtosis {n}" for n in (middle, last)),
+            "tail n=1",
+            f"tail {last}",
+        ],
         rows=rows,
     )
     return panel, table, (powers[0], powers[1], scales[1][-1] / scales[1][0] / math.sqrt(COUNTS[-1]))

@@ -1,0 +1,373 @@
+"""Fits of a diagnosis against closed forms, and the coverage of their intervals over simulated experiments."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from isotherm.diagnose.fits import (
+    LEAST_ERROR,
+    NUM_DRAWS,
+    STEEP,
+    bottom,
+    combined,
+    failure_limit,
+    optimum,
+    ratio,
+    resampled_optima,
+    slope,
+)
+from isotherm.diagnose.stages import COARSE_SEEDS, FINE_FACTORS, FINE_SEEDS, FIRST_FACTORS
+from isotherm.statistics import Floats, Interval
+
+OCTAVES = np.arange(-2.0, 3.0)
+RATES = (2.0**OCTAVES).tolist()
+EXACT = Interval(estimate=2.0, low=2.0, high=2.0)
+
+# -- where half of the runs fail -------------------------------------------------------------------------------------
+
+
+def test_a_sharp_limit_lies_half_way_between_what_held_and_what_failed() -> None:
+    limit = failure_limit([1, 2, 4, 8], [[False] * 4, [False] * 4, [True] * 4, [True] * 4])
+    assert limit is not None
+    assert limit.estimate == pytest.approx(math.sqrt(8), rel=0.02)
+    assert limit.low < 2.0 * 1.2
+    assert limit.high > 4.0 / 1.2
+
+
+def test_the_limit_is_where_half_fail_not_where_any_does() -> None:
+    runs = [
+        [False] * 40,
+        [False] * 30 + [True] * 10,
+        [False] * 20 + [True] * 20,
+        [False] * 10 + [True] * 30,
+        [True] * 40,
+    ]
+    limit = failure_limit([1, 2, 4, 8, 16], runs)
+    assert limit is not None
+    assert limit.estimate == pytest.approx(4.0, rel=0.03)
+
+
+def test_the_limit_moves_with_the_learning_rates() -> None:
+    runs = [[False, False], [False, True], [True, True]]
+    near, far = failure_limit([1, 4, 16], runs), failure_limit([1000, 4000, 16000], runs)
+    assert near is not None
+    assert far is not None
+    for name in ("estimate", "low", "high"):
+        assert getattr(far, name) == pytest.approx(1000 * getattr(near, name), rel=1e-6)
+
+
+def test_more_runs_tell_more() -> None:
+    def width(num: int) -> float:
+        half = [False] * (num // 2) + [True] * (num // 2)
+        limit = failure_limit([1, 2, 4, 8, 16], [[False] * num, [False] * num, half, [True] * num, [True] * num])
+        assert limit is not None
+        return math.log2(limit.high / limit.low)
+
+    assert width(32) < 0.7 * width(4)
+
+
+@pytest.mark.parametrize("outcome", [False, True])
+def test_without_failures_or_without_survivors_there_is_no_limit(outcome: bool) -> None:
+    assert failure_limit([1, 2, 4], [[outcome] * 2] * 3) is None
+
+
+def _search(location: float, width: float, generator: np.random.Generator) -> tuple[Interval, Interval] | None:
+    """Return the limit after the first look and after the fine one, as the search makes them around a guess of 1."""
+
+    def draw(rate: float, num: int) -> list[bool]:
+        chance = 1 / (1 + math.exp(-(math.log2(rate) - location) / width))
+        return (generator.random(num) < chance).tolist()
+
+    def found() -> Interval | None:
+        return failure_limit(sorted(runs), [runs[rate] for rate in sorted(runs)])
+
+    runs = {rate: draw(rate, COARSE_SEEDS) for rate in FIRST_FACTORS}
+    coarse = found()
+    if coarse is None:
+        return None
+    for factor in FINE_FACTORS:
+        rate = coarse.estimate * factor
+        runs.setdefault(rate, []).extend(draw(rate, FINE_SEEDS))
+    fine = found()
+    assert fine is not None
+    return coarse, fine
+
+
+@pytest.mark.parametrize("width", [0.1, 0.3, 0.6])
+def test_the_interval_of_the_limit_covers_it(width: float) -> None:
+    """A true coverage of 95 % falls below 90 % in one of 20,000 such tests of 300 experiments."""
+    generator = np.random.default_rng(0)
+    coarse_hits, fine_hits, errors = [], [], []
+    while len(fine_hits) < 300:
+        location = float(generator.uniform(-2, 4))
+        looks = _search(location, width, generator)
+        if looks is None:
+            continue
+        coarse, fine = looks
+        coarse_hits.append(coarse.contains(2.0**location))
+        fine_hits.append(fine.contains(2.0**location))
+        errors.append(math.log2(fine.estimate) - location)
+    assert np.mean(coarse_hits) >= 0.9
+    assert np.mean(fine_hits) >= 0.9
+    assert abs(np.mean(errors)) < 0.06
+    assert np.sqrt(np.mean(np.square(errors))) < 0.15 + width / 2
+
+
+# -- where the loss is lowest ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", [-0.9, -0.3, 0.0, 0.45, 0.9])
+def test_the_bottom_of_a_parabola_is_found_exactly(place: float) -> None:
+    assert bottom(OCTAVES, 3.0 + 0.2 * (OCTAVES - place) ** 2) == pytest.approx(place, abs=1e-12)
+
+
+def test_the_bottom_is_exact_where_steps_are_uneven() -> None:
+    x = np.array([-4.0, -2.0, -1.0, 1.0])
+    assert bottom(x, (x + 1.6) ** 2) == pytest.approx(-1.6, abs=1e-12)
+
+
+def test_a_bottom_at_an_end_is_none() -> None:
+    assert math.isnan(bottom(OCTAVES, OCTAVES))
+    assert math.isnan(bottom(OCTAVES, -OCTAVES))
+    assert math.isnan(bottom(OCTAVES, np.full(5, np.inf)))
+
+
+def test_a_flat_bottom_is_the_first_of_the_lowest() -> None:
+    assert bottom(OCTAVES, np.array([2.0, 1.0, 1.0, 1.0, 2.0])) == pytest.approx(-0.5)
+
+
+def test_next_to_a_failure_the_bottom_is_the_lowest_that_held() -> None:
+    assert bottom(OCTAVES, np.array([4.0, 3.0, 2.0, np.inf, np.inf])) == 0.0
+    assert bottom(OCTAVES, np.array([np.inf, np.inf, 2.0, 3.0, 4.0])) == 0.0
+
+
+def test_a_steep_rise_is_a_wall() -> None:
+    def values(curvature: float) -> Floats:
+        # Falls by 3 and 2: a curvature of 1 before the lowest.
+        return np.array([6.0, 3.0, 1.0, 1.0 + curvature - 2.0, 99.0])
+
+    assert bottom(OCTAVES, values(0.99 * STEEP)) == pytest.approx((2.0 - 0.97) / (2 * 2.97))
+    assert bottom(OCTAVES, values(1.01 * STEEP)) == 0.0
+    assert bottom(OCTAVES[1:], values(1.01 * STEEP)[1:]) == pytest.approx((2.0 - 1.03) / (2 * 3.03))
+
+
+def test_an_optimum_is_none_at_an_end_and_where_all_runs_fail() -> None:
+    assert optimum(RATES, np.tile(OCTAVES[:, None], 4)) is None
+    assert optimum(RATES, np.full((5, 2), np.inf)) is None
+    assert np.isfinite(resampled_optima(RATES, np.full((5, 2), np.inf))).all()
+
+
+def test_quiet_seeds_leave_the_error_of_the_parabola() -> None:
+    losses_RS = np.tile(((OCTAVES - 0.25) ** 2)[:, None], 4)
+    found = optimum(RATES, losses_RS)
+    assert found is not None
+    assert math.log2(found.estimate) == pytest.approx(0.25)
+    assert math.log2(found.high / found.low) == pytest.approx(2 * 1.96 * LEAST_ERROR, rel=0.15)
+    draws = resampled_optima(RATES, losses_RS)
+    assert draws.shape == (NUM_DRAWS,)
+    assert np.mean(draws) == pytest.approx(0.25, abs=4 * LEAST_ERROR / math.sqrt(NUM_DRAWS))
+
+
+def test_what_a_seed_does_at_all_rates_alike_does_not_matter() -> None:
+    losses_RS = ((OCTAVES - 0.25) ** 2)[:, None] + np.array([0.0, 50.0, -7.0])
+    assert resampled_optima(RATES, losses_RS) == pytest.approx(
+        resampled_optima(RATES, losses_RS - np.array([0.0, 50.0, -7.0])), abs=1e-6
+    )
+
+
+def test_draws_scatter_as_the_means_of_seeds_do() -> None:
+    """The bottom of a(x - b)² moves by √2 / 4a times the error of a mean; here only the upper neighbour has noise."""
+    num_seeds, error = 64, 0.04
+    losses_RS = np.tile((0.2 * OCTAVES**2)[:, None], num_seeds)
+    losses_RS[3] += error * math.sqrt(num_seeds) * np.tile([-1.0, 1.0], num_seeds // 2)
+    # A third of its square remains for each mean, as the part that a seed does to all three is taken off.
+    expected = math.hypot(LEAST_ERROR, math.sqrt(2) / 0.8 * error / math.sqrt(3))
+    draws = resampled_optima(RATES, losses_RS)
+    assert np.std(draws) == pytest.approx(expected, rel=0.1)
+    losses_RS[3] += 3 * error * math.sqrt(num_seeds) * np.tile([-1.0, 1.0], num_seeds // 2)
+    assert np.std(resampled_optima(RATES, losses_RS)) > 1.15 * LEAST_ERROR
+
+
+def test_next_to_a_failure_the_interval_reaches_from_half_a_step_below_to_the_failure() -> None:
+    losses_RS = np.tile(np.array([4.0, 3.0, 2.0, np.inf, np.inf])[:, None], 2)
+    found = optimum(RATES, losses_RS)
+    assert found is not None
+    assert found.estimate == 1.0
+    assert math.log2(found.low) == pytest.approx(-0.5, abs=0.08)
+    assert math.log2(found.high) == pytest.approx(1.0, abs=0.08)
+
+
+def test_one_failed_run_of_five_is_left_out_and_one_of_four_is_a_failure() -> None:
+    losses_RS = np.tile(((OCTAVES - 0.25) ** 2)[:, None], 5)
+    losses_RS[3, 0] = np.inf
+    with_five, with_four = optimum(RATES, losses_RS), optimum(RATES, losses_RS[:, :4])
+    assert with_five is not None
+    assert with_four is not None
+    assert math.log2(with_five.estimate) == pytest.approx(0.25)
+    assert with_four.estimate == 1.0
+
+
+def test_equal_seeds_give_equal_draws() -> None:
+    losses_RS = (OCTAVES**2)[:, None] + np.random.default_rng(0).normal(size=(5, 3))
+    first, again, other = (resampled_optima(RATES, losses_RS, seed=seed) for seed in (1, 1, 2))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def _noisy(kind: str, place: float, noise: float, num_seeds: int, generator: np.random.Generator) -> Floats:
+    """Return losses of curvature 0.1 around a place: noise of every run, or of where each seed has its optimum."""
+    shared = 0.05 * generator.normal(size=(1, num_seeds))
+    if kind == "runs":
+        return 0.05 * (OCTAVES - place)[:, None] ** 2 + noise * generator.normal(size=(5, num_seeds)) + shared
+    moved = generator.normal(size=num_seeds) * noise / 0.1
+    return 0.05 * (OCTAVES[:, None] - place - moved) ** 2 + shared
+
+
+@pytest.mark.parametrize("kind", ["runs", "seeds"])
+@pytest.mark.parametrize("num_seeds", [2, 4, 8])
+def test_the_interval_of_the_optimum_covers_it(kind: str, num_seeds: int) -> None:
+    generator = np.random.default_rng(num_seeds)
+    for noise in (0.003, 0.02, 0.04):
+        hits = []
+        for _ in range(150):
+            place = float(generator.uniform(-0.7, 0.7))
+            losses_RS = _noisy(kind, place, noise, num_seeds, generator)
+            found = optimum(RATES, losses_RS, seed=int(generator.integers(1000)))
+            if found is not None:
+                hits.append(found.contains(2.0**place))
+        assert len(hits) > 120
+        assert np.mean(hits) >= 0.9, noise
+
+
+def test_noisier_seeds_give_wider_intervals() -> None:
+    def width(noise: float) -> float:
+        generator = np.random.default_rng(0)
+        found = [optimum(RATES, _noisy("runs", 0.2, noise, 4, generator)) for _ in range(20)]
+        return float(np.median([math.log2(f.high / f.low) for f in found if f is not None]))
+
+    assert width(0.003) < 0.7 * width(0.03)
+
+
+def test_the_interval_of_the_optimum_covers_it_where_the_loss_rises_five_times_as_steeply() -> None:
+    generator = np.random.default_rng(0)
+    hits = []
+    for _ in range(200):
+        place = float(generator.uniform(-0.7, 0.7))
+        away = OCTAVES - place
+        losses = np.where(away > 0, 5.0, 1.0) * 0.05 * away**2
+        losses_RS = losses[:, None] + 0.003 * generator.normal(size=(5, 4))
+        found = optimum(RATES, losses_RS, seed=int(generator.integers(1000)))
+        hits.append(found is not None and found.contains(2.0**place))
+    assert np.mean(hits) >= 0.9
+
+
+# -- several together ------------------------------------------------------------------------------------------------
+
+
+def _spread(place: float, error: float) -> Floats:
+    """Return values with exactly this mean and standard deviation."""
+    return place + error * np.tile([-1.0, 1.0], NUM_DRAWS // 2)
+
+
+def test_a_mean_weighs_by_inverse_squares_of_errors() -> None:
+    found = combined([_spread(1.0, 0.5), _spread(2.0, 1.0)], [1.0, 2.0])
+    assert math.log2(found.estimate) == pytest.approx(1.2)
+    assert math.log2(found.high / found.estimate) == pytest.approx(2 * math.sqrt(1 / (1 / 0.25 + 1)))
+    assert found.low * found.high == pytest.approx(found.estimate**2)
+
+
+def test_estimates_further_apart_than_their_errors_widen_the_interval() -> None:
+    found = combined([_spread(-2.0, 0.5), _spread(2.0, 0.5)], [-2.0, 2.0])
+    assert found.estimate == pytest.approx(1.0)
+    # chi squared of 4² · 2 over one degree of freedom
+    assert math.log2(found.high) == pytest.approx(2 * 0.5 / math.sqrt(2) * math.sqrt(32))
+
+
+def test_many_optima_do_not_average_away_the_error_of_the_parabola() -> None:
+    found = combined([_spread(0.0, 0.01)] * 3, [0.0] * 3)
+    assert math.log2(found.high) == pytest.approx(2 * LEAST_ERROR)
+
+
+def test_a_slope_is_that_of_the_least_squares_line() -> None:
+    sizes = [3.0, 5.0, 7.0]
+    found = slope(sizes, [np.full(NUM_DRAWS, 0.9 * size) for size in sizes], [0.9 * size - 2 for size in sizes])
+    assert found is not None
+    assert found.estimate == pytest.approx(0.9)
+    assert found.low == pytest.approx(0.9)
+    assert found.high == pytest.approx(0.9)
+
+
+def test_a_slope_is_as_uncertain_as_its_ends() -> None:
+    generator = np.random.default_rng(0)
+    draws = [generator.normal(size, 0.3, size=4000) for size in (3.0, 5.0, 7.0)]
+    found = slope([3.0, 5.0, 7.0], draws, [3.0, 5.0, 7.0])
+    assert found is not None
+    assert found.estimate == pytest.approx(1.0)
+    # The middle one has no weight: a standard error of 0.3 √2 over 4 octaves.
+    assert found.high - 1 == pytest.approx(1.96 * 0.3 * math.sqrt(2) / 4, rel=0.1)
+    assert 1 - found.low == pytest.approx(1.96 * 0.3 * math.sqrt(2) / 4, rel=0.1)
+
+
+def test_two_batch_sizes_have_a_slope() -> None:
+    found = slope([3.0, 5.0], [np.zeros(NUM_DRAWS), np.full(NUM_DRAWS, 3.0)], [0.0, 3.0])
+    assert found is not None
+    assert found.estimate == pytest.approx(1.5)
+
+
+def test_one_batch_size_has_no_slope() -> None:
+    assert slope([3.0], [np.zeros(NUM_DRAWS)], [0.0]) is None
+
+
+def test_temperature_and_slope_of_a_true_isotherm_are_covered() -> None:
+    generator = np.random.default_rng(0)
+    sizes = [3.0, 5.0, 7.0]
+    temperature_hits, slope_hits = [], []
+    for _ in range(150):
+        places = generator.uniform(-0.7, 0.7, size=3)
+        tables = [_noisy("runs", float(place), 0.015, 2, generator) for place in places]
+        # Every grid is centred so that its optimum lies at temperature 1: log2 ε* = log2 B.
+        shifts = [size - place for size, place in zip(sizes, places, strict=True)]
+        found = [optimum(RATES, table) for table in tables]
+        if any(f is None for f in found):
+            continue
+        estimates = [math.log2(f.estimate) + shift for f, shift in zip(found, shifts, strict=True) if f is not None]
+        draws = [
+            resampled_optima(RATES, table, seed=k) + shift
+            for k, (table, shift) in enumerate(zip(tables, shifts, strict=True))
+        ]
+        steepness = slope(sizes, draws, estimates)
+        assert steepness is not None
+        slope_hits.append(steepness.contains(1.0))
+        temperature = combined(
+            [d - size for d, size in zip(draws, sizes, strict=True)],
+            [e - size for e, size in zip(estimates, sizes, strict=True)],
+        )
+        temperature_hits.append(temperature.contains(1.0))
+    assert len(slope_hits) > 130
+    assert np.mean(temperature_hits) >= 0.9
+    assert np.mean(slope_hits) >= 0.9
+
+
+def test_a_quotient_of_exact_quantities_is_exact() -> None:
+    assert ratio(Interval(estimate=8.0, low=8.0, high=8.0), EXACT) == Interval(estimate=4.0, low=4.0, high=4.0)
+
+
+def test_half_widths_of_a_quotient_add_in_squares_and_crosswise() -> None:
+    found = ratio(
+        Interval(estimate=16.0, low=16.0 / 2**3, high=16.0 * 2**1.5),
+        Interval(estimate=2.0, low=2.0 / 2**2, high=2.0 * 2**4),
+    )
+    assert found.estimate == 8.0
+    assert math.log2(found.low) == pytest.approx(3 - 5)  # 3 and 4
+    assert math.log2(found.high) == pytest.approx(3 + 2.5)  # 1.5 and 2
+
+
+def test_a_quotient_without_an_upper_limit_has_none() -> None:
+    found = ratio(Interval(estimate=8.0, low=4.0, high=math.inf), EXACT)
+    assert (found.estimate, found.high) == (4.0, math.inf)
+    assert found.low == pytest.approx(2.0)
+    assert ratio(EXACT, Interval(estimate=2.0, low=0.0, high=2.0)).high == math.inf
+    assert ratio(EXACT, Interval(estimate=2.0, low=1.0, high=math.inf)).low == 0.0
