@@ -29,9 +29,9 @@ from isotherm.report.diagnosis_text import (
     probes_table,
     stability_table,
 )
-from isotherm.report.draw import _METADATA, _RC, DOTS_PER_INCH, FORMATS
+from isotherm.report.draw import DOTS_PER_INCH, FORMATS, METADATA, RC
 from isotherm.report.files import write_atomically
-from isotherm.report.html import _environment, _versions
+from isotherm.report.html import library_versions, page_environment
 from isotherm.report.wording import count_text, momentum_label
 
 TEMPLATE = "diagnosis.html.jinja"
@@ -53,7 +53,7 @@ def write_diagnosis(diagnosis: Diagnosis, path: str | Path) -> Path:
         diagnosis: what to show.
         path: of the HTML file; its folder is made if need be.
     """
-    page = _environment().get_template(TEMPLATE).render(**_content(diagnosis))
+    page = page_environment().get_template(TEMPLATE).render(**_content(diagnosis))
     return write_atomically(Path(path), page.encode())
 
 
@@ -68,8 +68,8 @@ def save_map(diagnosis: Diagnosis, path: str | Path) -> Path:
 
 def _drawn(make: Callable[[Diagnosis], Figure], diagnosis: Diagnosis, form: str, **look: Any) -> bytes:
     content = io.BytesIO()
-    with matplotlib.rc_context(_RC | look):
-        make(diagnosis).savefig(content, format=form, dpi=DOTS_PER_INCH, metadata=_METADATA[form])
+    with matplotlib.rc_context(RC | look):
+        make(diagnosis).savefig(content, format=form, dpi=DOTS_PER_INCH, metadata=METADATA[form])
     return content.getvalue()
 
 
@@ -97,7 +97,7 @@ def _content(diagnosis: Diagnosis) -> dict[str, Any]:
         "grids": grids_table(diagnosis),
         "probes": probes_table(diagnosis),
         "expectations": diagnosis.expectations,
-        "versions": _versions(),
+        "versions": library_versions(),
         "settings": json.dumps(diagnosis.to_json()["settings"], indent=2, ensure_ascii=False),
     }
 

@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from isotherm.diagnose.answer import ceiling
 from isotherm.diagnose.diagnosis import Boundary, Diagnosis, ShortGrid
-from isotherm.report.draw import _FAINT, _INK, _finish, _math, _power_of_two_axis
+from isotherm.report.draw import FAINT, INK, finish, power_of_two_axis, with_math
 from isotherm.report.figures import BATCH_SIZE_LABEL, RATE_LABEL
 from isotherm.report.style import Style, ordered_styles, series_styles
 from isotherm.report.wording import momentum_label, rate_text
@@ -74,7 +74,7 @@ def draw_failures(diagnosis: Diagnosis, axes: Axes) -> None:
     """Draw the part of runs that fail, one line per momentum; limits upright, their intervals as bands."""
     styles = _momentum_styles(diagnosis)
     rates = [rate for stability in diagnosis.stability for rate in stability.rates]
-    _power_of_two_axis(axes, "x", None)
+    power_of_two_axis(axes, "x", None)
     if rates:
         axes.set_xlim(min(rates) / 1.4, max(rates) * 1.4)
     handles: list[Any] = []
@@ -90,10 +90,10 @@ def draw_failures(diagnosis: Diagnosis, axes: Axes) -> None:
             axes.axvline(stability.limit.estimate, color=style.colour, linewidth=1.1, linestyle="--")
     axes.axhline(0.5, color=_SOFT, linewidth=0.8, linestyle=":")
     axes.set_ylim(-0.04, 1.04)
-    axes.set_xlabel(_math(RATE_LABEL))
+    axes.set_xlabel(with_math(RATE_LABEL))
     axes.set_ylabel("part of the runs that fail")
     if any(stability.limit is not None for stability in diagnosis.stability):
-        handles.append(Line2D([], [], color=_INK, linestyle="--", linewidth=1.1, label="limit: half fail"))
+        handles.append(Line2D([], [], color=INK, linestyle="--", linewidth=1.1, label="limit: half fail"))
         handles.append(_patch_handle("its 95 % interval"))
     _finish_panel(axes, handles)
 
@@ -106,7 +106,7 @@ def draw_losses(diagnosis: Diagnosis, axes: Axes) -> None:
     grids = diagnosis.grids
     styles = ordered_styles(len(grids))
     names_momentum = len({grid.momentum for grid in grids}) > 1
-    _power_of_two_axis(axes, "x", None)
+    power_of_two_axis(axes, "x", None)
     if rates := [rate for grid in grids for rate in grid.rates]:
         axes.set_xlim(min(rates) / 1.4, max(rates) * 1.4)
     handles = []
@@ -121,10 +121,10 @@ def draw_losses(diagnosis: Diagnosis, axes: Axes) -> None:
     _loss_axis(diagnosis, axes)
     if any(len(_finite_points(grid)) < len(grid.rates) for grid in grids):
         _draw_crosses(axes, grids, styles)
-        handles.append(Line2D([], [], color=_INK, linestyle="none", marker="x", markersize=4, label="runs fail"))
+        handles.append(Line2D([], [], color=INK, linestyle="none", marker="x", markersize=4, label="runs fail"))
     if any(grid.optimum is not None for grid in grids):
         handles.append(_ring_handle("optimum, 95 % interval"))
-    axes.set_xlabel(_math(RATE_LABEL))
+    axes.set_xlabel(with_math(RATE_LABEL))
     axes.set_ylabel("held-out loss")
     _finish_panel(axes, handles)
 
@@ -182,7 +182,7 @@ def draw_map(diagnosis: Diagnosis, axes: Axes) -> None:
     """
     styles = _momentum_styles(diagnosis)
     for which in ("x", "y"):
-        _power_of_two_axis(axes, which, None)
+        power_of_two_axis(axes, which, None)
     sizes = _spanned(_batch_sizes(diagnosis))
     axes.set_xlim(*sizes)
     rates = _spanned(_rates(diagnosis, sizes=(sizes[0] * MARGIN, sizes[1] / MARGIN)))
@@ -193,17 +193,17 @@ def draw_map(diagnosis: Diagnosis, axes: Axes) -> None:
     handles = [*_draw_isotherm(diagnosis, axes), *_draw_ceilings(diagnosis, axes, styles)]
     handles += _draw_points(diagnosis, axes, styles)
     handles += [_patch_handle("95 % intervals")]
-    strip = Rectangle((0, 0), 1, STRIP_ROW * len(sources), transform=axes.transAxes, color=_FAINT, linewidth=0)
+    strip = Rectangle((0, 0), 1, STRIP_ROW * len(sources), transform=axes.transAxes, color=FAINT, linewidth=0)
     axes.add_patch(strip)
     for row, source in enumerate(reversed(sources)):
         height = STRIP_ROW * (row + 0.5)
-        look: dict[str, Any] = {"transform": axes.transAxes, "fontsize": 8, "color": _INK, "va": "center"}
+        look: dict[str, Any] = {"transform": axes.transAxes, "fontsize": 8, "color": INK, "va": "center"}
         axes.text(1.02, height, f"B* by {source}", **look)
         own = [b for b in diagnosis.boundaries if b.source == source]
         for shift, boundary in zip(_shifts(len(own)), own, strict=True):
             _draw_boundary(axes, boundary, styles[boundary.momentum], height=height + shift)
-    axes.set_xlabel(_math(BATCH_SIZE_LABEL))
-    axes.set_ylabel(_math(RATE_LABEL))
+    axes.set_xlabel(with_math(BATCH_SIZE_LABEL))
+    axes.set_ylabel(with_math(RATE_LABEL))
     _finish_panel(axes, handles)
 
 
@@ -213,9 +213,9 @@ def _draw_isotherm(diagnosis: Diagnosis, axes: Axes) -> list[Any]:
         return []
     ends = np.array(axes.get_xlim())
     low, high = _clipped(temperature, (axes.get_ylim()[0] / ends[1], axes.get_ylim()[1] / ends[0]))
-    axes.fill_between(ends, low * ends, high * ends, color=_INK, alpha=BAND, linewidth=0)
-    (line,) = axes.plot(ends, temperature.estimate * ends, color=_INK, linewidth=1.3)
-    line.set_label(_math(f"isotherm ε_eff = T B, T = {temperature.estimate:.3g}"))
+    axes.fill_between(ends, low * ends, high * ends, color=INK, alpha=BAND, linewidth=0)
+    (line,) = axes.plot(ends, temperature.estimate * ends, color=INK, linewidth=1.3)
+    line.set_label(with_math(f"isotherm ε_eff = T B, T = {temperature.estimate:.3g}"))
     return [line]
 
 
@@ -256,7 +256,7 @@ def _draw_points(diagnosis: Diagnosis, axes: Axes, styles: dict[float, Style]) -
             axes.plot(choice.batch_size, rate.estimate, marker="D", markersize=size, linestyle="none", zorder=4, **ring)
         handles.append(_ring_handle("recommended", marker="D"))
     if (current := diagnosis.current) is not None:
-        star: dict[str, Any] = {"marker": "*", "markersize": 12, "color": _INK, "linestyle": "none", "zorder": 5}
+        star: dict[str, Any] = {"marker": "*", "markersize": 12, "color": INK, "linestyle": "none", "zorder": 5}
         (mark,) = axes.plot(current.batch_size, current.effective_learning_rate, **star, label="your setting")
         handles.append(mark)
     return handles
@@ -361,11 +361,11 @@ def _look(style: Style) -> dict[str, Any]:
 
 
 def _ring() -> dict[str, Any]:
-    return {"markerfacecolor": "none", "markeredgecolor": _INK, "markeredgewidth": 1.1}
+    return {"markerfacecolor": "none", "markeredgecolor": INK, "markeredgewidth": 1.1}
 
 
 def _handle(label: str, style: Style, *, linestyle: str = "-") -> Line2D:
-    return Line2D([], [], label=_math(label), linestyle=linestyle, **_look(style))  # type: ignore[arg-type]
+    return Line2D([], [], label=with_math(label), linestyle=linestyle, **_look(style))  # type: ignore[arg-type]
 
 
 def _ring_handle(label: str, *, marker: str = "o") -> Line2D:
@@ -373,10 +373,10 @@ def _ring_handle(label: str, *, marker: str = "o") -> Line2D:
 
 
 def _patch_handle(label: str) -> Patch:
-    return Patch(color=_INK, alpha=BAND, linewidth=0, label=label)
+    return Patch(color=INK, alpha=BAND, linewidth=0, label=label)
 
 
 def _finish_panel(axes: Axes, handles: Sequence[Any]) -> None:
-    _finish(axes, "")
+    finish(axes, "")
     side: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.01, 0.55)}
     axes.legend(handles=handles, frameon=False, fontsize=8, labelspacing=0.45, handletextpad=0.6, **side)

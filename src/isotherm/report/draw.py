@@ -46,10 +46,10 @@ MIN_OCTAVES = 4
 ROW_HEIGHT = 0.024  # of the crosses for unstable learning rates, as a part of the panel's height
 KINK_ROW = 0.055  # the same of the kinks
 
-_INK, _FAINT = "#222222", "#e4e4e4"
+INK, FAINT = "#222222", "#e4e4e4"
 # Text stays text in PDF and SVG, and the same record gives the same bytes.
-_RC: dict[Any, Any] = {"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "isotherm", "font.size": 9.0}
-_METADATA: dict[str, dict[str, None]] = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
+RC: dict[Any, Any] = {"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "isotherm", "font.size": 9.0}
+METADATA: dict[str, dict[str, None]] = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
 
 
 def draw(record: SweepFigure | LearningRateFigure, axes: Sequence[Axes]) -> None:
@@ -62,7 +62,7 @@ def draw(record: SweepFigure | LearningRateFigure, axes: Sequence[Axes]) -> None
     else:
         _draw_learning_rates(record, axes)
     for panel, letter in zip(axes, "abc", strict=False):
-        _finish(panel, letter)
+        finish(panel, letter)
 
 
 def figure_of(record: SweepFigure | LearningRateFigure) -> Figure:
@@ -88,14 +88,14 @@ def save_figures(study: StudyResults, folder: str | Path, *, formats: Sequence[F
     records = _named_records(study)
     stems = unique_stems([name for name, _ in records])
     written = []
-    with matplotlib.rc_context(_RC):
+    with matplotlib.rc_context(RC):
         for stem, (_, record) in zip(stems, records, strict=True):
             figure = figure_of(record)
             figure.draw_without_rendering()
             figure.set_layout_engine("none")  # laid out once for all formats
             for name in formats:
                 content = io.BytesIO()
-                figure.savefig(content, format=name, dpi=DOTS_PER_INCH, metadata=_METADATA[name])
+                figure.savefig(content, format=name, dpi=DOTS_PER_INCH, metadata=METADATA[name])
                 written.append(write_atomically(Path(folder) / f"{stem}.{name}", content.getvalue()))
     return written
 
@@ -124,14 +124,14 @@ def _draw_sweep(record: SweepFigure, axes: Sequence[Axes]) -> None:
         _error_bars(loss_axes, x, [point.train_loss for point in series.points], style, label=series.label)
         _draw_optima(rate_axes, x, series, style, show_train=record.tuned_on != TRAIN_LOSS_LABEL)
     for start, end in {series.guide for series in record.series if series.guide is not None}:
-        rate_axes.plot(*zip(start, end, strict=True), linestyle=":", color=_INK, linewidth=1.1, zorder=1)
+        rate_axes.plot(*zip(start, end, strict=True), linestyle=":", color=INK, linewidth=1.1, zorder=1)
     test_axes.yaxis.set_major_locator(MaxNLocator(nbins=MAX_TICKS + 2, steps=[1, 2, 5, 10]))
     for panel, label in zip(axes, (record.test_label, TRAIN_LOSS_LABEL, OPTIMUM_LABEL), strict=True):
-        panel.set_ylabel(_math(label))
-        panel.set_xlabel(_math(record.x_label))
-        _power_of_two_axis(panel, "x", {point.x for point in record.points})
+        panel.set_ylabel(with_math(label))
+        panel.set_xlabel(with_math(record.x_label))
+        power_of_two_axis(panel, "x", {point.x for point in record.points})
     _log_if_positive(loss_axes, [point.train_loss for point in record.points])
-    _power_of_two_axis(rate_axes, "y", None)
+    power_of_two_axis(rate_axes, "y", None)
     _widen_to_octaves(rate_axes)
     _draw_kinks(rate_axes, record)
     if len(record.series) > 1:
@@ -195,7 +195,7 @@ def _explain_optima(axes: Axes, record: SweepFigure) -> None:
 
 
 def _proxy(label: str, *, linestyle: Literal["none", ":"] = "none", **look: Any) -> Line2D:
-    return Line2D([], [], label=_math(label), linestyle=linestyle, color=_INK, **look)
+    return Line2D([], [], label=with_math(label), linestyle=linestyle, color=INK, **look)
 
 
 # -- the grids: two panels against learning rate --------------------------------------------------------------------
@@ -211,9 +211,9 @@ def _draw_learning_rates(record: LearningRateFigure, axes: Sequence[Axes]) -> No
     losses = [p.train_loss for series in record.series for p in series.stable if p.train_loss is not None]
     _log_if_positive(loss_axes, losses)
     for panel, label in zip(axes, (record.test_label, TRAIN_LOSS_LABEL), strict=True):
-        panel.set_ylabel(_math(label))
-        panel.set_xlabel(_math(RATE_LABEL))
-        _power_of_two_axis(panel, "x", None)
+        panel.set_ylabel(with_math(label))
+        panel.set_xlabel(with_math(RATE_LABEL))
+        power_of_two_axis(panel, "x", None)
     _draw_unstable(record, axes)
     handles = [
         Line2D([], [], label=series.label, color=style.colour, marker=style.marker, markersize=4.5)
@@ -263,7 +263,7 @@ def _draw_grid(
         axes.plot(*zip(*within, strict=True), color=style.colour, linewidth=5, alpha=0.25, solid_capstyle="round")
     for rate, spread in shown:
         if rate == series.optimum:
-            ring: dict[str, Any] = {"markerfacecolor": "none", "markeredgecolor": _INK, "markeredgewidth": 1.0}
+            ring: dict[str, Any] = {"markerfacecolor": "none", "markeredgecolor": INK, "markeredgewidth": 1.0}
             axes.plot(rate, spread.mean, marker="o", markersize=7.5, linestyle="none", zorder=4, **ring)
 
 
@@ -301,7 +301,7 @@ def _line(
     )
 
 
-def _power_of_two_axis(axes: Axes, which: Literal["x", "y"], values: set[float] | None) -> None:
+def power_of_two_axis(axes: Axes, which: Literal["x", "y"], values: set[float] | None) -> None:
     """Set a base-2 logarithmic axis, with ticks at the values or, without any, at powers of two."""
     if which == "x":
         axes.set_xscale("log", base=2)
@@ -342,17 +342,18 @@ def _log_if_positive(axes: Axes, spreads: Sequence[Spread]) -> None:
     axes.yaxis.set_minor_locator(NullLocator())
 
 
-def _finish(axes: Axes, letter: str) -> None:
+def finish(axes: Axes, letter: str) -> None:
+    """Give axes their letter and the look that all have."""
     axes.set_title(letter, loc="left", fontweight="bold", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(visible=True, axis="y", color=_FAINT, linewidth=0.7)
+    axes.grid(visible=True, axis="y", color=FAINT, linewidth=0.7)
     axes.set_axisbelow(True)
-    axes.tick_params(labelsize=8, color=_INK)
+    axes.tick_params(labelsize=8, color=INK)
     for label in (axes.xaxis.label, axes.yaxis.label):
         label.set_fontsize(8.5)
     axes.tick_params(which="minor", length=2)
 
 
-def _math(text: str) -> str:
+def with_math(text: str) -> str:
     """Return text for matplotlib: the paper's symbol set as mathematics, dollar signs of a user's names as they are."""
     return text.replace("$", r"\$").replace("ε_eff", r"$\epsilon_{\mathrm{eff}}$")

@@ -59,11 +59,12 @@ def write_report(
         seconds: what the study took, where known.
         generated: when, in words; left out where None, so that equal results give equal files.
     """
-    page = _environment().get_template(TEMPLATE).render(**_content(study, verdicts, seconds, generated))
+    page = page_environment().get_template(TEMPLATE).render(**_content(study, verdicts, seconds, generated))
     return write_atomically(Path(path), page.encode())
 
 
-def _environment() -> Environment:
+def page_environment() -> Environment:
+    """Return what fills in the pages' templates; text is escaped."""
     environment = Environment(
         loader=PackageLoader("isotherm", "report"),
         autoescape=True,
@@ -92,7 +93,7 @@ def _content(
         "rate_figures": rate_figures,
         "tables": [optima_text(results) for results in study.sweeps],
         "protocol": protocol_paragraphs(study.plan.sweeps),
-        "versions": _versions(),
+        "versions": library_versions(),
         "definition": json.dumps(study.plan.to_json(), indent=2, ensure_ascii=False),
         "generated": generated,
         "plotly_js": get_plotlyjs(),
@@ -175,7 +176,8 @@ def _rate_caption(record: LearningRateFigure) -> str:
     )
 
 
-def _versions() -> list[tuple[str, str]]:
+def library_versions() -> list[tuple[str, str]]:
+    """Return the libraries that results depend on, with their versions."""
     return [
         ("isotherm", isotherm.__version__),
         ("run format", str(RUN_VERSION)),

@@ -21,15 +21,15 @@ from matplotlib.transforms import ScaledTranslation
 
 from isotherm.errors import UserError
 from isotherm.report.draw import (
-    _METADATA,
-    _RC,
     DOTS_PER_INCH,
     FORMATS,
+    METADATA,
     PANEL_HEIGHT,
     PANEL_WIDTH,
-    _finish,
-    _math,
-    _power_of_two_axis,
+    RC,
+    finish,
+    power_of_two_axis,
+    with_math,
 )
 from isotherm.report.files import write_atomically
 from isotherm.report.style import Style, series_styles
@@ -47,8 +47,8 @@ def save_theory_figure(demonstration: Demonstration, path: Path) -> Path:
     """Write the figure as PNG, PDF or SVG, by the suffix of the path."""
     form = figure_format(path)
     content = io.BytesIO()
-    with matplotlib.rc_context(_RC):
-        theory_figure(demonstration).savefig(content, format=form, dpi=DOTS_PER_INCH, metadata=_METADATA[form])
+    with matplotlib.rc_context(RC):
+        theory_figure(demonstration).savefig(content, format=form, dpi=DOTS_PER_INCH, metadata=METADATA[form])
     return write_atomically(path, content.getvalue())
 
 
@@ -73,7 +73,7 @@ def theory_figure(demonstration: Demonstration) -> Figure:
     for place, (panel, styles) in enumerate(zip(panels, _styles(panels), strict=True)):
         axes = figure.add_subplot(1, len(panels), place + 1)
         _draw_panel(axes, panel, styles)
-        _finish(axes, "")
+        finish(axes, "")
         letter = chr(ord("a") + place)
         axes.set_title(rf"$\mathbf{{{letter}}}$  {_text(panel.title, LARGE_CHARACTERS)}", loc="left", fontsize=9)
     return figure
@@ -139,7 +139,7 @@ def _limits(panel: Panel) -> tuple[float, float] | None:
 def _set_ticks(axes: Axes, panel: Panel, limits: tuple[float, float] | None) -> None:
     x = {float(value) for curve in panel.curves for value in curve.x if value > 0}
     if panel.x_log and x and all(math.frexp(value)[0] == 0.5 for value in x):
-        _power_of_two_axis(axes, "x", x)
+        power_of_two_axis(axes, "x", x)
     elif panel.x_log and x:
         axes.set_xscale("log")
         _plain_log_ticks(axes.xaxis, *axes.get_xlim())
@@ -221,7 +221,7 @@ def _belong_together(one: str, other: str) -> bool:
 def _text(text: str, characters: int = CHARACTERS) -> str:
     """Return text for matplotlib, in lines that fit a panel, with its subscripts."""
     subscript = r"$\\mathrm{\1}_{\\mathrm{\2}}$"
-    return re.sub(r"\b([^\W\d_])_([^\W_]+)\b", subscript, _math(textwrap.fill(text, characters)))
+    return re.sub(r"\b([^\W\d_])_([^\W_]+)\b", subscript, with_math(textwrap.fill(text, characters)))
 
 
 def _num_lines(*texts: str) -> int:
