@@ -65,6 +65,15 @@ def test_everything_is_found(found: Diagnosis) -> None:
     assert found.settings["batch_sizes"] == [2, 8, 32]
 
 
+def test_plain_sgd_is_judged_as_what_it_is() -> None:
+    """Momentum 0.9 is looked at beside it; the present setting is that of plain SGD."""
+    found = diagnose(make_task(), minutes=20, batch_size=8, learning_rate=0.1, momentum=0.0)
+    assert [s.momentum for s in found.stability] == [0.0, 0.9]
+    assert found.momentum == 0.9
+    assert found.current is not None
+    assert (found.current.momentum, found.current.effective_learning_rate) == (0.0, 0.1)
+
+
 def test_momentum_bears_a_larger_effective_learning_rate(found: Diagnosis) -> None:
     plain, heavy = found.limit(0.0), found.limit(MOMENTUM)
     assert plain is not None
@@ -153,8 +162,9 @@ def test_stages_are_told_and_too_short_a_time_is_refused() -> None:
         ({"minutes": 0}, "minutes=0 is not a positive number"),
         ({"minutes": math.nan}, "minutes=nan is not a positive number"),
         ({"minutes": "5"}, "minutes='5' is not a positive number"),
-        ({"momentum": 0.0}, "momentum=0.0 is not between 0 and 1; plain SGD is looked at in any case"),
-        ({"momentum": 1.0}, "momentum=1.0 is not between 0 and 1"),
+        ({"momentum": -0.1}, "momentum=-0.1 is not in"),
+        ({"momentum": 1.0}, "momentum=1.0 is not in"),
+        ({"workers": 2, "device": "cuda"}, "workers=2 on 'cuda'; use 1 here"),
         ({"learning_rate": -1.0, "batch_size": 8}, "learning_rate=-1.0 is not positive"),
         ({"learning_rate": 0.1}, "needs the batch size it is used with"),
         ({"batch_size": 0}, "batch_size=0 is not a whole number"),

@@ -52,6 +52,8 @@ from isotherm.theory.noisy_quadratic import critical_learning_rate
 _ENDS = {"probes": 0.12, "stability": 0.42, "grids": 0.84, "speed": 0.9}
 # Batch sizes of the answer: powers of two around those that were trained.
 _MOST_CHOICES = 10
+# Looked at beside plain SGD where no momentum is used.
+_OTHER_MOMENTUM = 0.9
 # Length of an update that shows whether outputs come to depend on the inputs.
 _PROBING_STEP = 0.1
 # Runs that are timed together to plan with.
@@ -77,7 +79,7 @@ def diagnose(
         task: what is trained.
         batch_size: the one used at present.
         learning_rate: the one used at present, as an optimiser gets it.
-        momentum: the one used at present or wanted; plain SGD is looked at in any case.
+        momentum: the one used at present or wanted; plain SGD is looked at in any case, and with 0 also momentum 0.9.
         minutes: to spend. What does not fit is left out and told.
         batch_sizes: of the short grids, two or more; by default three.
         seed: of everything.
@@ -88,7 +90,14 @@ def diagnose(
     Raises:
         UserError: the task cannot be trained, or the time is too short for it.
     """
-    _check(batch_size=batch_size, learning_rate=learning_rate, momentum=momentum, minutes=minutes, workers=workers)
+    _check(
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        momentum=momentum,
+        minutes=minutes,
+        workers=workers,
+        device=device,
+    )
     checked_device(device)
     clock = Clock(seconds=60 * minutes)
     on_stage("checking the task")
@@ -105,12 +114,13 @@ def diagnose(
             clock=clock,
             sizes=sizes,
             seed=seed,
-            momentum=momentum,
+            momentum=momentum or _OTHER_MOMENTUM,
             on_stage=on_stage,
             missing=missing,
         ).diagnosis(
             batch_size=batch_size,
             learning_rate=learning_rate,
+            present_momentum=momentum,
             settings={
                 "minutes": minutes,
                 "batch_sizes": list(sizes),
@@ -123,22 +133,20 @@ def diagnose(
 
 
 def _check(
-    *, batch_size: int | None, learning_rate: float | None, momentum: float, minutes: float, workers: int
+    *, batch_size: int | None, learning_rate: float | None, momentum: float, minutes: float, workers: int, device: str
 ) -> None:
     if not (isinstance(minutes, int | float) and math.isfinite(minutes) and minutes > 0):
         raise UserError(f"minutes={minutes!r} is not a positive number; give e.g. 5")
-    if not (isinstance(momentum, int | float) and 0 < momentum < 1):
-        raise UserError(
-            f"momentum={momentum!r} is not between 0 and 1; plain SGD is looked at in any case, use e.g. 0.9"
-        )
+    if not (isinstance(momentum, int | float) and 0 <= momentum < 1):
+        raise UserError(f"momentum={momentum!r} is not in [0, 1); use the one you train with, 0 for plain SGD")
     if learning_rate is not None and not (math.isfinite(learning_rate) and learning_rate > 0):
         raise UserError(f"learning_rate={learning_rate!r} is not positive; give the one you use, or leave it out")
     if (learning_rate is None) != (batch_size is None) and learning_rate is not None:
         raise UserError("a present learning rate needs the batch size it is used with; give batch_size too")
     if batch_size is not None and (isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1):
         raise UserError(f"batch_size={batch_size!r} is not a whole number of at least 1")
-    if workers < 1 or (workers > 1 and not can_fork()):
-        raise UserError(f"workers={workers}; use 1 here, or on Linux up to the number of cores")
+    if workers < 1 or (workers > 1 and (device != "cpu" or not can_fork())):
+        raise UserError(f"workers={workers} on {device!r}; use 1 here, or on the CPU of a Linux machine one per core")
 
 
 def _check_start(task: Task) -> None:
@@ -211,7 +219,9 @@ class _Diagnostician:
     def _until(self, stage: str) -> float:
         return _ENDS[stage] * self._clock.seconds
 
-    def diagnosis(self, *, batch_size: int | None, learning_rate: float | None, settings: dict[str, Any]) -> Diagnosis:
+    def diagnosis(
+        self, *, batch_size: int | None, learning_rate: float | None, present_momentum: float, settings: dict[str, Any]
+    ) -> Diagnosis:
         self._on_stage("curvature and gradient noise at the start")
         start = self._prober.at(0, None, seconds=self._until("probes") - self._clock.spent)
         paces = self._paces()
@@ -239,9 +249,9 @@ class _Diagnostician:
             current = current_setting(
                 batch_size=batch_size,
                 learning_rate=learning_rate,
-                momentum=self._momentum,
+                momentum=present_momentum,
                 isotherm=isotherm,
-                limit=limits[self._momentum],
+                limit=limits[present_momentum],
             )
         return Diagnosis(
             task=self._task.name,
