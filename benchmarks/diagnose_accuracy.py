@@ -89,6 +89,7 @@ def quickstart(*, minutes: float, num_seeds: int, workers: int, path: Path | Non
         "minutes": minutes,
         "sweep_examples": total,
         "sweep_seconds": content["seconds"],
+        "sweep_kinks": [sweep_of(content, m)["regimes"]["kink_batch_size"] for m in (0.0, 0.9)],
         "rows": [],
     }
     for seed in range(num_seeds):
@@ -159,7 +160,8 @@ def _quickstart_text(content: dict[str, Any]) -> str:
         t = row["temperature"]
         words = "–" if t is None else f"{t['estimate']:.4f} [{t['low']:.4f}, {t['high']:.4f}]"
         lines.append(f"| {row['seed']} | {words} | {' | '.join(worst)} | {' | '.join(kinks)} | {row['seconds']:.0f} |")
-    lines += ["", "The sweep's temperature is 1/32 = 0.0312 on a grid of factors of two; its kinks are 64 and 256."]
+    kinks = " and ".join(f"{kink:.0f}" for kink in content["sweep_kinks"])
+    lines += ["", f"The sweep's temperature is 1/32 = 0.0312 on a grid of factors of two; its kinks are {kinks}."]
     return "\n".join(lines)
 
 

@@ -158,6 +158,7 @@ def test_batch_sizes_are_a_factor_of_four_apart() -> None:
 def test_batch_sizes_lie_around_the_one_in_use() -> None:
     assert three_batch_sizes(small_task(40_000), None, centre=256) == (64, 256, 1024)
     assert three_batch_sizes(small_task(40_000), None, centre=1) == (2, 8, 32)
+    assert three_batch_sizes(small_task(3600), None, centre=512) == (16, 64, 256)
 
 
 @pytest.mark.parametrize(("num_train", "expected"), [(512, (4, 16, 64)), (300, (2, 8, 32)), (64, (1, 4))])
@@ -178,7 +179,7 @@ def test_batch_sizes_are_whole_ghosts() -> None:
 
 
 def test_with_few_examples_batches_are_smaller_than_a_ghost() -> None:
-    assert three_batch_sizes(ghosts_task(1000, 64), None, centre=None) == (7, 28)
+    assert three_batch_sizes(ghosts_task(1000, 64), None, centre=None) == (4, 16, 64)
 
 
 def test_batch_sizes_that_are_asked_for_are_taken() -> None:

@@ -62,8 +62,9 @@ def three_batch_sizes(task: Task, wanted: Sequence[int] | None, *, centre: int |
             raise UserError(f"batch size {sizes[-1]} is more than an eighth of the training set; use at most {most}")
         return sizes
     check_model(task)
-    # Four times smaller than what is used now, but so small that another one fits below the most.
-    first = max(1, min(8 if centre is None else max(2, centre // 4), most // 16))
+    # Four times smaller than what is used now, but a power of two so small that two more fit below the most.
+    room = 1 << max(0, (most // 16).bit_length() - 1)
+    first = min(8 if centre is None else max(2, centre // 4), room)
     ghost = _ghost_size(task)
     unit = ghost if 4 * ghost <= most else 1  # a batch smaller than a ghost is one, but normalised more noisily
     first = max(first // unit, 1) * unit
