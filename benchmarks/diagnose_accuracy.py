@@ -156,10 +156,12 @@ def _quickstart_text(content: dict[str, Any]) -> str:
     ]
     for row in rows:
         worst = [_worst(row["rate_factors"][m]) for m in ("0.0", "0.9")]
-        kinks = ["–" if k is None else f"{k:.2f}" for k in row["boundary_factors"].values()]
+        borders = ["–" if k is None else f"{k:.2f}" for k in row["boundary_factors"].values()]
         t = row["temperature"]
         words = "–" if t is None else f"{t['estimate']:.4f} [{t['low']:.4f}, {t['high']:.4f}]"
-        lines.append(f"| {row['seed']} | {words} | {' | '.join(worst)} | {' | '.join(kinks)} | {row['seconds']:.0f} |")
+        lines.append(
+            f"| {row['seed']} | {words} | {' | '.join(worst)} | {' | '.join(borders)} | {row['seconds']:.0f} |"
+        )
     kinks = " and ".join(f"{kink:.0f}" for kink in content["sweep_kinks"])
     lines += ["", f"The sweep's temperature is 1/32 = 0.0312 on a grid of factors of two; its kinks are {kinks}."]
     return "\n".join(lines)
