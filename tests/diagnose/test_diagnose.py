@@ -74,6 +74,14 @@ def test_plain_sgd_is_judged_as_what_it_is() -> None:
     assert (found.current.momentum, found.current.effective_learning_rate) == (0.0, 0.1)
 
 
+def test_less_than_an_epoch_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("isotherm.diagnose.run.SHORT_EPOCHS", 0.5)
+    monkeypatch.setattr("isotherm.diagnose.run.FEWEST_STEPS", 8)
+    found = diagnose(make_task(train=rays(600, seed=0)), minutes=20, batch_sizes=[4, 16])
+    (told,) = [sentence for sentence in found.missing if sentence.startswith("a whole epoch")]
+    assert "see 50 % of the training set" in told
+
+
 def test_momentum_bears_a_larger_effective_learning_rate(found: Diagnosis) -> None:
     plain, heavy = found.limit(0.0), found.limit(MOMENTUM)
     assert plain is not None

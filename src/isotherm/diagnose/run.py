@@ -363,6 +363,12 @@ class _Diagnostician:
         affordable = (share - overhead) / per_example / self._unroll  # examples of a run, or windows
         wanted = SHORT_EPOCHS * self._runs.task.num_train / self._unroll
         examples = max(min(wanted, affordable), FEWEST_STEPS * self._sizes[-1])
+        epochs = examples * self._unroll / self._runs.task.num_train
+        if epochs < 1:
+            self._miss(
+                f"a whole epoch: the short trainings see {100 * epochs:.2g} % of the training set, and the best "
+                "learning rate may still move; give more minutes"
+            )
         trials = [
             self._trial(size, momentum=self._momentum, num_steps=max(FEWEST_STEPS, round(examples / size)))
             for size in self._sizes
