@@ -44,19 +44,19 @@ class Piece:
 
 PIECES = {
     "noisy-quadratic": Piece(
-        module="isotherm.theory.noisy_quadratic",
+        module="isotherm.theory.shown.noisy_quadratic",
         shows="two regimes without a network: ε_eff ∝ B, then the critical learning rate",
     ),
     "sde": Piece(
-        module="isotherm.theory.sde",
+        module="isotherm.theory.shown.sde",
         shows="SGD beside its stochastic differential equation, and where linear scaling ends",
     ),
     "curvature": Piece(
-        module="isotherm.theory.curvature",
+        module="isotherm.theory.shown.curvature",
         shows="full-batch descent sharpens a network until its learning rate is critical",
     ),
     "noise-scale": Piece(
-        module="isotherm.theory.noise_scale",
+        module="isotherm.theory.shown.noise_scale",
         shows="the gradient noise scale of a regression, measured and known, as training goes on",
     ),
 }

@@ -17,7 +17,8 @@ from isotherm.errors import UserError
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
 from isotherm.seeding import initial_model
 from isotherm.tasks import Task
-from isotherm.theory.curvature import hessian_of_task, sampled_sharpness
+from isotherm.theory.curvature import sampled_sharpness
+from isotherm.theory.hessian import hessian_of_task
 
 
 def blobs_task(model: Callable[[], nn.Module] = cases.build_mlp, *, num_train: int = 300) -> Task:

@@ -25,18 +25,10 @@ from isotherm.seeding import initial_model
 from isotherm.statistics import Floats, t_interval
 from isotherm.tasks import LossFunction, cross_entropy, half_squared_error
 from isotherm.theory import curvature
-from isotherm.theory.curvature import (
-    Differentiation,
-    Hessian,
-    Mode,
-    NotFiniteError,
-    SharpnessProbe,
-    hessian_of_task,
-    largest_eigenpairs,
-    sampled_sharpness,
-    spectrum,
-)
+from isotherm.theory.curvature import SharpnessProbe, largest_eigenpairs, sampled_sharpness, spectrum
 from isotherm.theory.demonstration import Demonstration
+from isotherm.theory.hessian import Differentiation, Hessian, Mode, NotFiniteError, hessian_of_task
+from isotherm.theory.shown import curvature as piece
 
 WAYS: tuple[Differentiation, ...] = ("reverse_over_reverse", "forward_over_reverse", "finite_difference")
 EXACT_WAYS = WAYS[:2]
@@ -324,7 +316,7 @@ def test_ghosts_are_not_cut() -> None:
 
 
 def test_by_default_chunks_are_whole_ghosts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(curvature, "EXAMPLES_AT_ONCE", 13)
+    monkeypatch.setattr("isotherm.theory.hessian.EXAMPLES_AT_ONCE", 13)
     assert hessian_of("ghost batch norm").examples_at_once == 8
     assert hessian_of("tanh").examples_at_once == 13
     assert hessian_of("batch norm").examples_at_once == 24
@@ -1012,14 +1004,14 @@ def test_a_probe_looks_every_so_many_updates() -> None:
 
 @pytest.fixture(scope="module")
 def shown() -> Demonstration:
-    return curvature.demonstrate(seed=0)
+    return piece.demonstrate(seed=0)
 
 
 @pytest.mark.slow
 def test_descent_sharpens_the_network_and_hovers_at_the_edge(shown: Demonstration) -> None:
     """λ_max starts far below 2(1 + m)/ε and ends at it, at two learning rates and with momentum."""
     curves = shown.panels[0].curves
-    for (rate, momentum, _), found, edge in zip(curvature._RUNS, curves[::2], curves[1::2], strict=True):
+    for (rate, momentum, _), found, edge in zip(piece._RUNS, curves[::2], curves[1::2], strict=True):
         limit = 2 * (1 + momentum) / rate
         assert edge.y == pytest.approx([limit, limit])
         assert edge.style == "dashed"

@@ -26,7 +26,6 @@ from isotherm.theory import noise_scale
 from isotherm.theory.noise_scale import (
     Measurement,
     NoiseScale,
-    demonstrate,
     estimate_noise_scale,
     gradient_noise_scale,
     noise_scale_along_training,
@@ -34,6 +33,7 @@ from isotherm.theory.noise_scale import (
     optimal_learning_rate,
     two_batch_estimates,
 )
+from isotherm.theory.shown.noise_scale import demonstrate
 
 INF, NAN = math.inf, math.nan
 SMALL = Measurement(small_batch_size=4, large_batch_size=16, num_draws=8)
@@ -786,7 +786,7 @@ def test_the_demonstration_shows_what_it_says() -> None:
     predicted, _, observed = rates.curves
     assert observed.y == pytest.approx(predicted.y, rel=0.06)
     assert predicted.y[1] / predicted.y[0] == pytest.approx(2.0, rel=0.05)
-    assert f"{known.y[0]:.3g} to {known.y[-1]:.3g}" in shown.paragraph
+    assert f"{known.y[0]:.3g} to {known.y[-1]:,.4g}" in shown.paragraph
     assert len(shown.tables[0].rows) == len(known.x)
     numbers = [v for panel in shown.panels for c in panel.curves for v in (*c.x, *c.y, *(c.low or ()), *(c.high or ()))]
     assert np.isfinite(numbers).all()

@@ -18,7 +18,6 @@ from isotherm.theory.noisy_quadratic import (
     constant_examples,
     critical_effective_learning_rate,
     critical_learning_rate,
-    demonstrate,
     diffusion_second_moment,
     diffusion_stationary_variance,
     final_losses,
@@ -36,6 +35,7 @@ from isotherm.theory.noisy_quadratic import (
     simulate_final_losses,
     stationary_variance,
 )
+from isotherm.theory.shown.noisy_quadratic import demonstrate
 
 BATCH_SIZES = [1, 4, 16, 64, 256, 1024, 4096, 16384]
 NUM_EXAMPLES = 2**17

@@ -40,6 +40,7 @@ from isotherm.theory.sde import (
     standard_normals,
     tail_ratio,
 )
+from isotherm.theory.shown import sde as piece
 
 WITH, WITHOUT, SHUFFLED = Sampling.WITH_REPLACEMENT, Sampling.WITHOUT_REPLACEMENT, Sampling.SHUFFLED
 LIMIT = 4.5
@@ -731,7 +732,7 @@ def test_a_slope_needs_positive_numbers() -> None:
 
 @pytest.fixture(scope="module")
 def shown() -> Demonstration:
-    return sde.demonstrate(seed=0)
+    return piece.demonstrate(seed=0)
 
 
 def test_demonstration_fits_its_contract(shown: Demonstration) -> None:
@@ -787,6 +788,6 @@ def test_paragraph_has_the_numbers_of_the_tables(shown: Demonstration) -> None:
 
 
 def test_demonstration_depends_on_its_seed_alone(shown: Demonstration) -> None:
-    again, other = (sde._show_sampling(np.random.default_rng(seed).spawn(6)[5])[0] for seed in (0, 1))
+    again, other = (piece._show_sampling(np.random.default_rng(seed).spawn(6)[5])[0] for seed in (0, 1))
     assert again == shown.tables[5]
     assert other != shown.tables[5]

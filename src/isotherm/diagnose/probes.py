@@ -18,7 +18,8 @@ from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
 from isotherm.seeding import initial_model
 from isotherm.statistics import Interval
 from isotherm.tasks import Task
-from isotherm.theory.curvature import Hessian, NotFiniteError, hessian_of_task, sampled_sharpness
+from isotherm.theory.curvature import sampled_sharpness
+from isotherm.theory.hessian import Hessian, NotFiniteError, hessian_of_task
 from isotherm.theory.noise_scale import Measurement, noise_scale_of_task
 
 # Training examples of the Hessian and blocks they are cut into, best first; the smallest that the time allows is tried.
