@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from plotly.offline import get_plotlyjs
 
 import isotherm
 from isotherm.protocol import Edge
@@ -81,6 +80,8 @@ def _content(
 ) -> dict[str, Any]:
     sweeps = study_figures(study)
     grids = [record for results in study.sweeps for record in learning_rate_figures(results)]
+    from plotly.offline import get_plotlyjs  # only a page needs it, and not every machine that trains has it
+
     figures = [_page_figure(record, f"sweep-{place}") for place, record in enumerate(sweeps)]
     rate_figures = [_page_figure(record, f"rates-{place}") for place, record in enumerate(grids)]
     return {
