@@ -414,6 +414,23 @@ def test_products_whose_layout_is_counted_on_are_left_alone():
     assert operand_sizes(check_equal(function, *arguments), *arguments) == [[(2, 3, 5), (2, 5, 7)]]
 
 
+@pytest.mark.parametrize("padding", [(1, 0, 0, 5), (0, 1, 5, 0), (1, 0, 5, 0)], ids=str)
+def test_zeros_before_a_product_are_not_those_behind_it(padding):
+    def function(x: Tensor, w: Tensor) -> tuple[Tensor]:
+        return (functional.pad(torch.bmm(x, w), padding),)
+
+    check_equal(function, whole(2, 3, 5), whole(2, 5, 7, seed=1))
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_a_product_that_is_filled_up_again(value):
+    def function(x: Tensor, w: Tensor) -> tuple[Tensor]:
+        return (functional.pad(torch.bmm(x, w), (0, 1, 0, 5), value=value),)
+
+    found = targets(check_equal(function, whole(2, 3, 5), whole(2, 5, 7, seed=1)))
+    assert found[_aten.constant_pad_nd.default] == (2 if value == 0 else 3)  # those of the operands
+
+
 # -- sums by products ------------------------------------------------------------------------------------------
 
 

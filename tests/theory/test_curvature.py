@@ -17,6 +17,7 @@ from torch.nn import functional
 
 import cases
 import cases_paper
+from helpers_second_derivative import CubeOnce
 from isotherm.data.augment import Scaled
 from isotherm.engine.problem import is_penalised
 from isotherm.errors import UserError
@@ -588,36 +589,6 @@ def test_eigenvalues_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- layers that cannot be differentiated twice ------------------------------------------------------------------------
 
 
-class _CubeOnce(torch.autograd.Function):
-    """x³, whose derivative is a function that refuses to be differentiated."""
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        return x**3
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[0])
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return _CubeGradient.apply(gradient, ctx.saved_tensors[0])
-
-
-class _CubeGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(gradient: Tensor, x: Tensor) -> Tensor:
-        return 3 * x**2 * gradient
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        raise NotImplementedError("a cube knows one derivative")
-
-
 class _DoubleOnce(torch.autograd.Function):
     """2x, whose derivative does not depend on x and refuses to be differentiated all the same."""
 
@@ -661,7 +632,7 @@ class _CubeWithoutForward(torch.autograd.Function):
     def forward(x: Tensor) -> Tensor:
         return x**3
 
-    setup_context = _CubeOnce.setup_context
+    setup_context = CubeOnce.setup_context
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
@@ -706,7 +677,7 @@ def cubic(function: Any, **changes: Any) -> Hessian:
 @pytest.mark.parametrize(
     ("function", "ways"),
     [
-        (_CubeOnce, EXACT_WAYS),
+        (CubeOnce, EXACT_WAYS),
         (_DoubleOnce, EXACT_WAYS),
         (_OldCube, EXACT_WAYS),
         (_CubeWithoutForward, ("forward_over_reverse",)),
@@ -726,7 +697,7 @@ def test_it_is_measured_all_the_same_when_another_way_is_asked_for() -> None:
     exact = cubic(None)
     vector = np.random.default_rng(5).standard_normal(exact.num_parameters)
     expected = exact.product(vector)
-    for function in (_CubeOnce, _OldCube):
+    for function in (CubeOnce, _OldCube):
         found = cubic(function, differentiation="finite_difference").product(vector)
         np.testing.assert_allclose(found, expected, atol=1e-7 * np.abs(expected).max())
     np.testing.assert_allclose(cubic(_CubeWithoutForward).product(vector), expected, atol=1e-12)
@@ -734,7 +705,7 @@ def test_it_is_measured_all_the_same_when_another_way_is_asked_for() -> None:
 
 def test_all_such_layers_are_named() -> None:
     x, y = cases.blobs(24, seed=0)
-    module = built(lambda: nn.Sequential(nn.Linear(2, 3), Cube(_CubeOnce), nn.Linear(3, 3), Cube(_CubeOnce)))
+    module = built(lambda: nn.Sequential(nn.Linear(2, 3), Cube(CubeOnce), nn.Linear(3, 3), Cube(CubeOnce)))
     with pytest.raises(UserError, match=r"^layer '1' \(Cube\) and layer '3' \(Cube\) cannot.*a cube knows one"):
         Hessian(module, cross_entropy, inputs=x, targets=y, mode="train")
 
@@ -742,7 +713,7 @@ def test_all_such_layers_are_named() -> None:
 def test_a_loss_without_a_second_derivative_is_named() -> None:
     x, y = cases.blobs(24, seed=0)
     with pytest.raises(UserError, match=r"^the loss cannot be differentiated twice by reverse_over_reverse: a cube"):
-        Hessian(cases.build_mlp(), lambda o, t: _CubeOnce.apply(o).mean(), inputs=x, targets=y, mode="train")
+        Hessian(cases.build_mlp(), lambda o, t: CubeOnce.apply(o).mean(), inputs=x, targets=y, mode="train")
 
 
 def test_other_errors_keep_their_own_words() -> None:

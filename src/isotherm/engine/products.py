@@ -230,13 +230,19 @@ def _filled(
 def _undo_cuts(graph: fx.Graph) -> None:
     """Where a cut product is filled up again, perhaps transposed or rounded in between, take it as it was."""
     for node in list(graph.nodes):
-        if node.target is not _aten.constant_pad_nd.default or (len(node.args) > 2 and node.args[2] != 0):
+        if node.target is not _aten.constant_pad_nd.default or not _fills_ends(node):
             continue
         with graph.inserting_before(node):
             whole = _uncut(graph, node.args[0])
         if whole is not None and value_of(whole).shape == value_of(node).shape:
             node.replace_all_uses_with(whole)
             graph.erase_node(node)
+
+
+def _fills_ends(node: fx.Node) -> bool:
+    """Tell whether a padding puts zeros at the ends alone, none at the beginnings."""
+    padding: Any = node.args[1]
+    return not any(padding[::2]) and not any(node.args[2:])
 
 
 def _uncut(graph: fx.Graph, node: Any) -> fx.Node | None:

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from isotherm.diagnose.answer import USED_PART
 from isotherm.diagnose.diagnosis import Diagnosis
+from isotherm.diagnose.stages import PROGRESS
 from isotherm.errors import UserError
 from isotherm.report.diagnosis_figures import failure_figure, has_map, loss_figure, map_figure
 from isotherm.report.diagnosis_text import (
@@ -121,8 +122,8 @@ def _failure_picture(diagnosis: Diagnosis) -> Picture:
         source=_source(failure_figure, diagnosis),
         words="Part of the short runs that fail against effective learning rate, with and without momentum",
         caption=(
-            "A run fails if it diverges or makes less than a quarter of the progress of the best learning rate. The "
-            "limit is where half of the runs fail."
+            f"A run fails if it diverges or makes less than {100 * PROGRESS:g} % of the progress of the best learning "
+            "rate. The limit is where half of the runs fail."
         ),
     )
 
