@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,6 +40,12 @@ def by_fleet(problem: Problem, specs: Sequence[RunSpec], **options: Any) -> list
 
     results = run_fleet(problem, specs, on_trained=keep, **options)
     return list(zip(results, parameters, strict=True))
+
+
+def distance(ours: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+    """Return the distance of two networks' parameters."""
+    assert ours.keys() == expected.keys()
+    return math.sqrt(sum(float((ours[name] - p).square().sum()) for name, p in expected.items()))
 
 
 def assert_same_parameters(

@@ -18,9 +18,10 @@ from cases_paper import (
     skip_init_task,
     spec_of,
 )
-from helpers_engines import assert_same, by_fleet, by_reference
-from isotherm.engine import lane
+from helpers_engines import assert_same, by_fleet, by_reference, distance
+from isotherm.engine import lane, weights
 from isotherm.engine.problem import prepare
+from isotherm.models import kernels
 from isotherm.records import Outcome
 from isotherm.tasks import Task
 
@@ -65,6 +66,32 @@ def test_a_fleet_equals_the_reference(
     is_rounded = is_compiled and problem.transform is not None
     options = {"tolerance": 1e-7, "smallest": 1.0} if is_rounded else {}
     assert_same(ours, [by_reference(problem, spec) for spec in specs], **options)
+
+
+@pytest.mark.parametrize("name", ["autoencoder", "language"])
+@pytest.mark.parametrize("is_compiled", [False, True], ids=["recorded", "compiled"])
+def test_a_fleet_in_mixed_precision_agrees_with_the_reference_as_bfloat16_does(
+    name: str, is_compiled: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls = []
+    update = weights.update_by_factors
+    monkeypatch.setattr(weights, "update_by_factors", lambda *given: calls.append(update(*given)))
+    monkeypatch.setattr(lane, "UPDATES_WORTH_COMPILING", 1 if is_compiled else 10**9)
+    make, settings = TASKS[name]
+    task = make() if name == "autoencoder" else language_task(drop_probability=0.0)  # units for alignment move masks
+    problem = prepare(task, precision="mixed", device="cuda")
+    specs = specs_of(task, precision="mixed", **settings)
+    with caplog.at_level(logging.WARNING, logger="isotherm"):
+        ours = by_fleet(problem, specs, block=7)
+    assert "one run at a time" not in caplog.text
+    assert bool(calls) == (name == "autoencoder" and kernels.HAS_TRITON)  # clipping needs the gradients themselves
+    for (result, parameters), spec in zip(ours, specs, strict=True):
+        model = problem.model(seed=spec.seed, batch_size=spec.batch_size)
+        start = {name: p.detach() for name, p in model.named_parameters()}
+        expected, expected_parameters = by_reference(problem, spec)
+        assert result.train_loss == pytest.approx(expected.train_loss, rel=0.005)
+        assert result.train_loss_running == pytest.approx(expected.train_loss_running, rel=0.005)
+        assert distance(parameters, expected_parameters) < 0.02 * distance(start, expected_parameters)
 
 
 def test_a_gpu_gives_the_numbers_of_a_cpu() -> None:

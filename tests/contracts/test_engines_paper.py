@@ -37,7 +37,7 @@ from cases_paper import (
     skip_init_task,
     spec_of,
 )
-from helpers_engines import Trained, assert_same, assert_same_result, by_fleet, by_reference
+from helpers_engines import Trained, assert_same, assert_same_result, by_fleet, by_reference, distance
 from isotherm.data.augment import CropAndFlip
 from isotherm.engine import evaluate, lane, lane_scores, reference
 from isotherm.engine.fleet import run_fleet
@@ -626,12 +626,6 @@ def test_mixed_precision_of_fleet_and_reference_agree_as_bfloat16_does(name, num
         moved = distance(start, expected_parameters)
         assert distance(parameters, expected_parameters) < 0.02 * moved
         assert 0 < distance(expected_parameters, exact_parameters) < 0.15 * moved
-
-
-def distance(ours: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
-    """Return the distance of two networks' parameters."""
-    assert ours.keys() == expected.keys()
-    return math.sqrt(sum(float((ours[name] - p).square().sum()) for name, p in expected.items()))
 
 
 # -- sequence models of a user ----------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
+from isotherm.engine import factors
 from isotherm.engine.arena import FixedProgram
 from isotherm.engine.capture import capture
 from isotherm.engine.checkpoint import State
@@ -136,6 +137,7 @@ class Lane:
         self._program: Program | None = None
         self._halved: list[int] = []  # blocks of which the program reads rounded copies
         self._halves: list[Tensor] = []  # these copies
+        self._factored: list[int] = []  # blocks of which the program gives the factors of the gradient
         self._update: Callable[..., Tensor] | None = None
         self._shared: Lane | None = None
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -247,12 +249,16 @@ class Lane:
         if self.problem.device.type == "cpu" and self._own_batch is None:
             self._own_batch = x_MB.clone(), y_MB.clone()
         states = [*self.weights.values, *self.fixed_M.values(), *self.buffers_M.values()]
-        self._halved = []
+        self._halved, self._factored = [], []
         traced = trace(self._step_function(), *states, x_MB, y_MB, self.key_M, torch.zeros_like(self.step))
         if writes(traced):
             self._program = traced.forward
         elif self._own_batch is None:
             self._halved = rewrite_for_gpu(traced, self.weights.matrices if self.takes_halves else ())
+            if factors.are_usable(self.problem.device) and not self.clips:
+                found = factors.take_factors(traced.graph, [1 + place for place in self._halved])  # losses come first
+                self._factored = [place - 1 for place in found]
+                traced.recompile()
             self._program = traced.forward
         else:
             fixed = FixedProgram(traced, [*states, *self._own_batch, self.key_M, self.step])
@@ -272,7 +278,10 @@ class Lane:
         given = _with_copies(values, self._halved, self._make_halves())
         found = self._program(*given, *self.fixed_M.values(), *buffers_M, x_MB, y_MB, self.key_M, step)
         losses, *others = (result.clone() for result in found)
-        return losses, others[: len(values)], others[len(values) :]
+        gradients, after, rights = _cut(others, len(values), len(buffers_M))
+        for place, right in zip(self._factored, rights, strict=True):
+            gradients[place] = factors.product(gradients[place], right).to(values[place].dtype)
+        return losses, gradients, after
 
     def _make_halves(self) -> list[Tensor]:
         """Return new copies of the blocks that the program reads rounded."""
@@ -284,10 +293,10 @@ class Lane:
 
     def _update_function(self) -> Callable[..., Tensor]:
         """Return an update of tensors alone, made in place; it gives the losses (M,)."""
-        program, weights, halved = self._program, self.weights, self._halved
+        program, weights, halved, factored = self._program, self.weights, self._halved, self._factored
         assert program is not None
 
-        def update(
+        def make(
             values: Sequence[Tensor],
             velocities: Sequence[Tensor],
             halves: Sequence[Tensor],
@@ -300,21 +309,40 @@ class Lane:
             learning_rate_M1: Tensor,
             num_clipped_M1: Tensor,
             settings: Settings,
-        ) -> Tensor:
+        ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+            """Make the update, but for the blocks whose gradients come as factors; return the losses and these."""
             inputs, targets = batch if index_MB is None else (batch[0][index_MB], batch[1][index_MB])
             given = _with_copies(values, halved, halves)
             losses_M, *others = program(*given, *fixed_M, *buffers_M, inputs, targets, key_M, step)
-            gradients, after = others[: len(values)], others[len(values) :]
-            weights.apply(values, velocities, gradients, learning_rate_M1, num_clipped_M1, settings)
+            gradients, after, rights = _cut(others, len(values), len(buffers_M))
+            weights.apply(values, velocities, gradients, learning_rate_M1, num_clipped_M1, settings, factored=factored)
             for place, copy in zip(halved, halves, strict=True):
-                copy.copy_(values[place])
+                if place not in factored:
+                    copy.copy_(values[place])
             for old, new in zip(buffers_M, after, strict=True):
                 old.copy_(new)
-            return losses_M
+            return losses_M, [(gradients[place], right) for place, right in zip(factored, rights, strict=True)]
 
+        advance: Callable[..., tuple[Tensor, list[tuple[Tensor, Tensor]]]] = make
         left = self.num_steps - self.num_done
         if self.problem.device.type == "cuda" and left >= UPDATES_WORTH_COMPILING:
-            return torch.compile(update, dynamic=False, fullgraph=True)
+            advance = torch.compile(make, dynamic=False, fullgraph=True)
+
+        def update(
+            values: Sequence[Tensor],
+            velocities: Sequence[Tensor],
+            halves: Sequence[Tensor],
+            *others: Any,
+            learning_rate_M1: Tensor,
+            num_clipped_M1: Tensor,
+            settings: Settings,
+        ) -> Tensor:
+            losses_M, pairs = advance(values, velocities, halves, *others, learning_rate_M1, num_clipped_M1, settings)
+            for place, pair in zip(factored, pairs, strict=True):
+                state = values[place], velocities[place], halves[halved.index(place)]
+                weights.apply_factors(place, *state, pair, learning_rate_M1, settings)
+            return losses_M
+
         return update
 
     def _batch(self, index_MB: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor | None]:
@@ -347,15 +375,16 @@ class Lane:
             *self._batch(index_MB),
             self.key_M,
             self.step,
-            rate_M1,
-            self.num_clipped_M1,
-            self.settings,
+            learning_rate_M1=rate_M1,
+            num_clipped_M1=self.num_clipped_M1,
+            settings=self.settings,
         )
 
     def _prepare_update(self, index_MB: Tensor) -> None:
         """Make the update for the fleet's present size, or take that of another with the same shapes."""
         if self._shared is not None:
             self._update, self._halved = self._shared._update, self._shared._halved
+            self._factored = self._shared._factored
         else:
             if self._program is None:
                 batch, index = self._batch(index_MB)
@@ -524,8 +553,13 @@ class Lane:
             setattr(self, name, getattr(self, name)[keep])
         self.index_M = [self.index_M[place] for place in places]
         self._program, self._update, self._graph = None, None, None
-        self._halved, self._halves = [], []
+        self._halved, self._halves, self._factored = [], [], []
         self._allocate()
+
+
+def _cut(results: list[Tensor], first: int, second: int) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """Return so many results, so many more, and the rest."""
+    return results[:first], results[first : first + second], results[first + second :]
 
 
 def _with_copies(values: Sequence[Tensor], places: Sequence[int], copies: Sequence[Tensor]) -> list[Tensor]:

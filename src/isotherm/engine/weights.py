@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from isotherm.engine.factors import update as update_by_factors
 from isotherm.engine.products import Block, aligned
 
 Tensors = dict[str, Tensor]
@@ -123,10 +124,13 @@ class Weights:
         learning_rate_M1: Tensor,
         num_clipped_M1: Tensor,
         settings: Settings,
+        *,
+        factored: Collection[int] = (),
     ) -> None:
         """Heavy ball with coupled L2, u = m u + g + λ w and w = w - ε u, as `torch.optim.SGD` does it, in place.
 
-        A clipped gradient is cut before L2 and momentum. Gradients are only read: two may be one tensor.
+        A clipped gradient is cut before L2 and momentum. Gradients are only read: two may be one tensor. Blocks at the
+        places `factored` are left to `apply_factors`.
         """
         factor_M1 = None
         if settings.clip_M1 is not None:
@@ -134,7 +138,10 @@ class Weights:
             norm_M1 = torch.stack(squares).sum(dim=0).sqrt()
             num_clipped_M1 += norm_M1 > settings.clip_M1
             factor_M1 = (settings.clip_M1 / norm_M1).clamp(max=1.0)
-        for block, value, velocity, g in zip(self._blocks, values, velocities, gradients, strict=True):
+        blocks = zip(self._blocks, values, velocities, gradients, strict=True)
+        for place, (block, value, velocity, g) in enumerate(blocks):
+            if place in factored:
+                continue
             if factor_M1 is None:
                 torch.addcmul(g, velocity, settings.momentum_M1, out=velocity)
             else:
@@ -142,3 +149,18 @@ class Weights:
             if block.decays and settings.l2_M1 is not None:
                 velocity.addcmul_(value, settings.l2_M1)
             value.addcmul_(velocity, learning_rate_M1, value=-1.0)
+
+    def apply_factors(
+        self,
+        place: int,
+        value: Tensor,
+        velocity: Tensor,
+        half: Tensor,
+        factors: tuple[Tensor, Tensor],
+        learning_rate_M1: Tensor,
+        settings: Settings,
+    ) -> None:
+        """Update one matrix, and its rounded copy, by a gradient of two factors; there is no clipping."""
+        assert settings.clip_M1 is None
+        l2_M1 = settings.l2_M1 if self._blocks[place].decays else None
+        update_by_factors(value, velocity, half, *factors, learning_rate_M1, settings.momentum_M1, l2_M1)

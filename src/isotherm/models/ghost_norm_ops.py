@@ -13,8 +13,6 @@ Shape suffixes: G ghosts, N examples of each, C channels, H x W pixels.
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -22,9 +20,8 @@ import torch
 from torch import Tensor
 from torch._library.custom_ops import CustomOpDef
 
-HAS_TRITON = importlib.util.find_spec("triton") is not None
-# ISOTHERM_KERNELS=0 leaves ghost batch norm to PyTorch and Inductor.
-ARE_ASKED_FOR = os.environ.get("ISOTHERM_KERNELS", "1") != "0"
+from isotherm.models.kernels import ARE_ASKED_FOR, HAS_TRITON
+
 _FULL = (torch.float32, torch.float64)
 _SETTINGS = "Tensor weight, Tensor bias, int ghost_size, float eps, bool relu"
 

@@ -17,14 +17,12 @@ Shape suffixes: G ghosts, P parts of each, C channels.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from isotherm.models.kernels import device_of
 from isotherm.models.kernels.split import LAUNCH, Launch, Split
 
 
@@ -44,7 +42,7 @@ def forward(
     sums_2GPC, mean_GC, var_GC = _partial_sums(split, x), _per_ghost(split, x), _per_ghost(split, x)
     total = x if other is None else torch.empty_like(x)
     y = torch.empty_like(x)
-    with _device_of(x):
+    with device_of(x):
         _moments[(split.num_programs,)](
             x, other, None if other is None else total, sums_2GPC[0], sums_2GPC[1], **split.arguments()
         )
@@ -83,7 +81,7 @@ def backward(
     sums_2GPC, weight_GC, bias_GC = _partial_sums(split, x), _per_ghost(split, x), _per_ghost(split, x)
     dx = torch.empty_like(x)
     given = (dy, x, mean_GC, var_GC, weight, bias)
-    with _device_of(x):
+    with device_of(x):
         _gradient_sums[(split.num_programs,)](*given, sums_2GPC[0], sums_2GPC[1], eps, **split.arguments(), RELU=relu)
         _input_gradient[(split.num_programs,)](
             *given,
@@ -113,11 +111,6 @@ def _partial_sums(split: Split, x: Tensor) -> Tensor:
 
 def _per_ghost(split: Split, x: Tensor) -> Tensor:
     return x.new_empty((split.num_ghosts, split.num_channels), dtype=torch.float32)
-
-
-def _device_of(x: Tensor) -> Any:
-    """Return a context in which kernels go to the GPU of x; the interpreter has tensors on a CPU."""
-    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
 # -- kernels -----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,82 @@
+"""The Triton kernel of an update by factors against PyTorch: interpreted on a CPU, or on a GPU.
+
+Interpreted: TRITON_INTERPRET=1 python -m pytest tests/models/test_factored_update_kernel.py, where Triton is installed.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from torch import Tensor
+
+from isotherm.engine import factors
+from isotherm.models import kernels
+
+IS_INTERPRETED = kernels.HAS_TRITON and os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cpu" if IS_INTERPRETED else "cuda"
+# The interpreter multiplies the bits of bfloat16 as if they were whole numbers.
+HALF = torch.float16 if IS_INTERPRETED else torch.bfloat16
+pytestmark = pytest.mark.skipif(
+    not IS_INTERPRETED and not (kernels.HAS_TRITON and torch.cuda.is_available()),
+    reason="needs a CUDA device, or Triton and TRITON_INTERPRET=1",
+)
+
+
+def normal(*shape: int, seed: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def by_kernel(states: list[Tensor], shape: tuple[int, ...], *rest: Tensor | None) -> list[Tensor]:
+    from isotherm.models.kernels.factored_update import Tile, update
+
+    ours = [t.to(DEVICE, copy=True) for t in states]
+    given = [None if t is None else t.to(DEVICE) for t in rest]
+    update(*(t.view(shape) for t in ours), *given, tile=Tile(rows=32, columns=16, inner=16, num_warps=2))
+    return [t.cpu() for t in ours]
+
+
+def by_torch(states: list[Tensor], *rest: Tensor | None) -> list[Tensor]:
+    theirs = [t.clone() for t in states]
+    factors.update(*theirs, *rest)
+    return theirs
+
+
+@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)], ids=str)
+@pytest.mark.parametrize("l2", [None, torch.tensor([[0.0], [0.01], [0.1]])], ids=["no L2", "L2"])
+@pytest.mark.parametrize(("rows", "columns", "inner"), [(32, 16, 16), (8, 8, 8), (40, 72, 24), (64, 104, 64)])
+def test_the_kernel_updates_as_pytorch_does(rows, columns, inner, l2, turned):
+    num_runs = 3
+    value, velocity = normal(num_runs, rows * columns, seed=0), normal(num_runs, rows * columns, seed=1)
+    left = normal(num_runs, *((inner, rows) if turned[0] else (rows, inner)), seed=2).to(HALF)
+    right = normal(num_runs, *((columns, inner) if turned[1] else (inner, columns)), seed=3).to(HALF)
+    left, right = (t.transpose(1, 2) if turn else t for t, turn in zip((left, right), turned, strict=True))
+    rate, momentum = torch.tensor([[0.1], [0.2], [0.0]]), torch.tensor([[0.0], [0.9], [0.5]])
+    states = [value, velocity, torch.zeros_like(value, dtype=torch.bfloat16)]
+    rest = (left, right, rate, momentum, l2)
+    ours, expected = by_kernel(states, (num_runs, rows, columns), *rest), by_torch(states, *rest)
+    # The gradient is rounded: where sums in another order round otherwise, by at most 2^-8 of it.
+    gradient = factors.product(left, right).float().abs()
+    allowed = 2**-8 * gradient + 1e-5
+    assert bool(((ours[1] - expected[1]).abs() <= allowed).all())
+    assert bool(((ours[0] - expected[0]).abs() <= rate * allowed + 1e-6).all())
+    if IS_INTERPRETED:  # which rounds towards zero
+        torch.testing.assert_close(ours[2].float(), ours[0], rtol=2**-7, atol=0)
+    else:
+        assert torch.equal(ours[2], ours[0].bfloat16())
+    rounded_otherwise = (ours[1] - expected[1]).abs() > 1e-5
+    assert float(rounded_otherwise.float().mean()) < 0.02
+    assert not torch.equal(ours[0][:2], value[:2])
+    assert torch.equal(ours[0][2], value[2])  # at a learning rate of zero
+
+
+def test_a_run_that_overflows_leaves_the_others_alone():
+    value, velocity = normal(2, 64, seed=0), normal(2, 64, seed=1)
+    left, right = normal(2, 8, 8, seed=2).to(HALF), normal(2, 8, 8, seed=3).to(HALF)
+    left[0] = torch.inf
+    one = torch.ones(2, 1)
+    states = [value, velocity, torch.zeros_like(value, dtype=torch.bfloat16)]
+    ours = by_kernel(states, (2, 8, 8), left, right, 0.1 * one, 0.5 * one, None)
+    assert not ours[0][0].isfinite().all()
+    assert ours[0][1].isfinite().all()
