@@ -12,10 +12,8 @@ import json
 import math
 import re
 import statistics
-import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -30,9 +28,11 @@ from scipy import integrate, stats
 from isotherm.named_tasks import TASKS
 from isotherm.report.style import Style, ordered_styles
 from isotherm.schedule import num_drops
+from pages.blocks import Page
+from pages.results import CALIBRATION, ROOT
+from pages.text import paragraph, signed, signed_interval, table
+from pages.values import Value
 
-ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "results" / "calibration"
 FIGURE = ROOT / "docs" / "figures" / "calibration.png"
 DOCUMENTS = (ROOT / "docs" / "calibration.md", ROOT / "README.md")
 
@@ -46,28 +46,6 @@ Run = dict[str, Any]
 
 
 # -- the runs -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """A mean with its standard deviation and the number of runs behind it."""
-
-    mean: float
-    sd: float
-    num: int
-
-    @property
-    def standard_error(self) -> float:
-        """Of the mean."""
-        return self.sd / math.sqrt(self.num)
-
-    def text(self, decimals: int, *, with_num: bool = True) -> str:
-        """Return the value for a table.
-
-        >>> Value(mean=2.0233, sd=0.0009, num=3).text(3)
-        '2.023 ± 0.001 (3)'
-        """
-        return f"{self.mean:.{decimals}f} ± {self.sd:.{decimals}f}" + (f" ({self.num})" if with_num else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +67,9 @@ class Reference:
         return cls(mean=mean, sd=sd, text=text.removesuffix(" %"))
 
 
-def load(name: str, folder: Path = RESULTS) -> dict[str, Any]:
+def load(name: str) -> dict[str, Any]:
     """Return the content of one result file."""
-    content: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
+    content: dict[str, Any] = json.loads((CALIBRATION / f"{name}.json").read_text())
     return content
 
 
@@ -109,8 +87,7 @@ def runs_at(name: str, rate: float) -> list[Run]:
 def value(runs: Sequence[Run], quantity: str | Callable[[Run], float], *, scale: float = 1.0) -> Value:
     """Return mean and standard deviation of a quantity over runs."""
     function = quantity if callable(quantity) else lambda run: run[quantity]
-    found = [scale * function(run) for run in runs]
-    return Value(mean=statistics.mean(found), sd=statistics.stdev(found), num=len(found))
+    return Value.of([scale * function(run) for run in runs])
 
 
 def reference(name: str, quantity: str) -> Reference:
@@ -217,7 +194,7 @@ def _compared(
     """Return a line that compares two means, in the unit of the tolerance: per cent or points."""
     points = ours.mean - paper.mean
     amount = 100 * points / paper.mean if unit == "%" else points
-    difference = f"{amount:+.1f} %" if unit == "%" else f"{amount:+.2f}"
+    difference = f"{signed(amount, 1)} %" if unit == "%" else signed(amount, 2)
     goal = otherwise
     if lowest is not None:
         goal = f"at most {-lowest:g} below: {'**met**' if amount >= lowest else '**missed**'}"
@@ -229,7 +206,7 @@ def _compared(
         quantity=quantity,
         paper=paper.text,
         ours=ours.text(decimals),
-        difference=difference.replace("-", "−"),
+        difference=difference,
         goal=goal,
         in_readme=in_readme,
     )
@@ -399,24 +376,16 @@ def _skip_init_rows() -> list[Row]:
     ]
 
 
-def _table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(line)} |" for line in (header, ["---"] * len(header), *lines))
-
-
-def _paragraph(text: str) -> str:
-    return textwrap.fill(" ".join(text.split()), width=120, break_on_hyphens=False)
-
-
 def results_block() -> str:
     """Return the main table."""
     header = ("setting", "quantity", "paper", "ours: mean ± sd (n)", "difference", "goal")
-    return _table(header, [(r.setting, r.quantity, r.paper, r.ours, r.difference, r.goal) for r in rows()])
+    return table(header, [(r.setting, r.quantity, r.paper, r.ours, r.difference, r.goal) for r in rows()])
 
 
 def readme_block() -> str:
     """Return the main rows for the front page."""
     header = ("setting", "quantity", "paper", "ours: mean ± sd (n)", "goal")
-    return _table(header, [(r.setting, r.quantity, r.paper, r.ours, r.goal) for r in rows() if r.in_readme])
+    return table(header, [(r.setting, r.quantity, r.paper, r.ours, r.goal) for r in rows() if r.in_readme])
 
 
 def autoencoder_block() -> str:
@@ -433,7 +402,7 @@ def autoencoder_block() -> str:
                 f"{len(runs) - len(good)} of {len(runs)}",
             )
         )
-    table = _table(("ε_eff", "test squared error", "training squared error", "collapsed, left out"), lines)
+    by_rate = table(("ε_eff", "test squared error", "training squared error", "collapsed, left out"), lines)
     highest = max(rates("autoencoder"))
     runs = runs_at("autoencoder", highest)
     (collapsed,) = (run for run in runs if run["test_metric"] > COLLAPSED)
@@ -457,7 +426,7 @@ def autoencoder_block() -> str:
         set: inside the goal, yet more than either spread. The paper's mean is over the best 5 of 7 seeds, which favours
         it by {shift_of_best(5, 7):.2f} standard deviations of a run, {shift_of_best(5, 7) * test.sd:.3f} with our
         spread on the test set: a small part of it. The rest is open."""
-    return "\n\n".join((table, _paragraph(largest), _paragraph(optimum)))
+    return "\n\n".join((by_rate, paragraph(largest), paragraph(optimum)))
 
 
 def lstm_block() -> str:
@@ -514,7 +483,7 @@ def lstm_block() -> str:
         Nearly every update is cut, at B = 64 less often as the learning rate grows: {max(clipped.values()):.0f} % at
         {min(clipped):.1f}, {min(clipped.values()):.0f} % at {max(clipped):.1f}."""
     paragraphs = (which, training, clipping, _dropout_text())
-    return "\n\n".join((_table(header, lines), *map(_paragraph, paragraphs)))
+    return "\n\n".join((table(header, lines), *map(paragraph, paragraphs)))
 
 
 def _dropout_text() -> str:
@@ -536,14 +505,10 @@ def _dropout_text() -> str:
     bent_there = float(bent_test(bent))
     return f"""
         Dropout at B = 16: on straight lines between the three that were run, the training perplexity is the paper's at
-        a dropout of {fits_train:.2f}, where the test perplexity is {there:.2f}, {_signed(there - test)} from the
+        a dropout of {fits_train:.2f}, where the test perplexity is {there:.2f}, {signed(there - test, 2)} from the
         paper's. The test perplexity is the paper's at {at_those}. On parabolas through the three, the training
         perplexity is the paper's at {bent:.2f}, where the test perplexity is {bent_there:.2f},
-        {_signed(bent_there - test)} from the paper's. {_commits(_LSTM_B16)}"""
-
-
-def _signed(number: float) -> str:
-    return f"{number:+.2f}".replace("-", "−")
+        {signed(bent_there - test, 2)} from the paper's. {_commits(_LSTM_B16)}"""
 
 
 def _commits(names: Sequence[str]) -> str:
@@ -555,8 +520,7 @@ def _commits(names: Sequence[str]) -> str:
 
 
 def _paired(low: Sequence[Run], high: Sequence[Run], quantity: str) -> Value:
-    differences = [b[quantity] - a[quantity] for a, b in zip(low, high, strict=True)]
-    return Value(mean=statistics.mean(differences), sd=statistics.stdev(differences), num=len(differences))
+    return Value.of([b[quantity] - a[quantity] for a, b in zip(low, high, strict=True)])
 
 
 def _num_ahead(low: Sequence[Run], high: Sequence[Run], quantity: str) -> int:
@@ -591,13 +555,13 @@ def wide_resnet_block() -> str:
                 reference(name, "test").text,
                 anew.text(2, with_num=False),
                 averaged.text(2, with_num=False),
-                f"{_signed(gap.mean)} ± {gap.sd:.2f}",
+                f"{signed(gap.mean, 2)} ± {gap.sd:.2f}",
             )
         )
     header = ("B", "padding", *_LOSS_HEADER)
     second = ("B", "padding", "paper, %", "statistics re-estimated, %", "running averages, %", "difference, by run")
-    tables = (_table(header, losses), _table(second, accuracies))
-    return "\n\n".join((*tables, _paragraph(f"Three seeds each. {_padding_text()}")))
+    tables = (table(header, losses), table(second, accuracies))
+    return "\n\n".join((*tables, paragraph(f"Three seeds each. {_padding_text()}")))
 
 
 _LOSS_HEADER = ("paper", "running CE + L2", "off by", "evaluation CE + L2", "off by")
@@ -610,7 +574,7 @@ def _loss_cells(runs: Sequence[Run], paper: Reference) -> list[str]:
         total = value(runs, whole)
         penalty = value(runs, "l2_penalty").mean
         sum_ = f"{value(runs, part).mean:.4f} + {penalty:.4f} = {total.text(4, with_num=False)}"
-        cells += [sum_, f"{100 * (total.mean / paper.mean - 1):+.1f} %".replace("-", "−")]
+        cells += [sum_, f"{signed(100 * (total.mean / paper.mean - 1), 1)} %"]
     return cells
 
 
@@ -624,8 +588,8 @@ def _padding_text() -> str:
     above = [value(r, "test_metric", scale=100).mean - reference(name, "test").mean for r in (reflected, zero)]
     return f"""
         Reflection minus zero padding at B = 256, with 95 % intervals and p of Welch's test: test accuracy in points
-        {accuracy}, running CE + L2 {loss}. Minus the paper's accuracy: {_signed(above[0])} points with reflection,
-        {_signed(above[1])} with zero padding. {_commits((name, zero_name))}"""
+        {accuracy}, running CE + L2 {loss}. Minus the paper's accuracy: {signed(above[0], 2)} points with reflection,
+        {signed(above[1], 2)} with zero padding. {_commits((name, zero_name))}"""
 
 
 def _contrast(first: Sequence[Run], second: Sequence[Run], quantity: Callable[[Run], float], *, decimals: int) -> str:
@@ -633,9 +597,9 @@ def _contrast(first: Sequence[Run], second: Sequence[Run], quantity: Callable[[R
     a, b = ([quantity(run) for run in runs] for runs in (first, second))
     test = stats.ttest_ind(a, b, equal_var=False)
     interval = test.confidence_interval(0.95)
-    ends = (statistics.mean(a) - statistics.mean(b), interval.low, interval.high)
-    middle, low, high = (f"{end:+.{decimals}f}".replace("-", "−") for end in ends)
-    return f"{middle} [{low}, {high}] (p = {test.pvalue:.{2 if test.pvalue >= 0.01 else 3}f})"
+    difference = statistics.mean(a) - statistics.mean(b)
+    text = signed_interval(difference, (interval.low, interval.high), decimals=decimals)
+    return f"{text} (p = {test.pvalue:.{2 if test.pvalue >= 0.01 else 3}f})"
 
 
 def skip_init_block() -> str:
@@ -644,7 +608,7 @@ def skip_init_block() -> str:
     num_steps = load(_SKIP_INIT)["runs"][0]["spec"]["num_steps"]
     steps = [point["step"] for point in runs[0]["curve"]]
     looks = [[run["curve"][place] for run in runs] for place in range(len(steps))]
-    curve = _table(
+    curve = table(
         ("update", *(f"{step:,}" for step in steps)),
         [
             ("drops so far", *(str(num_drops(step - 1, num_steps=num_steps)) for step in steps)),
@@ -656,13 +620,13 @@ def skip_init_block() -> str:
         ],
     )
     paper = reference(_SKIP_INIT, "train")
-    loss = _table(_LOSS_HEADER, [(paper.text, *_loss_cells(runs, paper))])
+    loss = table(_LOSS_HEADER, [(paper.text, *_loss_cells(runs, paper))])
     ends = ", ".join(f"{100 * run['test_metric']:.2f}" for run in runs)
     share = value(runs, lambda run: run["l2_penalty"] / running_objective(run), scale=100)
     remark = f"""
         Mean ± sd over {len(runs)} finished runs, which end at {ends} %. {share.mean:.0f} % of the training loss is the
         L2 penalty. {_commits((_SKIP_INIT,))}"""
-    return "\n\n".join((curve, loss, _paragraph(remark)))
+    return "\n\n".join((curve, loss, paragraph(remark)))
 
 
 # Which calibration runs are the same work as a row of the speeds: task, batch size, number of runs.
@@ -731,7 +695,7 @@ def speeds(content: dict[str, Any]) -> str:
         f"`{row['task']}`, B = {row['batch_size']:,}: failed ({' '.join(row['error'].split())})."
         for row in _in_order([row for row in content["rows"] if "error" in row])
     ]
-    return f"{_table(header, lines)}\n\n{_paragraph(' '.join(remarks))}"
+    return f"{table(header, lines)}\n\n{paragraph(' '.join(remarks))}"
 
 
 def differences(content: dict[str, Any]) -> str:
@@ -754,7 +718,7 @@ def differences(content: dict[str, Any]) -> str:
         Largest relative difference between fleet and reference over {runs} runs after {updates} updates; training loss
         and test loss are of the final weights. {_where(found)}."""
     header = ("task", "B", "precision", *(_QUANTITIES.get(name, name) for name in names))
-    return f"{_table(header, lines)}\n\n{_paragraph(remark)}"
+    return f"{table(header, lines)}\n\n{paragraph(remark)}"
 
 
 def _in_order(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -783,22 +747,19 @@ def _speed(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 else f"{number:.1f}"
 
 
-BLOCKS: dict[str, Callable[[], str]] = {
-    "results": results_block,
-    "readme": readme_block,
-    "autoencoder": autoencoder_block,
-    "lstm": lstm_block,
-    "wide_resnet": wide_resnet_block,
-    "skip_init": skip_init_block,
-    "throughput": throughput_block,
-    "equality": equality_block,
-}
-_BLOCK = re.compile(r"(<!-- calibration: (\w+) -->\n)(?:.*?\n)??(<!-- end -->)", re.DOTALL)
-
-
-def filled(document: str) -> str:
-    """Return a document with the content of its blocks made anew."""
-    return _BLOCK.sub(lambda found: f"{found[1]}{BLOCKS[found[2]]()}\n{found[3]}", document)
+PAGE = Page(
+    name="calibration",
+    blocks={
+        "results": results_block,
+        "readme": readme_block,
+        "autoencoder": autoencoder_block,
+        "lstm": lstm_block,
+        "wide_resnet": wide_resnet_block,
+        "skip_init": skip_init_block,
+        "throughput": throughput_block,
+        "equality": equality_block,
+    },
+)
 
 
 # -- the figure -----------------------------------------------------------------------------------------------------
@@ -1003,7 +964,7 @@ def main() -> None:
     with matplotlib.rc_context(_RC):
         figure().savefig(FIGURE, dpi=160)
     for path in DOCUMENTS:
-        path.write_text(filled(path.read_text()))
+        PAGE.write(path)
     print(f"wrote {FIGURE.relative_to(ROOT)} and the blocks of {', '.join(path.name for path in DOCUMENTS)}")
 
 

@@ -10,90 +10,26 @@ results/calibration with those made again in its folder rerun. Writes every bloc
 
 from __future__ import annotations
 
-import json
-import re
 import statistics
-import sys
-import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from scipy import stats
 
+import growth
+from calibration_report import running_objective
 from isotherm.bench.ceilings import BYTES_PER_VALUE, TRANSFERS
 from isotherm.bench.works import WORKS, Work
 from isotherm.engine.products import aligned
 from isotherm.statistics import Interval, t_interval, welch_interval
+from pages.blocks import Page
+from pages.results import CALIBRATION, NOT_MEASURED, ROOT, Row, load
+from pages.text import number, paragraph, percent, signed, signed_interval, table
+from pages.values import Value
 
-sys.path.insert(0, str(Path(__file__).parent))
-import growth
-from calibration_report import Value, running_objective
-
-ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
-CALIBRATION = ROOT / "results" / "calibration"
 DOCUMENT = ROOT / "docs" / "performance.md"
 FIGURE = ROOT / "docs" / "figures" / "growth.png"
-_BLOCK = re.compile(r"<!-- performance: (\w+) -->\n.*?<!-- end -->", re.DOTALL)
-
-
-NOT_MEASURED = "Not measured yet."
-
-Row = dict[str, Any]
-
-
-def load(name: str, folder: Path | None = None) -> dict[str, Any] | None:
-    """Return the content of a result file, None where it was not measured."""
-    path = (folder or RESULTS) / f"{name}.json"
-    if not path.exists():
-        return None
-    content: dict[str, Any] = json.loads(path.read_text())
-    return content
-
-
-def number(value: float | None) -> str:
-    """Return a speed for people.
-
-    >>> number(54321.0), number(76.44), number(None)
-    ('54,300', '76.4', '–')
-    """
-    if value is None:
-        return "–"
-    digits = 3 - len(str(int(abs(value))))
-    rounded = round(value, digits)
-    return f"{rounded:,.{max(0, digits)}f}"
-
-
-def signed(value: float, decimals: int) -> str:
-    """Return a difference for people.
-
-    >>> signed(-0.434, 2), signed(0.007, 3)
-    ('−0.43', '+0.007')
-    """
-    return f"{value:+.{decimals}f}".replace("-", "−")
-
-
-def percent(part: float) -> str:
-    """Return a part of one for people.
-
-    >>> percent(0.797)
-    '80 %'
-    """
-    return f"{100 * part:.0f} %"
-
-
-def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    lines = [header, tuple("---" for _ in header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def _paragraph(text: str, *, bullet: bool = False) -> str:
-    """Return a text in lines of the documents' width."""
-    indents = {"initial_indent": "- ", "subsequent_indent": "  "} if bullet else {}
-    options: dict[str, Any] = {"width": 120, "break_long_words": False, "break_on_hyphens": False, **indents}
-    return "\n".join(textwrap.wrap(" ".join(text.split()), **options))
 
 
 # -- isotherm bench -------------------------------------------------------------------------------------------------
@@ -134,7 +70,7 @@ def bench_block(name: str) -> str:
     extrapolated = [
         f"{row['work']}: {row['remark']}." for row in content["rows"] if "extrapolated" in (row.get("remark") or "")
     ]
-    return f"{_table(header, rows)}\n\n{_paragraph(' '.join([remark, *extrapolated]))}"
+    return f"{table(header, rows)}\n\n{paragraph(' '.join([remark, *extrapolated]))}"
 
 
 def _untimed(rows: list[Row], timed: list[str]) -> str:
@@ -165,7 +101,7 @@ def shrink_block() -> str:
     found = content["shrink"]
     whole, half = found["seconds_whole"], found["seconds_half_diverged"]
     reached = "met" if found["ratio"] <= found["goal"] else "missed"
-    return _paragraph(
+    return paragraph(
         f"{found['num_runs']} runs at B = {found['batch_size']}, {found['num_updates']:,} updates on one core: whole "
         f"{min(whole):.1f} to {max(whole):.1f} s, with every second run diverging at once {min(half):.1f} to "
         f"{max(half):.1f} s; median ratio {found['ratio']:.2f} (n = {len(whole)} pairs in turn; goal at most "
@@ -190,7 +126,7 @@ def growth_block() -> str:
             text = number(None if row is None else row["run_updates_per_second"])
             cells.append(f"**{text}**" if row is not None and row["is_chosen"] else text)
         lines.append((f"{size:,}", *cells))
-    table = _table(("runs in one fleet", *(f"B = {b}" for b in batch_sizes)), lines)
+    header = ("runs in one fleet", *(f"B = {b}" for b in batch_sizes))
     machine = content["machine"]
     remark = (
         f"Run-updates per second, {content['where']} of {machine['cpu']}, torch {machine['torch']}, commit "
@@ -198,7 +134,7 @@ def growth_block() -> str:
         f"{max(row['highest'] / row['lowest'] for row in rows):.1f} times the lowest; in bold the size that Isotherm "
         "chooses."
     )
-    return f"{table}\n\n{_paragraph(remark)}"
+    return f"{table(header, lines)}\n\n{paragraph(remark)}"
 
 
 # -- benchmarks/profile_fleet.py ------------------------------------------------------------------------------------
@@ -337,7 +273,7 @@ def profiles_block() -> str:
         time: percent of all kernels' time, streams added up; only the 15 heaviest kernels are recorded, so a group may
         take more than its number, up to what is not listed. {" ".join(notes)} Goals reached:
         {sum(part >= 1 for part in parts)} of {len(parts)}."""
-    return f"{_table(header, lines)}\n\n{_paragraph(remark)}"
+    return f"{table(header, lines)}\n\n{paragraph(remark)}"
 
 
 def _heaviest(kernels: Sequence[Row]) -> str:
@@ -411,7 +347,7 @@ def steps_block() -> str:
     header = ("work", "what", "before", "after", "gain", "commits")
     remark = """Run-steps/s, Wide-ResNets images/s: median, lowest and highest window. The speed after of the
         autoencoder at B = 4,096 is that of `isotherm bench`, since another process disturbed the profile."""
-    return f"{_table(header, lines)}\n\n{_paragraph(remark)}"
+    return f"{table(header, lines)}\n\n{paragraph(remark)}"
 
 
 def _windows(row: Row, work: Work) -> tuple[float, str]:
@@ -427,7 +363,7 @@ def _windows(row: Row, work: Work) -> tuple[float, str]:
 def limits_block() -> str:
     """Return how fast the heaviest kernels move their bytes."""
     found = [text for text in (_autoencoder_limit(), _lstm_limit(), _norm_limit()) if text]
-    return "\n".join(_paragraph(text, bullet=True) for text in found) or NOT_MEASURED
+    return "\n".join(paragraph(text, bullet=True) for text in found) or NOT_MEASURED
 
 
 def _autoencoder_limit() -> str | None:
@@ -532,7 +468,7 @@ def kernels_block() -> str:
     errors = f"""Largest errors against float64, relative to the largest value: {halves:.1e} in what is rounded to
         bfloat16 (one rounding is at most {2**-8:.1e} of a value), {sums:.1e} in means, variances and gradients of scale
         and shift. {num_wrong} of {len(content["rows"])} cases exceed their tolerance."""
-    return f"{_table(header, lines)}\n\n{_paragraph(remark)}\n\n{_paragraph(errors)}"
+    return f"{table(header, lines)}\n\n{paragraph(remark)}\n\n{paragraph(errors)}"
 
 
 # -- calibration cells trained again --------------------------------------------------------------------------------
@@ -663,10 +599,10 @@ def numerics_block() -> str:
             cell.name,
             cell.quantity,
             cell.paper,
-            _value(cell.before).text(cell.decimals),
-            _value(cell.now).text(cell.decimals),
-            _interval(cell.difference, cell.decimals),
-            _interval(cell.paired, cell.decimals),
+            Value.of(cell.before).text(cell.decimals),
+            Value.of(cell.now).text(cell.decimals),
+            _with_limits(cell.difference, decimals=cell.decimals),
+            _with_limits(cell.paired, decimals=cell.decimals),
             "**outside**" if cell.is_outside else "inside",
         )
         for cell in found
@@ -681,16 +617,11 @@ def numerics_block() -> str:
         "paired by seed (95 %)",
         "now's mean within before's sd",
     )
-    return f"{_table(header, lines)}\n\n{_paragraph(_reading(found))}"
+    return f"{table(header, lines)}\n\n{paragraph(_reading(found))}"
 
 
-def _value(values: Sequence[float]) -> Value:
-    return Value(mean=statistics.mean(values), sd=statistics.stdev(values), num=len(values))
-
-
-def _interval(interval: Interval, decimals: int) -> str:
-    low, high = (signed(limit, decimals) for limit in (interval.low, interval.high))
-    return f"{signed(interval.estimate, decimals)} [{low}, {high}]"
+def _with_limits(interval: Interval, *, decimals: int) -> str:
+    return signed_interval(interval.estimate, (interval.low, interval.high), decimals=decimals)
 
 
 def _reading(found: Sequence[Cell]) -> str:
@@ -720,27 +651,25 @@ def _listed(names: Sequence[str]) -> str:
 
 # -- the document ---------------------------------------------------------------------------------------------------
 
-BLOCKS: dict[str, Callable[[], str]] = {
-    "cpu": lambda: bench_block("bench_cpu"),
-    "h200": lambda: bench_block("bench_h200"),
-    "shrink": shrink_block,
-    "growth": growth_block,
-    "profiles": profiles_block,
-    "steps": steps_block,
-    "limits": limits_block,
-    "kernels": kernels_block,
-    "numerics": numerics_block,
-}
-
-
-def filled(text: str) -> str:
-    """Return a document with its blocks as the results have them."""
-    return _BLOCK.sub(lambda m: f"<!-- performance: {m[1]} -->\n{BLOCKS[m[1]]()}\n<!-- end -->", text)
+PAGE = Page(
+    name="performance",
+    blocks={
+        "cpu": lambda: bench_block("bench_cpu"),
+        "h200": lambda: bench_block("bench_h200"),
+        "shrink": shrink_block,
+        "growth": growth_block,
+        "profiles": profiles_block,
+        "steps": steps_block,
+        "limits": limits_block,
+        "kernels": kernels_block,
+        "numerics": numerics_block,
+    },
+)
 
 
 def main() -> None:
     """Write the blocks and the figure."""
-    DOCUMENT.write_text(filled(DOCUMENT.read_text()))
+    PAGE.write(DOCUMENT)
     content = load("growth_cpu")
     if content is not None:
         growth.draw(content, FIGURE)

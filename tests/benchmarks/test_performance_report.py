@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+import performance_report
+from pages import results as result_files
+
+ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture(scope="module")
 def report():
-    path = ROOT / "benchmarks" / "performance_report.py"
-    spec = importlib.util.spec_from_file_location("performance_report", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return performance_report
 
 
 def test_the_document_is_up_to_date(report):
     text = report.DOCUMENT.read_text()
-    assert report.filled(text) == text
+    assert report.PAGE.filled(text) == text
 
 
 def test_every_block_of_the_document_is_known(report):
-    assert {m[1] for m in report._BLOCK.finditer(report.DOCUMENT.read_text())} == set(report.BLOCKS)
+    assert set(report.PAGE.names_in(report.DOCUMENT.read_text())) == set(report.PAGE.blocks)
 
 
 ROW = {
@@ -50,7 +46,7 @@ ROW = {
 
 
 def test_a_row_is_written_with_its_peers_goal_and_floor(report, tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    monkeypatch.setattr(result_files, "RESULTS", tmp_path)
     machine = {"cpu": "a chip", "cores": 2, "torch": "2.x", "gpu": None}
     first = {**ROW, "reasons": {"jax vmap": "not installed"}}
     other = {**ROW, "ours": None, "ratio": None, "target": None, "reasons": {"jax vmap": "too late"}}
@@ -65,7 +61,7 @@ def test_a_row_is_written_with_its_peers_goal_and_floor(report, tmp_path, monkey
 
 
 def test_an_extrapolation_is_called_so(report, tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    monkeypatch.setattr(result_files, "RESULTS", tmp_path)
     machine = {"cpu": "a chip", "cores": 2, "torch": "2.x", "gpu": None}
     row = {**ROW, "work": "quickstart", "remark": "extrapolated: from windows"}
     (tmp_path / "bench_cpu.json").write_text(json.dumps({"rows": [row], "machine": machine, "commit": "abc"}))
@@ -73,14 +69,14 @@ def test_an_extrapolation_is_called_so(report, tmp_path, monkeypatch):
 
 
 def test_what_was_not_measured_is_said(report, tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    monkeypatch.setattr(result_files, "RESULTS", tmp_path)
     monkeypatch.setattr(report, "CALIBRATION", tmp_path)
-    assert all(block() == "Not measured yet." for block in report.BLOCKS.values())
+    assert all(block() == "Not measured yet." for block in report.PAGE.blocks.values())
 
 
 @pytest.mark.parametrize(("ratio", "word"), [(0.55, "met"), (0.65, "missed")])
 def test_a_goal_that_is_missed_is_called_so(report, tmp_path, monkeypatch, ratio, word):
-    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    monkeypatch.setattr(result_files, "RESULTS", tmp_path)
     found = {"num_runs": 4, "batch_size": 8, "num_updates": 10, "seconds_whole": [1.0], "goal": 0.6, "ratio": ratio}
     (tmp_path / "growth_cpu.json").write_text(json.dumps({"shrink": {**found, "seconds_half_diverged": [ratio]}}))
     assert f"**{word}**" in report.shrink_block()
@@ -147,7 +143,7 @@ NORM = [{"name": "_moments", "percent": 60.0, "calls": 4, "microseconds": 2.0}]
 @pytest.fixture
 def results(report, tmp_path, monkeypatch):
     """Result files with easy numbers; the work wrn16x4_cifar10:64 has its kernels in another row."""
-    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    monkeypatch.setattr(result_files, "RESULTS", tmp_path)
     profiles = [
         profile_row("autoencoder_mnist:64", 35, 20_000.0, kernels=NORM),
         profile_row("autoencoder_mnist:64", 35, 16_000.0, note=report.BEFORE_COPIES),

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import os
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-
-
-def _load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("calibration_report", ROOT / "benchmarks" / "calibration_report.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-report = _load()
+import calibration_report as report
+from pages.results import CALIBRATION
+from pages.values import Value
 
 
 def _on_one_line(text: str) -> str:
@@ -36,32 +22,32 @@ def _on_one_line(text: str) -> str:
 @pytest.mark.parametrize("document", report.DOCUMENTS, ids=lambda path: path.name)
 def test_documents_are_as_generated(document: Path) -> None:
     text = document.read_text()
-    assert report.filled(text) == text, "run python benchmarks/calibration_report.py"
+    assert report.PAGE.filled(text) == text, "run python benchmarks/calibration_report.py"
 
 
 def test_every_block_is_in_a_document() -> None:
     together = "".join(path.read_text() for path in report.DOCUMENTS)
-    for name in report.BLOCKS:
+    for name in report.PAGE.blocks:
         assert together.count(f"<!-- calibration: {name} -->") == 1
 
 
 def test_a_number_edited_by_hand_is_seen() -> None:
     text = report.DOCUMENTS[0].read_text()
-    assert report.filled(text.replace("2.940 ± 0.011", "2.910 ± 0.011")) == text
+    assert report.PAGE.filled(text.replace("2.940 ± 0.011", "2.910 ± 0.011")) == text
 
 
 def test_empty_blocks_are_filled_and_what_lies_between_is_kept() -> None:
     empty = "a\n<!-- calibration: skip_init -->\n<!-- end -->\nb\n<!-- calibration: readme -->\n<!-- end -->\nc\n"
-    found = report.filled(empty)
+    found = report.PAGE.filled(empty)
     assert "\nb\n" in found
-    assert report.filled(found) == found
+    assert report.PAGE.filled(found) == found
     assert report.readme_block() in found
 
 
 def test_goals_are_judged_by_the_numbers() -> None:
     paper = report.Reference.parse("2.00 ± 0.01")
     for mean, verdict in ((2.03, "**met**"), (2.05, "**missed**"), (1.95, "**missed**")):
-        ours = report.Value(mean=mean, sd=0.01, num=3)
+        ours = Value(mean=mean, sd=0.01, num=3)
         assert verdict in report._compared("s", "q", ours, paper, decimals=2, tolerance=2).goal
 
 
@@ -92,7 +78,7 @@ def test_the_figure_shows_every_run() -> None:
 
 
 def test_every_run_is_in_the_figure_and_finished_at_full_length() -> None:
-    contents = [json.loads(path.read_text()) for path in report.RESULTS.glob("*.json")]
+    contents = [json.loads(path.read_text()) for path in CALIBRATION.glob("*.json")]
     settings = [content for content in contents if "runs" in content]
     assert sum(len(content["runs"]) for content in settings) == sum(len(panel.curves) for panel in report.panels())
     assert all(content["is_full_length"] for content in settings)
@@ -100,8 +86,8 @@ def test_every_run_is_in_the_figure_and_finished_at_full_length() -> None:
 
 
 def test_every_result_file_is_described_with_its_commit() -> None:
-    lines = (report.RESULTS / "README.md").read_text().splitlines()
-    for path in report.RESULTS.glob("*.json"):
+    lines = (CALIBRATION / "README.md").read_text().splitlines()
+    for path in CALIBRATION.glob("*.json"):
         (line,) = (line for line in lines if line.startswith(f"| `{path.name}` |"))
         assert f"| {json.loads(path.read_text()).get('commit', 'in every row')} |" in line
 
