@@ -9,8 +9,8 @@ from typing import Any
 
 from scipy import stats
 
-from calibration_report import running_objective
 from isotherm.statistics import Interval, t_interval, welch_interval
+from pages.calibration.runs import running_objective
 from pages.results import CALIBRATION, NOT_MEASURED, Row, load
 from pages.text import paragraph, percent, signed_interval, table
 from pages.values import Value
