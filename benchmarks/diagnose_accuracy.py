@@ -26,8 +26,10 @@ from isotherm.bench.machine import commit, machine
 from isotherm.diagnose import Diagnosis, diagnose
 from isotherm.runner import default_workers
 from isotherm.tasks import Task
+from pages.blocks import Page
+from pages.results import NOT_MEASURED, ROOT, load
 
-SWEEP = Path(__file__).parent.parent / "results" / "quickstart" / "quickstart.json"
+SWEEP = ROOT / "results" / "quickstart" / "quickstart.json"
 BATCH_SIZES = (8, 16, 32, 64, 128, 256)
 FACTOR = 2.0
 # Published optima: task -> batch size, effective learning rate.
@@ -126,13 +128,10 @@ def published(name: str, *, data: Path | None, device: str, minutes: float, num_
 
 # -- the page --------------------------------------------------------------------------------------------------------
 
-RESULTS = Path(__file__).parent / "results"
-START, END = "<!-- diagnose: accuracy -->", "<!-- end -->"
-
 
 def block(content: dict[str, Any] | None, of_paper: dict[str, Any] | None) -> str:
     """Return what the page says of the accuracy, from the result files there are."""
-    parts = ["Not measured yet." if content is None else _quickstart_text(content)]
+    parts = [NOT_MEASURED if content is None else _quickstart_text(content)]
     if of_paper is not None:
         parts.append(_published_text(of_paper))
     return "\n\n".join(parts)
@@ -186,17 +185,12 @@ def _published_text(content: dict[str, Any]) -> str:
     )
 
 
-def write_page(path: Path) -> None:
-    """Put the block into the page, between its markers."""
+def accuracy_block() -> str:
+    """Return the block of the page."""
+    return block(load("diagnose_quickstart"), load("diagnose_autoencoder"))
 
-    def read(name: str) -> dict[str, Any] | None:
-        file = RESULTS / name
-        return json.loads(file.read_text()) if file.exists() else None
 
-    text = path.read_text()
-    start, end = text.index(START) + len(START), text.index(END, text.index(START))
-    found = block(read("diagnose_quickstart.json"), read("diagnose_autoencoder.json"))
-    path.write_text(f"{text[:start]}\n{found}\n{text[end:]}")
+PAGE = Page(name="diagnose", blocks={"accuracy": accuracy_block})
 
 
 def _write(path: Path | None, content: dict[str, Any], device: str = "cpu") -> None:
@@ -218,7 +212,7 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help="measure nothing, write the results into this page")
     options = parser.parse_args()
     if options.write is not None:
-        write_page(options.write)
+        PAGE.write(options.write)
         return
     if options.task == "quickstart":
         workers = options.workers or default_workers("cpu")

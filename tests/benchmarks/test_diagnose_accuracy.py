@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-
-
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("diagnose_accuracy", ROOT / "benchmarks" / "diagnose_accuracy.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+import diagnose_accuracy as script
+from pages.results import RESULTS, ROOT
 
 
 @pytest.fixture
-def measured(script: ModuleType) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((script.RESULTS / "diagnose_quickstart.json").read_text())
+def measured() -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((RESULTS / "diagnose_quickstart.json").read_text())
     return content
 
 
-def test_the_page_is_up_to_date(script: ModuleType, tmp_path: Path) -> None:
+def test_the_page_is_up_to_date(tmp_path: Path) -> None:
     page = ROOT / "docs" / "diagnose.md"
     copy = tmp_path / "diagnose.md"
     copy.write_text(page.read_text())
-    script.write_page(copy)
+    script.PAGE.write(copy)
     assert copy.read_text() == page.read_text()
 
 
@@ -46,7 +35,7 @@ def test_agreement_follows_from_the_factors(measured: dict[str, Any]) -> None:
         assert row["part_of_sweep"] == pytest.approx(row["num_examples"] / measured["sweep_examples"])
 
 
-def test_the_sweep_s_examples_are_counted(script: ModuleType, measured: dict[str, Any]) -> None:
+def test_the_sweep_s_examples_are_counted(measured: dict[str, Any]) -> None:
     content = json.loads(script.SWEEP.read_text())
     by_hand = 0
     for sweep in content["sweeps"]:
@@ -55,7 +44,7 @@ def test_the_sweep_s_examples_are_counted(script: ModuleType, measured: dict[str
     assert script.examples_of_sweep(content) == by_hand == measured["sweep_examples"]
 
 
-def test_the_page_tells_what_is_not_measured(script: ModuleType) -> None:
+def test_the_page_tells_what_is_not_measured() -> None:
     assert script.block(None, None) == "Not measured yet."
     rates = {"0.9": {"estimate": 0.07, "low": 0.05, "high": 0.1}}
     of_paper = {

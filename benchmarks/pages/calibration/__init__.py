@@ -1,0 +1,1 @@
+"""The blocks and the figure of docs/calibration.md: runs, tables of each network, speeds."""

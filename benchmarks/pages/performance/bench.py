@@ -1,0 +1,67 @@
+"""What `isotherm bench` measured."""
+
+from __future__ import annotations
+
+from pages.results import NOT_MEASURED, Row, load
+from pages.text import number, paragraph, percent, table
+
+
+def bench_block(name: str) -> str:
+    """Return ours, peers, goal and floor of every work of a machine; peers that were nowhere timed are told below."""
+    content = load(name)
+    if content is None:
+        return NOT_MEASURED
+    peers = [peer for peer in content["rows"][0]["peers"] if any(row["peers"].get(peer) for row in content["rows"])]
+    header = ("work", "B", "runs", "unit", "Isotherm", *peers, "ratio", "goal", "reached", "floor", "of the floor")
+    rows = []
+    for row in content["rows"]:
+        target = row.get("target") or {}
+        fraction = row["fraction_of_floor"]
+        rows.append(
+            (
+                row["work"],
+                "–" if row["batch_size"] is None else f"{row['batch_size']:,}",
+                f"{row['num_runs']:,}",
+                row["unit"],
+                _with_range(row),
+                *(number(row["peers"].get(peer)) for peer in peers),
+                "–" if row["ratio"] is None else f"{row['ratio']:.1f}",
+                target.get("text", "–"),
+                {True: "yes", False: "**no**", None: "–"}[target.get("reached")],
+                number(row["floor"]),
+                "–" if fraction is None else percent(fraction),
+            )
+        )
+    machine = content["machine"]
+    where = ", ".join(str(machine[key]) for key in ("gpu", "cpu") if machine.get(key))
+    remark = (
+        f"{where}, {machine['cores']} cores, torch {machine['torch']}, commit {content['commit']}. Median of the "
+        f"windows, lowest and highest in brackets; ratio to the plain loop. {_untimed(content['rows'], peers)}"
+    )
+    extrapolated = [
+        f"{row['work']}: {row['remark']}." for row in content["rows"] if "extrapolated" in (row.get("remark") or "")
+    ]
+    return f"{table(header, rows)}\n\n{paragraph(' '.join([remark, *extrapolated]))}"
+
+
+def bench_row(label: str) -> Row | None:
+    """Return the row of a work in the benchmark of the H200."""
+    rows = (load("bench_h200") or {"rows": []})["rows"]
+    return next((row for row in rows if row["label"] == label), None)
+
+
+def _untimed(rows: list[Row], timed: list[str]) -> str:
+    """Return which peers have no number anywhere, and why."""
+    reasons: dict[str, str] = {}
+    for row in rows:
+        for peer, why in (row.get("reasons") or {}).items():
+            if peer not in timed:
+                reasons.setdefault(peer, why)
+    listed = "; ".join(f"{peer} ({why})" for peer, why in reasons.items())
+    return f"Not timed: {listed}." if listed else ""
+
+
+def _with_range(row: Row) -> str:
+    if row["ours"] is None:
+        return "–"
+    return f"**{number(row['ours'])}** [{number(row.get('lowest'))}, {number(row.get('highest'))}]"

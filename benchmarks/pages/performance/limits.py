@@ -1,0 +1,76 @@
+"""How close the heaviest kernels of the profiles come to the speed of a copy."""
+
+from __future__ import annotations
+
+from isotherm.bench.ceilings import BYTES_PER_VALUE, TRANSFERS
+from isotherm.engine.products import aligned
+from pages.performance.bench import bench_row
+from pages.performance.kernels import moved_bytes
+from pages.performance.profiles import AE, GHOST_NORM, LSTM, WRN, group_of, profile, shares
+from pages.results import NOT_MEASURED, load
+from pages.text import paragraph, percent
+
+# Bytes that the update of a weight in mixed precision moves: it reads the gradient (2), reads and writes velocity and
+# weight (4 each), and writes the rounded copy (2).
+BYTES_OF_UPDATE = 2 + 4 * 4 + 2
+# The same with what the products do: they read the copy in both directions and write the gradient, 2 each.
+BYTES_IN_MIXED = BYTES_OF_UPDATE + 3 * 2
+# What the floor of `isotherm bench` counts.
+BYTES_IN_FLOAT32 = TRANSFERS * BYTES_PER_VALUE
+# The autoencoder's largest matrices; the LSTM's units.
+HEIGHT, WIDTH = 784, 1000
+LSTM_WIDTH = 650
+
+
+def limits_block() -> str:
+    """Return how fast the heaviest kernels move their bytes."""
+    found = [text for text in (_autoencoder_limit(), _lstm_limit(), _norm_limit()) if text]
+    return "\n".join(paragraph(text, bullet=True) for text in found) or NOT_MEASURED
+
+
+def _autoencoder_limit() -> str | None:
+    row, measured = profile(AE, with_kernels=True), bench_row(AE)
+    if row is None or measured is None:
+        return None
+    kernel = max((k for k in row["kernels"] if group_of(k["name"]) == "optimiser"), key=lambda k: float(k["percent"]))
+    rate = BYTES_OF_UPDATE * row["num_runs"] * HEIGHT * WIDTH / (1e-6 * kernel["microseconds"])
+    copy = measured["copy_bytes_per_second"]
+    in_mixed = BYTES_IN_MIXED / BYTES_IN_FLOAT32 * measured["bytes_per_unit"] * measured["ours"] / copy
+    return f"""**Autoencoder, B = 64**: {percent(measured["fraction_of_floor"])} of the floor, which counts
+        {BYTES_IN_FLOAT32} bytes per parameter and update, all in float32. With gradients and copies in bfloat16 it has
+        to move {BYTES_IN_MIXED}, counted from the program; by that it reaches {percent(in_mixed)}. The update of the
+        largest matrices, {HEIGHT} × {WIDTH:,} in {row["num_runs"]} runs at {BYTES_OF_UPDATE} bytes a weight, takes
+        {kernel["microseconds"]:.0f} µs: {rate / 1e12:.1f} TB/s, where a copy moves {copy / 1e12:.1f}."""
+
+
+def _lstm_limit() -> str | None:
+    row, measured = profile(LSTM, with_kernels=True), bench_row(AE)
+    if row is None or measured is None:
+        return None
+    products = [kernel for kernel in row["kernels"] if group_of(kernel["name"]) == "products"]
+    forward, backward = sorted(products, key=lambda kernel: -kernel["calls"])[:2]
+    num_bytes = 2 * aligned(LSTM_WIDTH) * aligned(4 * LSTM_WIDTH) * row["num_runs"]
+    rate = num_bytes / (1e-6 * forward["microseconds"])
+    share = forward["percent"] + backward["percent"]
+    return f"""**LSTM, B = 64**: the recurrent products, one for each of 35 places in the text, two layers and both
+        directions, take {share:.0f} % of the kernel time. Forward, one reads the rounded weights of {row["num_runs"]}
+        runs, {num_bytes / 1e6:.0f} MB, in {forward["microseconds"]:.0f} µs: {rate / 1e12:.1f} TB/s, where a copy moves
+        {measured["copy_bytes_per_second"] / 1e12:.1f}. Softmax and its gradient take
+        {shares(row["kernels"])["softmax"]:.0f} %."""
+
+
+def _norm_limit() -> str | None:
+    kernels, measured = load("kernels_h200"), bench_row(AE)
+    if kernels is None or measured is None:
+        return None
+    parts = []
+    for batch_size in (64, 1024, 8192):
+        row = profile(f"{WRN}:{batch_size}", with_kernels=True)
+        if row is None:
+            continue
+        seconds = 1e-6 * sum(kernel["microseconds"] for kernel in row["kernels"] if kernel["name"] in GHOST_NORM)
+        num_layers = sum(r["num_layers"] for r in kernels["rows"] if r["batch_size"] == 1024)
+        rate = moved_bytes(kernels, 1024) * batch_size / 1024 / (num_layers * seconds)
+        parts.append(f"{rate / 1e12:.1f} TB/s at B = {batch_size:,} (runs at once: {row['num_runs']})")
+    return f"""**WRN-16-4, ghost batch norm**: inside the network its kernels move {", ".join(parts)}, where a copy
+        moves {measured["copy_bytes_per_second"] / 1e12:.1f}. Runs on other streams share the memory meanwhile."""

@@ -1,0 +1,191 @@
+"""Cells of the calibration that were trained again on the present paths."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scipy import stats
+
+from isotherm.statistics import Interval, t_interval, welch_interval
+from pages.calibration.runs import running_objective
+from pages.results import CALIBRATION, NOT_MEASURED, Row, load
+from pages.text import paragraph, percent, signed_interval, table
+from pages.values import Value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """One quantity of a cell that was trained twice; values by seed."""
+
+    name: str
+    short: str
+    quantity: str
+    paper: str
+    before: tuple[float, ...]
+    now: tuple[float, ...]
+    decimals: int
+
+    @property
+    def difference(self) -> Interval:
+        """The mean now minus the mean before, with Welch's interval."""
+        return welch_interval(self.now, self.before)
+
+    @property
+    def paired(self) -> Interval:
+        """The mean difference of runs with one seed, with Student's interval."""
+        return t_interval([now - before for now, before in zip(self.now, self.before, strict=True)])
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether the mean lies more than the standard deviation before from the mean before."""
+        return abs(self.difference.estimate) > statistics.stdev(self.before)
+
+    @property
+    def spread_ratio(self) -> float:
+        """Standard deviation now over before."""
+        return statistics.stdev(self.now) / statistics.stdev(self.before)
+
+    @property
+    def spread_p(self) -> float:
+        """How likely a ratio of spreads as far from one is by chance: the F test, two-sided."""
+        ratio = max(self.spread_ratio, 1 / self.spread_ratio)
+        return float(2 * stats.f.sf(ratio**2, len(self.now) - 1, len(self.before) - 1))
+
+
+def cells() -> list[Cell]:
+    """Return what was trained again, from the result files; empty where they are missing."""
+    rerun = CALIBRATION / "rerun"
+    old = {name: load(name, CALIBRATION) for name in ("autoencoder", "lstm_b64", "wrn_b256")}
+    new = {name: load(name, rerun) for name in ("autoencoder_mixed", "lstm_b64_looks", "wrn_b256")}
+    if None in (*old.values(), *new.values()):
+        return []
+    found = [
+        _cell(
+            ("autoencoder, B = 64, ε_eff = 0.08: float32, now mixed", f"the autoencoder's {name} error"),
+            f"{name} squared error",
+            (old["autoencoder"], new["autoencoder_mixed"]),
+            lambda run, key=key: run[key],  # type: ignore[misc]
+            rate=0.08,
+            decimals=4,
+        )
+        for name, key in (("test", "test_metric"), ("training", "train_metric"))
+    ]
+    ghost = "WRN-16-4, B = 256, ε_eff = 4: mixed, now Triton kernels"
+    wide = (old["wrn_b256"], new["wrn_b256"])
+    found += [
+        _cell(
+            (ghost, "the accuracy of WRN-16-4"),
+            "test accuracy, %",
+            wide,
+            lambda run: 100 * run["test_metric"],
+            rate=4.0,
+            decimals=2,
+        ),
+        _cell((ghost, "the loss of WRN-16-4"), "training loss with L2", wide, running_objective, rate=4.0, decimals=4),
+        _looks_cell(old["lstm_b64"], new["lstm_b64_looks"]),
+    ]
+    return found
+
+
+def _by_seed(content: Any, quantity: Callable[[Row], float], rate: float) -> tuple[float, ...]:
+    runs = sorted(content["runs"], key=lambda run: run["spec"]["seed"])
+    return tuple(quantity(run["result"]) for run in runs if run["spec"]["effective_learning_rate"] == rate)
+
+
+def _cell(
+    names: tuple[str, str],
+    quantity: str,
+    contents: tuple[Any, Any],
+    function: Callable[[Row], float],
+    *,
+    rate: float,
+    decimals: int,
+) -> Cell:
+    before, now = (_by_seed(content, function, rate) for content in contents)
+    paper = contents[0]["paper"]["test" if quantity.startswith("test") else "train"].removesuffix(" %")
+    return Cell(
+        name=names[0], short=names[1], quantity=quantity, paper=paper, before=before, now=now, decimals=decimals
+    )
+
+
+def _looks_cell(before: Any, now: Any) -> Cell:
+    """Return the language model at the look after the last update, which both times saw the same."""
+    rate = now["paper"]["rate"]
+    last = max(look["step"] for look in now["looks"])
+    looks = sorted((look for look in now["looks"] if look["step"] == last), key=lambda look: look["seed"])
+    return Cell(
+        name=f"LSTM, B = 64, ε_eff = {rate}: mixed, now on rounded copies",
+        short="the LSTM",
+        quantity=f"test perplexity at update {last:,}",
+        paper=now["paper"]["test"],
+        before=_by_seed(before, lambda run: _look_at(run, last), rate),
+        now=tuple(look["test_perplexity"] for look in looks),
+        decimals=2,
+    )
+
+
+def _look_at(run: Row, step: int) -> float:
+    return float(next(point["test_metric"] for point in run["curve"] if point["step"] == step))
+
+
+def numerics_block() -> str:
+    """Return the cells trained again beside those before and the paper's."""
+    found = cells()
+    if not found:
+        return NOT_MEASURED
+    lines = [
+        (
+            cell.name,
+            cell.quantity,
+            cell.paper,
+            Value.of(cell.before).text(cell.decimals),
+            Value.of(cell.now).text(cell.decimals),
+            _with_limits(cell.difference, decimals=cell.decimals),
+            _with_limits(cell.paired, decimals=cell.decimals),
+            "**outside**" if cell.is_outside else "inside",
+        )
+        for cell in found
+    ]
+    header = (
+        "cell",
+        "quantity",
+        "paper",
+        "before: mean ± sd (n)",
+        "now: mean ± sd (n)",
+        "now − before (Welch, 95 %)",
+        "paired by seed (95 %)",
+        "now's mean within before's sd",
+    )
+    return f"{table(header, lines)}\n\n{paragraph(_reading(found))}"
+
+
+def _with_limits(interval: Interval, *, decimals: int) -> str:
+    return signed_interval(interval.estimate, (interval.low, interval.high), decimals=decimals)
+
+
+def _reading(found: Sequence[Cell]) -> str:
+    """Return what the table says in words."""
+    num = len(found)
+    outside = [cell.short for cell in found if cell.is_outside]
+    by_welch = [cell.short for cell in found if not cell.difference.contains(0.0)]
+    by_pairs = [cell.short for cell in found if not cell.paired.contains(0.0)]
+    wider = [
+        f"{cell.short}, {cell.spread_ratio:.0f} times (F test, p = {cell.spread_p:.2f})"
+        for cell in found
+        if cell.spread_ratio > 3
+    ]
+    old, new = load("autoencoder", CALIBRATION), load("autoencoder_mixed", CALIBRATION / "rerun")
+    assert old is not None
+    assert new is not None
+    return f"""Before: commit {old["commit"]}; now: {new["commit"]}; {new["device"]}. Outside the earlier error bars
+        (one sd): {_listed(outside)}. Welch's interval leaves out zero for: {_listed(by_welch)}; paired by seed for:
+        {_listed(by_pairs)}. Of {num} independent 95 % intervals at least one leaves out zero in
+        {percent(1 - 0.95**num)} of all cases if nothing changed. The spread grew more than threefold for:
+        {_listed(wider)}. Three runs see only large changes, and the two commits differ in more than these paths."""
+
+
+def _listed(names: Sequence[str]) -> str:
+    return "; ".join(names) or "none"

@@ -1,0 +1,140 @@
+"""What benchmarks/profile_fleet.py measured: speed, memory and kernels of works on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from isotherm.bench.works import WORKS, Work
+from pages.performance.bench import bench_row
+from pages.results import NOT_MEASURED, Row, load
+from pages.text import paragraph, percent, table
+
+# Which kernels are what, by a piece of their names. Convolutions are cuDNN's, products are cuBLAS's; Inductor names its
+# kernels after the operations in them, and only the optimiser's have an addcmul.
+GROUPS: dict[str, tuple[str, ...]] = {
+    "convolutions": ("xmma", "cutlass", "convolve", "implicit_gemm"),
+    "products": ("nvjet",),
+    "optimiser": ("addcmul",),
+    "softmax": ("softmax",),
+    "other elementwise": ("triton_",),
+}
+GHOST_NORM = ("_moments", "_normalise", "_gradient_sums", "_input_gradient")
+# Ways to train that were tried and are not the present ones, as the rows' notes call them.
+BEFORE_COPIES = "before products on rounded copies"
+BY_INDUCTOR = "ghost batch norm by Inductor"
+STREAMS = ("two fleets of 18 on two streams", "four fleets of 9 on four streams", "two fleets of 11 on two streams")
+# Works that other blocks ask for.
+AE, AE_LARGE, LSTM = "autoencoder_mnist:64", "autoencoder_mnist:4096", "lstm_ptb:64"
+WRN = "wrn16x4_cifar10"
+
+
+def group_of(kernel: str) -> str:
+    """Return what a kernel does, in plain words.
+
+    >>> group_of("nvjet_sm90_tst_128x128_64x6_1x2_h_bz_NTT"), group_of("_moments"), group_of("memset")
+    ('products', 'ghost batch norm', 'other')
+    """
+    if kernel in GHOST_NORM:
+        return "ghost batch norm"
+    return next((name for name, pieces in GROUPS.items() if any(piece in kernel for piece in pieces)), "other")
+
+
+def shares(kernels: Sequence[Row]) -> dict[str, float]:
+    """Return the percentages of kernel time by group, largest first, with what the list leaves out.
+
+    >>> shares([{"name": "nvjet_a", "percent": 30.0}, {"name": "_moments", "percent": 50.0}])
+    {'ghost batch norm': 50.0, 'products': 30.0, 'not listed': 20.0}
+    """
+    found: dict[str, float] = {}
+    for kernel in kernels:
+        name = group_of(kernel["name"])
+        found[name] = found.get(name, 0.0) + kernel["percent"]
+    found = dict(sorted(found.items(), key=lambda item: -item[1]))
+    return {**found, "not listed": 100.0 - sum(found.values())}
+
+
+def profile(
+    label: str, *, note: str | None = None, num_runs: int | None = None, with_kernels: bool = False
+) -> Row | None:
+    """Return the last row of a work, in the present way unless a note says another; with so many runs if given."""
+    others = (BEFORE_COPIES, BY_INDUCTOR, *STREAMS)
+    found = [
+        row
+        for row in (load("profiles_h200") or {"rows": []})["rows"]
+        if row["label"] == label
+        and (row["note"] not in others if note is None else row["note"] == note)
+        and num_runs in (None, row["num_runs"])
+        and (row["kernels"] or not with_kernels)
+    ]
+    return found[-1] if found else None
+
+
+def speed_of(row: Row, work: Work) -> float:
+    """Return a profile's speed in the unit of the work."""
+    return float(row["images_per_second" if work.unit == "images/s" else "run_steps_per_second"])
+
+
+def part_of_goal(speed: float, work: Work) -> float | None:
+    """Return how much of its goal a speed reaches; None where the floor was not measured that the goal refers to."""
+    assert work.target is not None
+    if work.target.of == "ours":
+        return speed / work.target.value
+    measured, content = bench_row(work.label), load("bench_h200")
+    if measured is None or content is None:
+        return None
+    ceiling = content["ceilings"]["matmul_flop_per_second"][work.precision]
+    return float(speed * measured["flop_per_unit"] / ceiling / work.target.value)
+
+
+def gpu_works() -> list[Work]:
+    """Return what is timed on a GPU."""
+    return [work for work in WORKS if isinstance(work, Work) and work.device == "cuda"]
+
+
+def profiles_block() -> str:
+    """Return speed, part of the goal, memory and the heaviest kernels of every work."""
+    content = load("profiles_h200")
+    if content is None:
+        return NOT_MEASURED
+    lines, notes, parts = [], [], []
+    for work in gpu_works():
+        assert work.target is not None
+        name, goal = f"{work.task}, B = {work.batch_size:,}", work.target.text(work.unit)
+        row = profile(work.label, num_runs=work.num_runs)
+        if row is None:
+            lines.append((name, str(work.num_runs), "not measured", goal, "–", "–", "–", "–"))
+            continue
+        seen = row if row["kernels"] else profile(work.label, with_kernels=True)
+        if seen is not None and seen["num_runs"] != row["num_runs"]:
+            notes.append(f"{name}: kernel time of {seen['num_runs']} runs.")
+        if row["note"]:
+            notes.append(f"{name}: {row['note']}.")
+        speed = speed_of(row, work)
+        part = part_of_goal(speed, work)
+        parts += [] if part is None else [part]
+        lines.append(
+            (
+                name,
+                str(row["num_runs"]),
+                f"**{speed:,.0f}** {work.unit}",
+                goal,
+                "–" if part is None else percent(part),
+                f"{row['memory_gib']:.1f} GiB",
+                "–" if seen is None else _heaviest(seen["kernels"]),
+                row["commit"],
+            )
+        )
+    header = ("work", "runs", "speed", "goal", "of the goal", "memory", "kernel time", "commit")
+    machine = content["machine"]
+    remark = f"""{machine["gpu"]}, torch {machine["torch"]}, mixed precision. Windows: {content["windows"]}. Kernel
+        time: percent of all kernels' time, streams added up; only the 15 heaviest kernels are recorded, so a group may
+        take more than its number, up to what is not listed. {" ".join(notes)} Goals reached:
+        {sum(part >= 1 for part in parts)} of {len(parts)}."""
+    return f"{table(header, lines)}\n\n{paragraph(remark)}"
+
+
+def _heaviest(kernels: Sequence[Row]) -> str:
+    found = shares(kernels)
+    rest = found.pop("not listed")
+    listed = [f"{name} {share:.0f}" for name, share in list(found.items())[:4]]
+    return ", ".join([*listed, f"not listed {rest:.0f}"])

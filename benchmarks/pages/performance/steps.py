@@ -1,0 +1,98 @@
+"""What was tried on a GPU and what it gained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from isotherm.bench.works import Work
+from pages.performance.bench import bench_row
+from pages.performance.profiles import (
+    AE,
+    AE_LARGE,
+    BEFORE_COPIES,
+    BY_INDUCTOR,
+    LSTM,
+    STREAMS,
+    WRN,
+    gpu_works,
+    profile,
+    speed_of,
+)
+from pages.results import NOT_MEASURED, Row, load
+from pages.text import paragraph, signed, table
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """Something that was tried, with the rows before and after it."""
+
+    label: str
+    what: str
+    before: Callable[[], Row | None]
+    after: Callable[[], Row | None]
+
+
+def _profile(label: str, note: str | None = None, num_runs: int | None = None) -> Callable[[], Row | None]:
+    return lambda: profile(label, note=note, num_runs=num_runs)
+
+
+COPIES = "products on rounded copies of the weights (below)"
+STEPS = (
+    Step(label=AE, what=COPIES, before=_profile(AE, BEFORE_COPIES), after=_profile(AE)),
+    Step(label=AE_LARGE, what=COPIES, before=_profile(AE_LARGE, BEFORE_COPIES), after=lambda: bench_row(AE_LARGE)),
+    Step(label=LSTM, what=COPIES, before=_profile(LSTM, BEFORE_COPIES), after=_profile(LSTM)),
+    Step(
+        label=f"{WRN}:1024",
+        what="Triton kernels for ghost batch norm instead of Inductor's",
+        before=_profile(f"{WRN}:1024", BY_INDUCTOR),
+        after=_profile(f"{WRN}:1024"),
+    ),
+    Step(
+        label=f"{WRN}:64",
+        what="12 streams instead of 4, a run on each",
+        before=_profile(f"{WRN}:64", num_runs=4),
+        after=_profile(f"{WRN}:64", num_runs=12),
+    ),
+    *(
+        Step(label=label, what=f"{note} instead of one fleet", before=_profile(label), after=_profile(label, note))
+        for label, note in zip((AE, AE, LSTM), STREAMS, strict=True)
+    ),
+)
+
+
+def steps_block() -> str:
+    """Return what was tried on a GPU and what it gained."""
+    if load("profiles_h200") is None:
+        return NOT_MEASURED
+    works = {work.label: work for work in gpu_works()}
+    lines = []
+    for step in STEPS:
+        work, before, after = works[step.label], step.before(), step.after()
+        if before is None or after is None:
+            continue
+        (first, first_text), (second, second_text) = (_windows(row, work) for row in (before, after))
+        lines.append(
+            (
+                f"{work.task}, B = {work.batch_size:,}",
+                step.what,
+                first_text,
+                second_text,
+                f"{signed(100 * (second / first - 1), 0)} %",
+                f"{before['commit']}, {after.get('commit') or (load('bench_h200') or {})['commit']}",
+            )
+        )
+    header = ("work", "what", "before", "after", "gain", "commits")
+    remark = """Run-steps/s, Wide-ResNets images/s: median, lowest and highest window. The speed after of the
+        autoencoder at B = 4,096 is that of `isotherm bench`, since another process disturbed the profile."""
+    return f"{table(header, lines)}\n\n{paragraph(remark)}"
+
+
+def _windows(row: Row, work: Work) -> tuple[float, str]:
+    """Return a median in the work's unit, and as text with the lowest and the highest window."""
+    if "windows" not in row:  # of `isotherm bench`
+        median, low, high = row["ours"], row["lowest"], row["highest"]
+    else:
+        median, factor = speed_of(row, work), work.units_per_step
+        low, high = factor * min(row["windows"]), factor * max(row["windows"])
+    return median, f"{median:,.0f} [{low:,.0f}, {high:,.0f}]"

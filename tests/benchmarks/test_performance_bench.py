@@ -1,0 +1,53 @@
+"""Rows of `isotherm bench` with peers, goals and floors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from helpers_performance import empty_results
+from pages.performance.bench import bench_block
+
+ROW = {
+    "work": "mlp",
+    "device": "cpu",
+    "batch_size": 8,
+    "num_runs": 55,
+    "ours": 54_321.0,
+    "lowest": 50_000.0,
+    "highest": 60_000.0,
+    "unit": "run-steps/s",
+    "peers": {"plain loop": 2_000.0, "jax vmap": None},
+    "ratio": 27.16,
+    "floor": 100_000.0,
+    "fraction_of_floor": 0.543,
+    "target": {"of": "ratio", "value": 25.0, "text": "25x plain", "reached": True},
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return empty_results(tmp_path, monkeypatch)
+
+
+def test_a_row_is_written_with_its_peers_goal_and_floor(folder: Path) -> None:
+    machine = {"cpu": "a chip", "cores": 2, "torch": "2.x", "gpu": None}
+    first = {**ROW, "reasons": {"jax vmap": "not installed"}}
+    other = {**ROW, "ours": None, "ratio": None, "target": None, "reasons": {"jax vmap": "too late"}}
+    (folder / "bench_cpu.json").write_text(json.dumps({"rows": [first, other], "machine": machine, "commit": "abc"}))
+    table = bench_block("bench_cpu").splitlines()
+    assert table[0].split(" | ")[5:7] == ["plain loop", "ratio"]
+    assert "**54,300** [50,000, 60,000] | 2,000 | 27.2 | 25x plain | yes | 100,000 | 54 %" in table[2]
+    assert "| – | 2,000 | – | – | – |" in table[3]
+    remark = " ".join(table[5:])
+    assert "a chip, 2 cores, torch 2.x, commit abc" in remark
+    assert "Not timed: jax vmap (not installed)." in remark
+
+
+def test_an_extrapolation_is_called_so(folder: Path) -> None:
+    machine = {"cpu": "a chip", "cores": 2, "torch": "2.x", "gpu": None}
+    row = {**ROW, "work": "quickstart", "remark": "extrapolated: from windows"}
+    (folder / "bench_cpu.json").write_text(json.dumps({"rows": [row], "machine": machine, "commit": "abc"}))
+    assert "quickstart: extrapolated: from windows." in bench_block("bench_cpu")

@@ -1,0 +1,55 @@
+"""Bytes per second of the heaviest kernels."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from helpers_performance import NORM, easy_results, kernel_row, profile_row
+from pages.performance.limits import limits_block
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return easy_results(tmp_path, monkeypatch)
+
+
+def test_bytes_per_second_of_the_optimiser_and_the_recurrent_products(results: Path) -> None:
+    optimiser = {"name": "triton_addcmul", "percent": 50.0, "calls": 2, "microseconds": 35 * 784 * 1000 * 20 / 3e6}
+    recurrent = [
+        {"name": "nvjet_a", "percent": 12.0, "calls": 90, "microseconds": 2 * 656 * 2600 * 21 / 2e6},
+        {"name": "nvjet_b", "percent": 30.0, "calls": 7, "microseconds": 1.0},
+        {"name": "nvjet_c", "percent": 11.0, "calls": 80, "microseconds": 1.0},
+        {"name": "triton_softmax", "percent": 7.0, "calls": 1, "microseconds": 1.0},
+    ]
+    rows = [
+        profile_row("autoencoder_mnist:64", 35, 1.0, kernels=[optimiser]),
+        profile_row("lstm_ptb:64", 21, 1.0, kernels=recurrent),
+    ]
+    bench = {
+        "label": "autoencoder_mnist:64",
+        "copy_bytes_per_second": 4e12,
+        "fraction_of_floor": 0.8,
+        "bytes_per_unit": 64.0,
+        "ours": 0.8 * 4e12 / 64,
+    }
+    (results / "profiles_h200.json").write_text(json.dumps({"rows": rows}))
+    (results / "bench_h200.json").write_text(json.dumps({"rows": [bench]}))
+    text = " ".join(limits_block().split())
+    assert "80 % of the floor, which counts 32 bytes" in text
+    assert "has to move 26, counted from the program; by that it reaches 65 %" in text
+    assert "3.0 TB/s, where a copy moves 4.0" in text
+    assert "take 23 % of the kernel time" in text
+    assert "72 MB, in 36 µs: 2.0 TB/s" in text
+    assert "Softmax and its gradient take 7 %" in text
+
+
+def test_the_norms_speed_in_a_network_counts_every_layer(results: Path) -> None:
+    rows = [profile_row("wrn16x4_cifar10:64", 4, 1.0, kernels=NORM)]
+    (results / "profiles_h200.json").write_text(json.dumps({"rows": rows}))
+    content = {"rows": [kernel_row(1024, 10, 1.0)], "copy_bytes_per_second": 2e12}
+    (results / "kernels_h200.json").write_text(json.dumps(content))
+    # 30 GB at B = 1,024 in ten layers are 187.5 MB a layer at B = 64; in the 2 µs of the profile: 93.75 TB/s.
+    assert "93.8 TB/s at B = 64 (runs at once: 4), where a copy moves 4.0" in " ".join(limits_block().split())
