@@ -255,11 +255,13 @@ def test_units_added_for_alignment_stay_zero(monkeypatch):
     monkeypatch.setattr(lstm, "_Recurrence", SimpleNamespace(apply=watch))
     scores(small(width=13).eval(), is_mixed=True)
     assert len(seen) == LAYERS
-    for hiddens, cells, _ in seen:
-        assert hiddens.shape[-1] == cells.shape[-1] == 16
+    for hiddens, *others in seen:
+        cells = torch.stack(others[: len(hiddens)])
+        assert hiddens.shape == cells.shape
+        assert hiddens.shape[-1] == 16
         assert not hiddens[..., 13:].any()
         assert not cells[..., 13:].any()
         assert hiddens[..., :13].all()
     seen.clear()
     scores(small(width=13).eval(), is_mixed=False)
-    assert {hiddens.shape[-1] for hiddens, _, _ in seen} == {13}
+    assert {hiddens.shape[-1] for hiddens, *_ in seen} == {13}

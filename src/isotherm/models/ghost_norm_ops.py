@@ -13,14 +13,13 @@ Shape suffixes: G ghosts, N examples of each, C channels, H x W pixels.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._library.custom_ops import CustomOpDef
 
 from isotherm.models.kernels import ARE_ASKED_FOR, HAS_TRITON
+from isotherm.models.operations import operation
 
 _FULL = (torch.float32, torch.float64)
 _SETTINGS = "Tensor weight, Tensor bias, int ghost_size, float eps, bool relu"
@@ -120,19 +119,7 @@ def _is_under_vmap() -> bool:
 # -- the operations on a CPU ------------------------------------------------------------------------------------------
 
 
-def _operation(name: str, schema: str) -> Callable[[Callable[..., Any]], CustomOpDef]:
-    """Return a decorator that makes a function the CPU's way to compute a new operation."""
-    return torch.library.custom_op(
-        f"isotherm::{name}",
-        mutates_args=(),
-        device_types="cpu",
-        schema=schema,
-        # Compiled programs hand over tensors laid out as they were when the operation was recorded.
-        tags=(torch.Tag.needs_exact_strides,),
-    )
-
-
-@_operation("ghost_norm", f"(Tensor x, {_SETTINGS}) -> (Tensor, Tensor, Tensor)")
+@operation("ghost_norm", f"(Tensor x, {_SETTINGS}) -> (Tensor, Tensor, Tensor)")
 def _forward(
     x: Tensor, weight: Tensor, bias: Tensor, ghost_size: int, eps: float, relu: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -140,7 +127,7 @@ def _forward(
     return _normalised(x, weight, bias, _num_ghosts(x, ghost_size), eps, relu)
 
 
-@_operation("ghost_norm_of_sum", f"(Tensor a, Tensor b, {_SETTINGS}) -> (Tensor, Tensor, Tensor, Tensor)")
+@operation("ghost_norm_of_sum", f"(Tensor a, Tensor b, {_SETTINGS}) -> (Tensor, Tensor, Tensor, Tensor)")
 def _forward_of_sum(
     a: Tensor, b: Tensor, weight: Tensor, bias: Tensor, ghost_size: int, eps: float, relu: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -149,7 +136,7 @@ def _forward_of_sum(
     return total, *_normalised(total, weight, bias, _num_ghosts(a, ghost_size), eps, relu)
 
 
-@_operation(
+@operation(
     "ghost_norm_backward",
     "(Tensor dy, Tensor x, Tensor mean_GC, Tensor var_GC, Tensor weight, Tensor bias, float eps, bool relu, "
     "Tensor? other)"

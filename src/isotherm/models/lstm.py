@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from isotherm.models import lstm_ops
+
 # Tensor cores want rows that begin at multiples of 16 bytes; units added for that are zero and stay zero.
 _ALIGNED_UNITS = 8
 
@@ -70,8 +72,8 @@ class LSTMLanguageModel(nn.Module):
             hidden_BH, cell_BH = (functional.pad(state[2 * layer + k], (0, extra)) for k in (0, 1))
             x_TBH = functional.dropout(x_TBH, self.drop_probability, self.training)
             projected_TBG = functional.linear(x_TBH, weight_ih, bias_ih + bias_hh)
-            x_TBH, cells_TBH, _ = _apply(_Recurrence, projected_TBG, weight_hh, hidden_BH.to(dtype), cell_BH)
-            states += [x_TBH[-1].to(state.dtype), cells_TBH[-1]]
+            x_TBH, *others = _apply(_Recurrence, projected_TBG, weight_hh, hidden_BH.to(dtype), cell_BH)
+            states += [x_TBH[-1].to(state.dtype), others[len(x_TBH) - 1]]
         x_TBH = functional.dropout(x_TBH, self.drop_probability, self.training)
         weight = functional.pad(self.softmax_weight.to(dtype), (0, extra))
         logits_TBV = functional.linear(x_TBH, weight, self.softmax_bias.to(dtype))
@@ -106,32 +108,25 @@ class _Recurrence(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(
-        projected_TBG: Tensor, weight_hh_GH: Tensor, hidden_BH: Tensor, cell_BH: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return hidden values, cell values and activated gates of every token."""
+    def forward(projected_TBG: Tensor, weight_hh_GH: Tensor, hidden_BH: Tensor, cell_BH: Tensor) -> tuple[Tensor, ...]:
+        """Return the hidden values of all tokens, then the cells of every token, then what was added to its gates."""
         weight_HG = weight_hh_GH.t()
-        width = cell_BH.shape[-1]
-        hiddens, cells, gates = [], [], []
+        hiddens, cells, products = [], [], []
         for projected_BG in projected_TBG.unbind(0):
-            raw_BG = (projected_BG + hidden_BH @ weight_HG).to(cell_BH.dtype)
-            keep_and_forget, candidate, output = torch.split(raw_BG, [2 * width, width, width], dim=-1)
-            keep, forget = torch.split(keep_and_forget.sigmoid(), width, dim=-1)
-            candidate, output = candidate.tanh(), output.sigmoid()
-            cell_BH = forget * cell_BH + keep * candidate
-            hidden_BH = (output * cell_BH.tanh()).to(projected_TBG.dtype)
+            product_BG = hidden_BH @ weight_HG
+            hidden_BH, cell_BH = lstm_ops.step(projected_BG, product_BG, cell_BH)
             hiddens.append(hidden_BH)
             cells.append(cell_BH)
-            gates.append(torch.cat((keep, forget, candidate, output), dim=-1))
-        return torch.stack(hiddens), torch.stack(cells), torch.stack(gates)
+            products.append(product_BG)
+        return torch.stack(hiddens), *cells, *products
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
         """Keep what the gradient needs; only the hidden values are differentiable."""
-        _, weight_hh_GH, hidden_BH, cell_BH = inputs
-        hiddens_TBH, cells_TBH, gates_TBG = output
-        ctx.mark_non_differentiable(cells_TBH, gates_TBG)
-        ctx.save_for_backward(weight_hh_GH, hidden_BH, cell_BH, hiddens_TBH, cells_TBH, gates_TBG)
+        projected_TBG, weight_hh_GH, hidden_BH, cell_BH = inputs
+        hiddens_TBH, *by_token = output
+        ctx.mark_non_differentiable(*by_token)
+        ctx.save_for_backward(weight_hh_GH, hidden_BH, projected_TBG, hiddens_TBH, cell_BH, *by_token)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
@@ -149,41 +144,24 @@ class _RecurrenceGradient(torch.autograd.Function):
         gradient_TBH: Tensor,
         weight_hh_GH: Tensor,
         hidden_BH: Tensor,
-        cell_BH: Tensor,
+        projected_TBG: Tensor,
         hiddens_TBH: Tensor,
-        cells_TBH: Tensor,
-        gates_TBG: Tensor,
+        *cells_and_products: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Walk from the last token to the first."""
-        dtype, width = cells_TBH.dtype, cell_BH.shape[-1]
-        tanh_TBH = cells_TBH.tanh()
-        previous_TBH = torch.cat((cell_BH.unsqueeze(0), cells_TBH[:-1]))
-        keep, forget, candidate, output = torch.split(gates_TBG, width, dim=-1)
-        # What does not depend on later tokens, for all of them at once.
-        cell_by_hidden = output * (1 - tanh_TBH.square())
-        to_gates = torch.cat(
-            (
-                candidate * keep * (1 - keep),
-                previous_TBH * forget * (1 - forget),
-                keep * (1 - candidate.square()),
-                tanh_TBH * output * (1 - output),
-            ),
-            dim=-1,
-        )
-        d_hidden, d_cell = torch.zeros_like(hidden_BH, dtype=dtype), torch.zeros_like(cell_BH)
+        num_tokens = gradient_TBH.shape[0]
+        cells, products = cells_and_products[: num_tokens + 1], cells_and_products[num_tokens + 1 :]
+        back = lstm_ops.backward_steps(gradient_TBH, projected_TBG, products, cells)
+        d_hidden, d_cell = torch.zeros_like(hidden_BH), torch.zeros_like(cells[0])
         by_token = []
-        for token in range(gradient_TBH.shape[0] - 1, -1, -1):
-            d_hidden = d_hidden + gradient_TBH[token].to(dtype)
-            d_cell = d_cell + d_hidden * cell_by_hidden[token]
-            d_gates = torch.cat((d_cell, d_cell, d_cell, d_hidden), dim=-1) * to_gates[token]
-            d_gates = d_gates.to(weight_hh_GH.dtype)
+        for token in range(num_tokens - 1, -1, -1):
+            d_gates, d_cell = back(token, d_hidden, d_cell)
             by_token.append(d_gates)
-            d_hidden = (d_gates @ weight_hh_GH).to(dtype)
-            d_cell = d_cell * forget[token]
+            d_hidden = d_gates @ weight_hh_GH
         d_projected_TBG = torch.stack(by_token[::-1])
         before_TBH = torch.cat((hidden_BH.unsqueeze(0), hiddens_TBH[:-1]))
         d_weight = d_projected_TBG.flatten(0, 1).t() @ before_TBH.flatten(0, 1)
-        return d_projected_TBG, d_weight, d_hidden.to(hidden_BH.dtype), d_cell
+        return d_projected_TBG, d_weight, d_hidden, d_cell
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
