@@ -19,9 +19,9 @@ import cases
 import cases_paper
 from helpers_second_derivative import CubeOnce
 from isotherm.data.augment import Scaled
-from isotherm.engine.problem import is_penalised
 from isotherm.errors import UserError
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
+from isotherm.penalty import is_penalised
 from isotherm.seeding import initial_model
 from isotherm.statistics import Floats, t_interval
 from isotherm.tasks import LossFunction, cross_entropy, half_squared_error

@@ -22,7 +22,7 @@ from torch.func import functional_call, grad, jvp, vjp
 
 from isotherm.errors import UserError, nearest
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
-from isotherm.records import L2Scope
+from isotherm.penalty import L2Scope, is_penalised
 from isotherm.seeding import derive, seeded
 from isotherm.statistics import Floats
 from isotherm.tasks import LossFunction, Task
@@ -117,7 +117,7 @@ class Hessian:
         self._buffers: Tensors = dict(self._module.named_buffers())
         self._sizes = [parameter.numel() for parameter in self._parameters.values()]
         self._l2_P = l2 * np.concatenate(
-            [np.full(p.numel(), float(l2_scope == "all" or p.ndim >= 2)) for p in self._parameters.values()]
+            [np.full(p.numel(), float(is_penalised(p, scope=l2_scope))) for p in self._parameters.values()]
         )
         self._refuse_dropout()
         self.group_size = self._group_size(len(inputs))

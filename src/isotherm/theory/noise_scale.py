@@ -28,7 +28,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from isotherm.data.augment import RandomBits
 from isotherm.errors import UserError, nearest
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
-from isotherm.records import L2Scope
+from isotherm.penalty import L2Scope, is_penalised
 from isotherm.seeding import derive, initial_model
 from isotherm.statistics import Floats, Interval, percentile_limits, t_interval
 from isotherm.tasks import LOSSES, LossFunction, Task, check_model
@@ -599,7 +599,7 @@ class _Gradients:
         self.device, self._dtype = first.device, first.dtype
         self._frozen = {name: p.detach() for name, p in named.items() if not p.requires_grad}
         self._buffers = dict(module.named_buffers())
-        self._decay = {name: l2 * p for name, p in self._trainable.items() if l2_scope == "all" or p.ndim >= 2}
+        self._decay = {name: l2 * p for name, p in self._trainable.items() if is_penalised(p, scope=l2_scope)}
         self._module = copy.deepcopy(module).train(measurement.is_training)
         self._loss, self._examples = loss, examples
         self._num_at_once = measurement.num_at_once
