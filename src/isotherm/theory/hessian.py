@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -26,6 +25,7 @@ from isotherm.penalty import L2Scope, is_penalised
 from isotherm.seeding import derive, seeded
 from isotherm.statistics import Floats
 from isotherm.tasks import LossFunction, Task
+from isotherm.theory.exact_arithmetic import exact_arithmetic
 
 Mode = Literal["train", "eval"]
 Precision = Literal["float32", "float64"]
@@ -189,7 +189,7 @@ class Hessian:
 
     def objective(self) -> float:
         """Return the loss over all examples, penalty included."""
-        with torch.no_grad(), self._exact_arithmetic():
+        with torch.no_grad(), exact_arithmetic(self._device):
             mean = math.fsum(
                 float(self._chunk_loss(self._parameters, x, y)) * len(y) / self.num_examples for x, y in self._chunks()
             )
@@ -199,7 +199,7 @@ class Hessian:
 
     def gradient(self) -> Floats:
         """Return the gradient of the objective."""
-        with self._exact_arithmetic():
+        with exact_arithmetic(self._device):
             return self._gradient_at(self._parameters) + self._l2_P * self.point()
 
     def point(self) -> Floats:
@@ -212,7 +212,7 @@ class Hessian:
         if len(flat) != self.num_parameters:
             raise ValueError(f"a vector of {len(flat)} numbers for {self.num_parameters} parameters")
         self.num_products += 1
-        with self._exact_arithmetic():
+        with exact_arithmetic(self._device):
             curved = self._difference(flat) if self.differentiation == "finite_difference" else self._derivative(flat)
         if not np.isfinite(curved).all():
             raise NotFiniteError(
@@ -298,15 +298,6 @@ class Hessian:
     def _chunk_loss(self, parameters: Tensors, x: Tensor, y: Tensor) -> Tensor:
         loss = self._loss(self._output(parameters, x), y)
         return loss if self._unroll is None else loss * self._unroll
-
-    @contextmanager
-    def _exact_arithmetic(self) -> Iterator[None]:
-        """Within this context float32 means float32: cuDNN would round the inputs of convolutions to 10 bits."""
-        if self._device.type != "cuda":
-            yield
-            return
-        with torch.backends.cudnn.flags(enabled=True, benchmark=False, allow_tf32=False):
-            yield
 
     def _flat(self, tensors: Tensors) -> Floats:
         flat = torch.cat([tensors[name].detach().reshape(-1) for name in self._parameters])
