@@ -16,8 +16,8 @@ from helpers_trajectories import LIMIT, examples_of, generator, last, standard_e
 from isotherm.errors import UserError
 from isotherm.statistics import Floats
 from isotherm.theory.batch_sampling import Sampling, finite_batches
+from isotherm.theory.closed_forms import diffusion_second_moment, diffusion_stationary_variance
 from isotherm.theory.demonstration import Demonstration
-from isotherm.theory.noisy_quadratic import diffusion_second_moment, diffusion_stationary_variance
 from isotherm.theory.sde import (
     Convergence,
     convergence,

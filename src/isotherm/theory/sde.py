@@ -4,7 +4,7 @@
 
 is one Euler-Maruyama step, of size ε, of dω = -(dC/dω) ds + √T F^{1/2} dW. Here are that step, SGD itself on examples
 with explicit gradients, and the order with which small steps converge. What SGD and the equation do to a quadratic loss
-is known exactly, in `isotherm.theory.noisy_quadratic`.
+is known exactly, in `isotherm.theory.closed_forms`.
 
 F is the centred covariance of per-example gradients. The paper names the uncentred Fisher matrix, which adds the
 squared mean gradient; SGD with a finite batch does not have that part.

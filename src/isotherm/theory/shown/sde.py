@@ -11,6 +11,7 @@ from scipy import stats
 from isotherm.statistics import Floats
 from isotherm.temperature import temperature as temperature_of
 from isotherm.theory.batch_sampling import Sampling, epoch_end_variance, finite_batches
+from isotherm.theory.closed_forms import diffusion_second_moment, diffusion_stationary_variance, sgd_second_moment
 from isotherm.theory.demonstration import Curve, Demonstration, Panel, Table
 from isotherm.theory.linear_scaling import linear_scaling, measure_linear_scaling
 from isotherm.theory.noise_kinds import (
@@ -21,7 +22,6 @@ from isotherm.theory.noise_kinds import (
     stable_stationary_scale,
     tail_ratio,
 )
-from isotherm.theory.noisy_quadratic import diffusion_second_moment, diffusion_stationary_variance, sgd_second_moment
 from isotherm.theory.sde import (
     Covariance,
     Drift,
