@@ -13,7 +13,7 @@ SOURCE = Path(isotherm.__file__).parent
 
 # A module may import from its own layer and from those before it.
 LAYERS = [
-    ["errors", "temperature"],
+    ["errors", "temperature", "penalty"],
     ["budget", "schedule", "records"],
     ["seeding", "statistics"],
     ["identity", "data", "models"],
@@ -32,7 +32,7 @@ LAYERS = [
     ["cli"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-TORCH_FREE = ["errors", "temperature", "budget", "schedule", "records", "statistics"]
+TORCH_FREE = ["errors", "temperature", "penalty", "budget", "schedule", "records", "statistics"]
 FILES = sorted(p for p in SOURCE.rglob("*.py") if p != SOURCE / "__init__.py")
 
 

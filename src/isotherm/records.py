@@ -10,12 +10,12 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
+from isotherm.penalty import L2Scope
 from isotherm.temperature import bare_learning_rate
 
 # Part of every key. Raise it when the same RunSpec would give other numbers than before.
 RUN_VERSION = 1
 
-L2Scope = Literal["weights", "all"]
 # "mixed": matrix products and convolutions in bfloat16; weights, optimiser, statistics and losses in float32.
 Precision = Literal["float32", "float64", "mixed"]
 

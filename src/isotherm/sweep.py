@@ -17,7 +17,8 @@ import numpy as np
 
 from isotherm.budget import Budget, BudgetUnit
 from isotherm.errors import UserError
-from isotherm.records import Direction, L2Scope, Precision, RunSpec
+from isotherm.penalty import L2Scope
+from isotherm.records import Direction, Precision, RunSpec
 from isotherm.schedule import Schedule
 from isotherm.tasks import Task
 from isotherm.temperature import effective_learning_rate_at

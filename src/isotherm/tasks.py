@@ -20,7 +20,8 @@ from isotherm import identity
 from isotherm.data.augment import Transform
 from isotherm.errors import UserError, nearest
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
-from isotherm.records import Direction, L2Scope, Precision
+from isotherm.penalty import L2Scope
+from isotherm.records import Direction, Precision
 from isotherm.seeding import initial_model
 
 

@@ -9,7 +9,6 @@ from isotherm.engine.problem import (
     Problem,
     checked_device,
     evaluation_steps,
-    is_penalised,
     prepare,
     running_window,
 )
@@ -72,13 +71,6 @@ def test_a_gpu_where_there_is_none(device):
 def test_a_device_that_nothing_can_be_trained_on(device):
     with pytest.raises(UserError, match=f"device '{device}'.*'?cpu'?"):
         prepare(TASK, precision="float32", device=device)
-
-
-def test_weights_have_at_least_two_dimensions():
-    module = cases.build_batch_norm()
-    penalised = [name for name, p in module.named_parameters() if is_penalised(p, scope="weights")]
-    assert penalised == ["0.weight", "3.weight"]
-    assert all(is_penalised(p, scope="all") for p in module.parameters())
 
 
 def problem_of_size(num_train: int) -> Problem:

@@ -17,11 +17,11 @@ from helpers_models import (
     num_parameters,
     shaken,
 )
-from isotherm.engine.problem import is_penalised
 from isotherm.errors import UserError
 from isotherm.models import MODELS
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
 from isotherm.models.wide_resnet import wide_resnet
+from isotherm.penalty import is_penalised
 from isotherm.tasks import Task, cross_entropy
 
 NORMALISATIONS = ("ghost_batch_norm", "skip_init")

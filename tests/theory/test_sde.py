@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import re
@@ -11,61 +10,26 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import linalg, stats
+from scipy import linalg
 
+from helpers_trajectories import LIMIT, examples_of, generator, last, standard_errors_off
 from isotherm.errors import UserError
 from isotherm.statistics import Floats
-from isotherm.theory import sde
+from isotherm.theory.batch_sampling import Sampling, finite_batches
+from isotherm.theory.closed_forms import diffusion_second_moment, diffusion_stationary_variance
 from isotherm.theory.demonstration import Demonstration
-from isotherm.theory.noisy_quadratic import diffusion_second_moment, diffusion_stationary_variance
 from isotherm.theory.sde import (
-    LinearScaling,
-    Sampling,
-    accumulated_noise,
-    batch_covariance,
+    Convergence,
     convergence,
-    epoch_end_variance,
     euler_maruyama,
-    finite_batches,
     fitted_slope,
-    linear_scaling,
-    measure_linear_scaling,
-    merged_states,
     quadratic_gradients,
-    quartile_distance,
     sgd,
-    skewed_noise,
-    stable_noise,
-    stable_stationary_scale,
     standard_normals,
-    tail_ratio,
 )
 from isotherm.theory.shown import sde as piece
 
-WITH, WITHOUT, SHUFFLED = Sampling.WITH_REPLACEMENT, Sampling.WITHOUT_REPLACEMENT, Sampling.SHUFFLED
-LIMIT = 4.5
 MATRIX = np.array([[2.0, 0.6], [0.6, 0.5]])
-
-
-def generator(seed: int) -> np.random.Generator:
-    return np.random.default_rng(seed)
-
-
-def standard_errors_off(sample: Floats, exact: Any) -> float:
-    """Return the largest distance of the mean over paths (first axis) from the exact values, in standard errors."""
-    error = sample.std(axis=0, ddof=1) / math.sqrt(len(sample))
-    return float(np.max(np.abs(sample.mean(axis=0) - exact) / error))
-
-
-def examples_of(variance: list[float], *, num_examples: int, seed: int) -> Floats:
-    """Return skewed examples with mean 0 and exactly these variances, shape (N, D)."""
-    drawn = skewed_noise(generator(seed), (num_examples, len(variance)))
-    return np.asarray((drawn - drawn.mean(axis=0)) / drawn.std(axis=0) * np.sqrt(variance))
-
-
-def last(states: Any) -> Floats:
-    *_, final = states
-    return np.asarray(final)
 
 
 # -- SGD and its differential equation against closed forms ----------------------------------------
@@ -77,7 +41,7 @@ def test_mean_square_of_sgd_is_the_closed_form_at_every_step(learning_rate: floa
     batches = finite_batches(
         examples_of([1.5, 0.3], num_examples=50, seed=1),
         batch_size=batch_size,
-        sampling=WITH,
+        sampling=Sampling.WITH_REPLACEMENT,
         num_paths=8_000,
         num_steps=60,
         generator=generator(2),
@@ -113,7 +77,7 @@ def test_at_equal_temperature_sgd_has_more_variance_by_its_step(
     batches = finite_batches(
         examples_of([1.0], num_examples=100, seed=4),
         batch_size=batch_size,
-        sampling=WITH,
+        sampling=Sampling.WITH_REPLACEMENT,
         num_paths=20_000,
         num_steps=40,
         generator=generator(5),
@@ -185,7 +149,12 @@ def test_noise_that_depends_on_the_state_follows_its_recursion() -> None:
     mean, square = 1.5, 1.5**2
     start = np.full((30_000, 1), 1.5)
     batches = finite_batches(
-        examples, batch_size=batch_size, sampling=WITH, num_paths=30_000, num_steps=25, generator=generator(9)
+        examples,
+        batch_size=batch_size,
+        sampling=Sampling.WITH_REPLACEMENT,
+        num_paths=30_000,
+        num_steps=25,
+        generator=generator(9),
     )
     normals = standard_normals((30_000, 1), num_steps=25, generator=generator(10))
     of_sgd = sgd(regression_gradients, start, learning_rate=learning_rate, batches=batches)
@@ -211,7 +180,7 @@ def test_the_uncentred_fisher_matrix_has_noise_that_sgd_has_not() -> None:
     batches = finite_batches(
         examples_of([1.0], num_examples=30, seed=11),
         batch_size=2,
-        sampling=WITH,
+        sampling=Sampling.WITH_REPLACEMENT,
         num_paths=20_000,
         num_steps=3,
         generator=generator(12),
@@ -233,9 +202,7 @@ def test_the_uncentred_fisher_matrix_has_noise_that_sgd_has_not() -> None:
 # -- order of convergence --------------------------------------------------------------------------
 
 
-def order_of(
-    drift: Any, covariance: Any, *, seed: int, num_steps: int = 16, num_paths: int = 10_000
-) -> sde.Convergence:
+def order_of(drift: Any, covariance: Any, *, seed: int, num_steps: int = 16, num_paths: int = 10_000) -> Convergence:
     return convergence(
         drift,
         covariance,
@@ -299,286 +266,6 @@ def test_matrix_noise_is_coupled_between_step_sizes() -> None:
     )
     assert 0.35 < result.strong_order < 1.1
     assert result.strong_errors[-1] < 0.05
-
-
-# -- linear scaling --------------------------------------------------------------------------------
-
-
-def test_linear_scaling_is_that_of_the_recursion() -> None:
-    pair = linear_scaling(7, curvature=0.8, noise_variance=3.0, learning_rate=0.1, batch_size=2)
-    mean, variance = 1.0, 0.0
-    for _ in range(7):
-        mean, variance = (1 - 0.08) * mean, (1 - 0.08) ** 2 * variance + 0.1**2 * 3.0 / 2
-    assert pair.mean_small == pytest.approx(mean, rel=1e-12)
-    assert pair.variance_small == pytest.approx(variance, rel=1e-12)
-    assert pair.mean_large == pytest.approx(1 - 0.7 * 0.8)
-    assert pair.variance_large == pytest.approx(0.7**2 * 3.0 / 14)
-    assert pair.reach == pytest.approx(0.56)
-
-
-def test_one_step_replaces_itself_without_error() -> None:
-    pair = linear_scaling(1, curvature=0.8, noise_variance=3.0, learning_rate=0.1, batch_size=2)
-    assert (pair.mean_error, pair.variance_error) == pytest.approx((0.0, 0.0), abs=1e-15)
-    assert (pair.leading_mean_error, pair.leading_variance_error) == (0.0, 0.0)
-
-
-@pytest.mark.parametrize("num_merged", [2, 10, 1000])
-def test_errors_approach_their_leading_order(num_merged: int) -> None:
-    reach = 1e-4
-    pair = linear_scaling(
-        num_merged, curvature=2.0, noise_variance=1.0, learning_rate=reach / 2 / num_merged, batch_size=1
-    )
-    assert pair.mean_error == pytest.approx(pair.leading_mean_error, rel=2e-4)
-    assert pair.variance_error == pytest.approx(pair.leading_variance_error, rel=2e-4)
-
-
-def test_errors_grow_with_powers_2_and_1_of_the_reach_and_most_at_the_largest_curvature() -> None:
-    def at(curvature: float, learning_rate: float) -> LinearScaling:
-        return linear_scaling(10, curvature=curvature, noise_variance=1.0, learning_rate=learning_rate, batch_size=4)
-
-    pairs = [at(1.0, reach / 10) for reach in (0.01, 0.02, 0.04, 0.08)]
-    reach = [pair.reach for pair in pairs]
-    assert fitted_slope(reach, [-pair.mean_error for pair in pairs]) == pytest.approx(2, abs=0.05)
-    assert fitted_slope(reach, [pair.variance_error for pair in pairs]) == pytest.approx(1, abs=0.05)
-    errors = [at(curvature, 0.02) for curvature in (0.1, 0.5, 1.0, 4.0)]
-    assert sorted(errors, key=lambda pair: abs(pair.mean_error)) == errors
-    assert sorted(errors, key=lambda pair: abs(pair.variance_error)) == errors
-
-
-@pytest.mark.parametrize("batch_size", [1, 3])
-def test_simulated_linear_scaling_is_the_closed_form(batch_size: int) -> None:
-    pairs = []
-    for num_merged in (4, 8, 16, 48, 96):
-        exact = linear_scaling(
-            num_merged, curvature=2.0, noise_variance=1.0, learning_rate=1 / 128, batch_size=batch_size
-        )
-        found = measure_linear_scaling(
-            skewed_noise,
-            num_merged,
-            curvature=2.0,
-            learning_rate=1 / 128,
-            batch_size=batch_size,
-            num_paths=10_000,
-            generator=generator(num_merged),
-        )
-        # Mean: standard error √(variance / M). Variance: relative √((2 + kurtosis) / M), with kurtosis 6 / (nB).
-        assert abs(found.mean_small - exact.mean_small) < LIMIT * math.sqrt(exact.variance_small / 10_000)
-        assert abs(found.mean_large - exact.mean_large) < LIMIT * math.sqrt(exact.variance_large / 10_000)
-        spread = math.sqrt((2 + 6 / (num_merged * batch_size)) / 10_000)
-        assert abs(found.variance_small / exact.variance_small - 1) < LIMIT * spread
-        assert abs(found.variance_large / exact.variance_large - 1) < LIMIT * spread
-        # The same examples on both sides: their difference is known far better, by √(1 - ρ²) < reach / √12.
-        assert abs(found.variance_error / exact.variance_error - 1) < 0.06
-        assert abs(found.mean_error / exact.mean_error - 1) < 0.06
-        pairs.append(found)
-    few = pairs[:3]
-    part = [1 - 1 / pair.num_merged for pair in few]
-    reach = [pair.reach for pair in few]
-    assert fitted_slope(reach, [-p.mean_error / f for p, f in zip(few, part, strict=True)]) == pytest.approx(
-        2, abs=0.15
-    )
-    assert fitted_slope(reach, [p.variance_error / f for p, f in zip(few, part, strict=True)]) == pytest.approx(
-        1, abs=0.1
-    )
-
-
-# -- Gaussian or not -------------------------------------------------------------------------------
-
-
-def test_skewed_noise_of_finite_variance_becomes_gaussian() -> None:
-    counts = [1, 4, 16, 64, 256]
-    sums = accumulated_noise(skewed_noise, counts, num_paths=40_000, generator=generator(20))
-    for n, row in zip(counts, sums, strict=True):
-        assert row.var() / n == pytest.approx(1, abs=LIMIT * math.sqrt((2 + 6 / n) / 40_000))
-        assert float(stats.skew(row)) == pytest.approx(2 / math.sqrt(n), rel=0.15, abs=LIMIT * math.sqrt(6 / 40_000))
-        assert float(stats.kurtosis(row)) == pytest.approx(6 / n, rel=0.35, abs=LIMIT * math.sqrt(24 / 40_000))
-    assert fitted_slope(counts[2:], [quartile_distance(row) for row in sums[2:]]) == pytest.approx(0.5, abs=0.02)
-    gaussian = stats.norm.ppf(0.99) / stats.norm.ppf(0.75)
-    excess = [tail_ratio(row) - gaussian for row in sums]
-    assert excess == sorted(excess, reverse=True)
-    assert excess[0] > 2 > 0.3 > excess[-1]
-
-
-@pytest.mark.parametrize("alpha", [1.2, 1.5, 1.8])
-def test_stable_noise_stays_what_it_is_and_adds_up_with_another_power(alpha: float) -> None:
-    counts = [1, 4, 16, 64]
-    sums = accumulated_noise(stable_noise(alpha), counts, num_paths=30_000, generator=generator(21))
-    scales = [quartile_distance(row) for row in sums]
-    assert fitted_slope(counts, scales) == pytest.approx(1 / alpha, abs=0.02)
-    assert abs(fitted_slope(counts, scales) - 0.5) > 0.03
-    heavy = stats.levy_stable.ppf(0.99, alpha, 0.0) / stats.levy_stable.ppf(0.75, alpha, 0.0)
-    # 300 numbers above the 99 % quantile, which fall off like x^-α: its relative standard error is 1 / (α √300).
-    assert [tail_ratio(row) for row in sums] == pytest.approx([heavy] * 4, rel=LIMIT / (alpha * math.sqrt(300)))
-    assert min(float(stats.kurtosis(row)) for row in sums) > 100
-    # n^(1/α) leaves the distribution as it was, appendix A's √n does not.
-    fresh = stable_noise(alpha)(generator(22), (30_000,))
-    assert stats.ks_2samp(sums[-1] / 64 ** (1 / alpha), fresh).pvalue > 1e-3
-    assert stats.ks_2samp(sums[-1] / 64**0.5, fresh).pvalue < 1e-6
-
-
-@pytest.mark.parametrize("alpha", [0.7, 1.0, 1.3, 1.5, 2.0])
-def test_stable_noise_has_its_characteristic_function(alpha: float) -> None:
-    drawn = stable_noise(alpha)(generator(23), (40_000,))
-    for frequency in (0.3, 1.0, 2.0):
-        assert standard_errors_off(np.cos(frequency * drawn), math.exp(-(frequency**alpha))) < LIMIT
-        assert standard_errors_off(np.sin(frequency * drawn), 0.0) < LIMIT
-
-
-def test_noise_of_one_size_at_every_batch_breaks_linear_scaling_by_a_power() -> None:
-    """Appendix A lets one ν / √B serve all B: then n steps have n^(1/α - 1/2) times the noise of the one step."""
-    alpha, counts = 1.5, [4, 16, 64]
-    accumulated = accumulated_noise(stable_noise(alpha), counts, num_paths=30_000, generator=generator(24))
-    one = quartile_distance(stable_noise(alpha)(generator(25), (30_000,)))
-    ratios = [quartile_distance(row) / (math.sqrt(n) * one) for n, row in zip(counts, accumulated, strict=True)]
-    assert fitted_slope(counts, ratios) == pytest.approx(1 / alpha - 1 / 2, abs=0.02)
-    assert ratios[-1] == pytest.approx(2.0, rel=0.05)
-
-
-@pytest.mark.parametrize("draw", [skewed_noise, stable_noise(1.5), stable_noise(0.8)], ids=["skewed", "1.5", "0.8"])
-def test_linear_scaling_needs_no_law_of_the_noise_while_curvature_is_small(draw: sde.Draw) -> None:
-    """n small batches and one large batch add up the same examples, Gaussian or not."""
-    start = np.ones((100, 1))
-    small, large = merged_states(
-        draw, 32, curvature=1e-9, learning_rate=0.01, batch_size=2, start_M1=start, generator=generator(26)
-    )
-    np.testing.assert_allclose(small - start, large - start, rtol=1e-6, atol=1e-9)
-    assert np.std(small) > 0
-
-
-def test_curvature_costs_heavy_tails_no_more_than_gaussian_noise() -> None:
-    """Scale of one large step over n small ones: (n / Σ (1 - εh)^{αj})^{1/α}, near 1 + nεh / 2 for every α."""
-    for alpha in (1.5, 2.0):
-        small, large = merged_states(
-            stable_noise(alpha),
-            32,
-            curvature=1.0,
-            learning_rate=1 / 128,
-            batch_size=1,
-            start_M1=np.zeros((20_000, 1)),
-            generator=generator(27),
-        )
-        exact = (32 / np.sum((1 - 1 / 128) ** (alpha * np.arange(32)))) ** (1 / alpha)
-        assert quartile_distance(large) / quartile_distance(small) == pytest.approx(exact, abs=0.02)
-        assert exact == pytest.approx(1 + 31 / 256, abs=0.01)
-
-
-@pytest.mark.parametrize(("learning_rate", "batch_size"), [(1 / 8, 1), (1 / 2, 4), (1 / 2, 1), (1.6, 2)])
-def test_stationary_scale_under_stable_noise(learning_rate: float, batch_size: int) -> None:
-    alpha, drawn = 1.5, generator(28)
-    batches = (stable_noise(alpha)(drawn, (15_000, batch_size, 1)) for _ in range(round(6 / min(learning_rate, 0.4))))
-    final = last(sgd(quadratic_gradients(1.0), np.zeros((15_000, 1)), learning_rate=learning_rate, batches=batches))
-    scale = stable_stationary_scale(alpha=alpha, curvature=1.0, learning_rate=learning_rate, batch_size=batch_size)
-    assert stats.ks_2samp(final[:, 0] / scale, stable_noise(alpha)(drawn, (40_000,))).pvalue > 1e-3
-    assert stats.ks_2samp(final[:, 0] / (1.1 * scale), stable_noise(alpha)(drawn, (40_000,))).pvalue < 1e-3
-
-
-def test_stable_stationary_scale_depends_on_temperature_alone_for_small_steps() -> None:
-    def scale(temperature: float, batch_size: int, alpha: float = 1.5) -> float:
-        return stable_stationary_scale(
-            alpha=alpha, curvature=2.0, learning_rate=temperature * batch_size, batch_size=batch_size
-        )
-
-    assert scale(1e-6, 1) == pytest.approx(scale(1e-6, 64), rel=1e-4)
-    assert scale(4e-6, 1) / scale(1e-6, 1) == pytest.approx(4 ** (1 - 1 / 1.5), rel=1e-4)
-    # At α = 2, a Gaussian of variance 2 scale²: the closed form for per-example variance 2.
-    exact = 0.3 * 2.0 / (5 * 2.0 * (2 - 0.3 * 2.0))
-    assert 2 * scale(0.06, 5, alpha=2.0) ** 2 == pytest.approx(exact, rel=1e-12)
-
-
-# -- batches of a finite set -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("num_examples", "batch_size"), [(6, 1), (6, 2), (6, 3), (6, 6), (4, 2)])
-def test_batch_covariance_is_that_of_all_orders(num_examples: int, batch_size: int) -> None:
-    """Over all permutations: exact, no sampling."""
-    examples = examples_of([1.0], num_examples=num_examples, seed=29)[:, 0]
-    orders = np.array(list(itertools.permutations(range(num_examples))))
-    means = examples[orders].reshape(len(orders), -1, batch_size).mean(axis=2)
-    covariance = np.atleast_2d(np.cov(means, rowvar=False, bias=True))
-    variance, between = batch_covariance(batch_size=batch_size, num_examples=num_examples, sampling=SHUFFLED)
-    exact = np.full_like(covariance, between)
-    np.fill_diagonal(exact, variance)
-    np.testing.assert_allclose(covariance, exact, atol=1e-12)
-    assert batch_covariance(batch_size=batch_size, num_examples=num_examples, sampling=WITHOUT) == (variance, 0.0)
-
-
-@pytest.mark.parametrize(
-    ("sampling", "num_examples", "factor"), [(WITH, 20, 1.0), (WITHOUT, 20, 12 / 19), (SHUFFLED, 24, 16 / 23)]
-)
-def test_drawn_batches_have_the_variance_of_their_sampling(
-    sampling: Sampling, num_examples: int, factor: float
-) -> None:
-    batches = finite_batches(
-        examples_of([1.0], num_examples=num_examples, seed=30),
-        batch_size=8,
-        sampling=sampling,
-        num_paths=20_000,
-        num_steps=3,
-        generator=generator(31),
-    )
-    means = np.stack([batch.mean(axis=(1, 2)) for batch in batches], axis=1)
-    assert standard_errors_off(8 * means**2, factor) < LIMIT
-    between = -1 / 23 if sampling is SHUFFLED else 0.0
-    products = np.stack([means[:, i] * means[:, j] for i, j in itertools.combinations(range(3), 2)], axis=1)
-    assert standard_errors_off(products, between) < LIMIT
-
-
-def test_batches_of_a_shuffled_epoch_are_correlated_and_their_sum_is_certain() -> None:
-    examples = examples_of([1.0, 2.0], num_examples=12, seed=32)
-    batches = finite_batches(
-        examples, batch_size=3, sampling=SHUFFLED, num_paths=10_000, num_steps=8, generator=generator(33)
-    )
-    means_SMD = np.stack([batch.mean(axis=1) for batch in batches])
-    for epoch in (means_SMD[:4], means_SMD[4:]):
-        np.testing.assert_allclose(epoch.sum(axis=0), 0.0, atol=1e-12)
-        assert np.corrcoef(epoch[..., 0])[np.triu_indices(4, k=1)] == pytest.approx([-1 / 3] * 6, abs=0.045)
-    across = np.corrcoef(means_SMD[..., 0])[:4, 4:]
-    assert np.abs(across).max() < 0.045
-    two_of_four = means_SMD[:2, :, 0].sum(axis=0)
-    assert np.abs(two_of_four).max() > 0.5  # only the whole epoch is certain
-
-
-@pytest.mark.parametrize("sampling", list(Sampling))
-@pytest.mark.parametrize("learning_rate", [1 / 32, 1 / 4, 1.2])
-def test_variance_after_an_epoch(sampling: Sampling, learning_rate: float) -> None:
-    num_paths, num_epochs = 8_000, 30 if learning_rate < 0.1 else 6
-    batches = finite_batches(
-        examples_of([2.0], num_examples=24, seed=34),
-        batch_size=3,
-        sampling=sampling,
-        num_paths=num_paths,
-        num_steps=8 * num_epochs,
-        generator=generator(35),
-    )
-    final = last(sgd(quadratic_gradients(1.0), np.zeros((num_paths, 1)), learning_rate=learning_rate, batches=batches))
-    exact = epoch_end_variance(
-        curvature=1.0,
-        noise_variance=2.0,
-        learning_rate=learning_rate,
-        batch_size=3,
-        num_examples=24,
-        sampling=sampling,
-    )
-    assert standard_errors_off(final**2, exact) < LIMIT
-
-
-def test_variance_after_an_epoch_in_its_limits() -> None:
-    def variance(learning_rate: float, sampling: Sampling, num_examples: int = 24) -> float:
-        return epoch_end_variance(
-            curvature=2.0,
-            noise_variance=3.0,
-            learning_rate=learning_rate,
-            batch_size=3,
-            num_examples=num_examples,
-            sampling=sampling,
-        )
-
-    exact = 0.1 * 3.0 / (3 * 2.0 * (2 - 0.2))
-    assert variance(0.1, WITH) == pytest.approx(exact, rel=1e-12)
-    assert variance(0.1, WITHOUT) == pytest.approx(exact * 21 / 23, rel=1e-12)
-    assert variance(0.1, SHUFFLED, 3_000_000) == pytest.approx(exact, rel=1e-3)
-    assert variance(1e-4, SHUFFLED) < 1e-4 * variance(1e-4, WITH)
-    assert variance(0.1, SHUFFLED, 3) == pytest.approx(0.0, abs=1e-15)  # the whole set in one batch: no noise
 
 
 # -- what cannot be used ---------------------------------------------------------------------------
@@ -660,66 +347,6 @@ def test_unusable_sgd_is_refused() -> None:
         list(sgd(quadratic_gradients(1.0), start, learning_rate=0.1, batches=[batch * math.nan]))
     with pytest.raises(UserError, match="smaller steps"):  # far above the critical learning rate
         list(sgd(quadratic_gradients(1.0), start, learning_rate=1e100, batches=[batch] * 9))
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: batch_covariance(batch_size=7, num_examples=6, sampling=WITHOUT), "more than the num_examples=6"),
-        (lambda: batch_covariance(batch_size=4, num_examples=6, sampling=SHUFFLED), "does not divide"),
-        (lambda: batch_covariance(batch_size=0, num_examples=6, sampling=WITH), "batch_size=0"),
-        (lambda: batch_covariance(batch_size=1.5, num_examples=6, sampling=WITH), "batch_size=1.5"),  # type: ignore[arg-type]
-        (
-            lambda: finite_batches(
-                np.ones((6, 1)), batch_size=4, sampling=SHUFFLED, num_paths=1, num_steps=1, generator=generator(0)
-            ),
-            "does not divide",
-        ),
-        (lambda: stable_noise(0.0), "alpha=0.0"),
-        (lambda: stable_noise(2.1), "alpha=2.1"),
-        (
-            lambda: stable_stationary_scale(alpha=1.5, curvature=1.0, learning_rate=2.0, batch_size=1),
-            "critical learning rate 2 / h = 2",
-        ),
-        (
-            lambda: linear_scaling(0, curvature=1.0, noise_variance=1.0, learning_rate=0.1, batch_size=1),
-            "num_merged=0",
-        ),
-        (
-            lambda: linear_scaling(2, curvature=4.0, noise_variance=1.0, learning_rate=0.25, batch_size=1),
-            "learning rate below 0.25",
-        ),
-        (
-            lambda: linear_scaling(2, curvature=-1.0, noise_variance=1.0, learning_rate=0.25, batch_size=1),
-            "curvature=-1.0",
-        ),
-        (
-            lambda: accumulated_noise(skewed_noise, [4, 2], num_paths=1, generator=generator(0)),
-            "counts=\\[4, 2\\] must rise",
-        ),
-        (
-            lambda: measure_linear_scaling(
-                skewed_noise,
-                2,
-                curvature=1.0,
-                learning_rate=0.1,
-                batch_size=1,
-                num_paths=1,
-                generator=generator(0),
-            ),
-            "num_paths=1",
-        ),
-        (
-            lambda: epoch_end_variance(
-                curvature=1.0, noise_variance=1.0, learning_rate=0.1, batch_size=4, num_examples=6, sampling=WITH
-            ),
-            "does not divide",
-        ),
-    ],
-)
-def test_what_makes_no_sense_is_refused(call: Callable[[], object], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        call()
 
 
 def test_a_slope_needs_positive_numbers() -> None:

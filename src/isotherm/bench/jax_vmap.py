@@ -15,6 +15,7 @@ from isotherm.bench.fleet import Turn
 from isotherm.bench.plain import WARM_UP
 from isotherm.bench.works import MOMENTUM, Work
 from isotherm.named_tasks import made_task
+from isotherm.penalty import is_penalised
 from isotherm.seeding import initial_model
 from isotherm.tasks import Task
 from isotherm.temperature import bare_learning_rate
@@ -103,7 +104,7 @@ class JaxFleet:
         gradients = self._jax.grad(self._loss)(parameters, x[index], y[index])
 
         def decayed(gradient: Any, weight: Any) -> Any:
-            is_covered = self._task.l2_scope == "all" or weight.ndim >= 2
+            is_covered = is_penalised(weight, scope=self._task.l2_scope)
             return gradient + self._l2 * weight if is_covered and self._l2 else gradient
 
         velocity = tree_map(lambda v, g: MOMENTUM * v + g, velocity, tree_map(decayed, gradients, parameters))

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from isotherm.bench.fleet import Clock, Turn
 from isotherm.bench.library import with_library_layers
 from isotherm.bench.works import MOMENTUM, Work
-from isotherm.engine.problem import is_penalised
 from isotherm.named_tasks import made_task
+from isotherm.penalty import is_penalised
 from isotherm.seeding import initial_model
 from isotherm.tasks import Task
 from isotherm.temperature import bare_learning_rate

@@ -10,7 +10,7 @@ from isotherm.diagnose.fits import ratio
 from isotherm.statistics import Interval
 from isotherm.sweep import tidy
 from isotherm.temperature import bare_learning_rate, effective_learning_rate
-from isotherm.theory.noisy_quadratic import critical_learning_rate
+from isotherm.theory.closed_forms import critical_learning_rate
 
 # Of the largest stable learning rate this part is used: on a quadratic, descent is fastest at half of it.
 USED_PART = 0.5

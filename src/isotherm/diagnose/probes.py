@@ -20,7 +20,7 @@ from isotherm.statistics import Interval
 from isotherm.tasks import Task
 from isotherm.theory.curvature import sampled_sharpness
 from isotherm.theory.hessian import Hessian, NotFiniteError, hessian_of_task
-from isotherm.theory.noise_scale import Measurement, noise_scale_of_task
+from isotherm.theory.noise_measurement import Measurement, noise_scale_of_task
 
 # Training examples of the Hessian and blocks they are cut into, best first; the smallest that the time allows is tried.
 HESSIAN_SIZES = ((1024, 8), (512, 8), (256, 4), (64, 2))

@@ -46,7 +46,7 @@ from isotherm.seeding import initial_model
 from isotherm.statistics import Interval
 from isotherm.tasks import Task, call_model, example_batch
 from isotherm.temperature import effective_learning_rate
-from isotherm.theory.noisy_quadratic import critical_learning_rate
+from isotherm.theory.closed_forms import critical_learning_rate
 
 # Parts of the time by which each stage ends.
 _ENDS = {"probes": 0.12, "stability": 0.42, "grids": 0.84, "speed": 0.9}

@@ -29,7 +29,6 @@ from isotherm.engine.problem import (
     exact_arithmetic,
     ghost_layers,
     is_out_of_memory,
-    is_penalised,
     running_window,
 )
 from isotherm.engine.reader import Reader
@@ -37,6 +36,7 @@ from isotherm.engine.rewrites import rewrite_for_gpu
 from isotherm.engine.trace import trace, writes
 from isotherm.engine.weights import Settings, Weights
 from isotherm.errors import UserError
+from isotherm.penalty import is_penalised
 from isotherm.records import CurvePoint, RunSpec
 from isotherm.schedule import multipliers
 

@@ -17,7 +17,7 @@ from isotherm.data.augment import Transform
 from isotherm.engine.noise import KeyedBits, KeyedDropout
 from isotherm.errors import UserError
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
-from isotherm.records import L2Scope, Precision, RunSpec
+from isotherm.records import Precision, RunSpec
 from isotherm.seeding import DataOrder, StreamOrder, initial_model
 from isotherm.tasks import Inputs, LossFunction, Task
 
@@ -239,11 +239,6 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and ("allocate memory" in str(error) or "out of memory" in str(error))
-
-
-def is_penalised(parameter: Tensor, *, scope: L2Scope) -> bool:
-    """Tell whether L2 covers a parameter: weights are what has at least two dimensions, not biases and scales."""
-    return scope == "all" or parameter.ndim >= 2
 
 
 def ghost_layers(module: nn.Module) -> dict[str, int]:

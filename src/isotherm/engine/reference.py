@@ -27,9 +27,9 @@ from isotherm.engine.problem import (
     evaluation_steps,
     exact_arithmetic,
     ghost_layers,
-    is_penalised,
     running_window,
 )
+from isotherm.penalty import is_penalised
 from isotherm.records import CurvePoint, RunResult, RunSpec
 from isotherm.schedule import num_drops
 from isotherm.seeding import seeded

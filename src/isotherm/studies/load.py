@@ -16,7 +16,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from isotherm.budget import Budget
 from isotherm.errors import UserError, nearest
 from isotherm.named_tasks import TASKS, get_task
-from isotherm.records import L2Scope, Precision
+from isotherm.penalty import L2Scope
+from isotherm.records import Precision
 from isotherm.schedule import Schedule
 from isotherm.studies import STUDIES
 from isotherm.study import Study

@@ -21,8 +21,8 @@ from isotherm.errors import UserError
 from isotherm.seeding import derive
 from isotherm.statistics import Floats, Interval, t_interval
 from isotherm.temperature import effective_learning_rate
+from isotherm.theory.closed_forms import critical_learning_rate
 from isotherm.theory.hessian import Hessian, NotFiniteError
-from isotherm.theory.noisy_quadratic import critical_learning_rate
 
 # Up to so many parameters the Hessian is written out and diagonalised, which no iteration can beat.
 DENSE_PARAMETERS = 40

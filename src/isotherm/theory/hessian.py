@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -18,19 +17,20 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator
 from torch import Tensor, nn
-from torch.func import functional_call, grad, jvp, vjp
+from torch.func import functional_call
 
 from isotherm.errors import UserError, nearest
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
-from isotherm.records import L2Scope
+from isotherm.penalty import L2Scope, is_penalised
 from isotherm.seeding import derive, seeded
 from isotherm.statistics import Floats
 from isotherm.tasks import LossFunction, Task
+from isotherm.theory.exact_arithmetic import exact_arithmetic
+from isotherm.theory.second_derivative import Tensors, failing_layers, second_derivative
 
 Mode = Literal["train", "eval"]
 Precision = Literal["float32", "float64"]
 Differentiation = Literal["reverse_over_reverse", "forward_over_reverse", "finite_difference"]
-Tensors = dict[str, Tensor]
 
 # Examples that are computed at once where nothing is said; bounds the memory of a product.
 EXAMPLES_AT_ONCE = 512
@@ -117,7 +117,7 @@ class Hessian:
         self._buffers: Tensors = dict(self._module.named_buffers())
         self._sizes = [parameter.numel() for parameter in self._parameters.values()]
         self._l2_P = l2 * np.concatenate(
-            [np.full(p.numel(), float(l2_scope == "all" or p.ndim >= 2)) for p in self._parameters.values()]
+            [np.full(p.numel(), float(is_penalised(p, scope=l2_scope))) for p in self._parameters.values()]
         )
         self._refuse_dropout()
         self.group_size = self._group_size(len(inputs))
@@ -189,7 +189,7 @@ class Hessian:
 
     def objective(self) -> float:
         """Return the loss over all examples, penalty included."""
-        with torch.no_grad(), self._exact_arithmetic():
+        with torch.no_grad(), exact_arithmetic(self._device):
             mean = math.fsum(
                 float(self._chunk_loss(self._parameters, x, y)) * len(y) / self.num_examples for x, y in self._chunks()
             )
@@ -199,7 +199,7 @@ class Hessian:
 
     def gradient(self) -> Floats:
         """Return the gradient of the objective."""
-        with self._exact_arithmetic():
+        with exact_arithmetic(self._device):
             return self._gradient_at(self._parameters) + self._l2_P * self.point()
 
     def point(self) -> Floats:
@@ -212,7 +212,7 @@ class Hessian:
         if len(flat) != self.num_parameters:
             raise ValueError(f"a vector of {len(flat)} numbers for {self.num_parameters} parameters")
         self.num_products += 1
-        with self._exact_arithmetic():
+        with exact_arithmetic(self._device):
             curved = self._difference(flat) if self.differentiation == "finite_difference" else self._derivative(flat)
         if not np.isfinite(curved).all():
             raise NotFiniteError(
@@ -233,20 +233,18 @@ class Hessian:
         if self.examples_at_once >= self.num_examples:
             if self._product_of_all is None:  # one chunk: what does not depend on the vector is computed once
                 ((x, y),) = self._chunks()
-                self._product_of_all = self._second_derivative(partial(self._chunk_loss, x=x, y=y), self._parameters)
+                self._product_of_all = self._product_over(x, y)
             return self._flat(self._product_of_all(tangent))
         total = np.zeros(self.num_parameters)
         for x, y in self._chunks():
-            product = self._second_derivative(partial(self._chunk_loss, x=x, y=y), self._parameters)
-            total += self._flat(product(tangent)) * (len(y) / self.num_examples)
+            total += self._flat(self._product_over(x, y)(tangent)) * (len(y) / self.num_examples)
         return total
 
-    def _second_derivative(self, function: Callable[[Tensors], Tensor], point: Tensors) -> Callable[[Tensors], Tensors]:
-        """Return the product of a function's Hessian at a point with a vector, as a function of the vector."""
-        if self.differentiation == "forward_over_reverse":
-            return lambda tangent: jvp(grad(function), (point,), (tangent,))[1]
-        pull_back = vjp(grad(function), point)[1]
-        return lambda tangent: pull_back(tangent)[0]
+    def _product_over(self, x: Tensor, y: Tensor) -> Callable[[Tensors], Tensors]:
+        """Return the product of a chunk's Hessian with a vector, as a function of the vector."""
+        assert self.differentiation != "finite_difference"  # those do not come here
+        function = partial(self._chunk_loss, x=x, y=y)
+        return second_derivative(function, self._parameters, differentiation=self.differentiation)
 
     def _difference(self, flat: Floats) -> Floats:
         """Return central differences of the gradient, over a step at which truncation and rounding are alike."""
@@ -298,15 +296,6 @@ class Hessian:
     def _chunk_loss(self, parameters: Tensors, x: Tensor, y: Tensor) -> Tensor:
         loss = self._loss(self._output(parameters, x), y)
         return loss if self._unroll is None else loss * self._unroll
-
-    @contextmanager
-    def _exact_arithmetic(self) -> Iterator[None]:
-        """Within this context float32 means float32: cuDNN would round the inputs of convolutions to 10 bits."""
-        if self._device.type != "cuda":
-            yield
-            return
-        with torch.backends.cudnn.flags(enabled=True, benchmark=False, allow_tf32=False):
-            yield
 
     def _flat(self, tensors: Tensors) -> Floats:
         flat = torch.cat([tensors[name].detach().reshape(-1) for name in self._parameters])
@@ -382,7 +371,7 @@ class Hessian:
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            failing = [] if self.differentiation == "finite_difference" else self._failing_layers(x, y)
+            failing = self._failing_layers(x, y)
             if not failing:
                 raise
             others = [way for way in get_args(Differentiation) if way != self.differentiation]
@@ -390,6 +379,16 @@ class Hessian:
                 f"{_listed(failing)} cannot be differentiated twice by {self.differentiation}: "
                 f"{str(error).strip().splitlines()[0]}; try differentiation={others[0]!r} or {others[1]!r}"
             ) from error
+
+    def _failing_layers(self, x: Tensor, y: Tensor) -> list[str]:
+        if self.differentiation == "finite_difference":
+            return []
+        return failing_layers(
+            self._module,
+            partial(self._output, self._parameters, x),
+            lambda output: self._loss(output, y),
+            differentiation=self.differentiation,
+        )
 
     def refuse_coupled(self, num: int) -> None:
         """Refuse to add up the loss over parts of `num` examples if it is no mean over them."""
@@ -417,42 +416,6 @@ class Hessian:
     def _where(self, curved: Floats) -> str:
         names = np.repeat(np.array(self.names), self._sizes)
         return f"parameter {str(names[~np.isfinite(curved)][0])!r}"
-
-    def _failing_layers(self, x: Tensor, y: Tensor) -> list[str]:
-        """Return the innermost layers whose own second derivative fails on what reaches them, or else the loss."""
-        calls: dict[str, tuple[nn.Module, tuple[Any, ...], dict[str, Any]]] = {}
-
-        def note(name: str, part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            calls[name] = part, args, kwargs
-
-        hooks = [
-            part.register_forward_pre_hook(partial(note, name), with_kwargs=True)
-            for name, part in self._module.named_modules()
-        ]
-        try:
-            with torch.no_grad():
-                output = self._output(self._parameters, x)
-        finally:
-            for hook in hooks:
-                hook.remove()
-        failing: list[str] = []
-        for name, (part, args, kwargs) in reversed(calls.items()):  # inner layers were called after outer ones
-            holds_one = bool(failing) if name == "" else any(inner.startswith(f"{name}.") for inner in failing)
-            if not holds_one and self._fails(*_squared_output(part, args, kwargs)):
-                failing.append(name)
-        if not failing and self._fails(lambda tensors: self._loss(tensors["output"], y), {"output": output}):
-            return ["the loss"]
-        kinds = {name: type(part).__name__ for name, (part, _, _) in calls.items()}
-        return [f"layer {name!r} ({kinds[name]})" if name else f"the {kinds[name]} itself" for name in failing[::-1]]
-
-    def _fails(self, function: Callable[[Tensors], Tensor], point: Tensors) -> bool:
-        if not point:
-            return False
-        try:
-            self._second_derivative(function, point)({name: torch.ones_like(value) for name, value in point.items()})
-        except RuntimeError:
-            return True
-        return False
 
 
 def hessian_of_task(
@@ -542,25 +505,3 @@ def _running_layers(module: nn.Module) -> list[str]:
 
 def _listed(names: list[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-
-
-def _squared_output(
-    part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Callable[[Tensors], Tensor], Tensors]:
-    """Return the sum of a layer's squared outputs as a function of its parameters and inputs, and their values."""
-    inputs = {f"input {place}": value for place, value in enumerate(args) if _is_real(value)}
-    parameters = {f"parameter {name}": value for name, value in part.named_parameters() if _is_real(value)}
-
-    def function(tensors: Tensors) -> Tensor:
-        replaced = [tensors.get(f"input {place}", value) for place, value in enumerate(args)]
-        own = {name: tensors[f"parameter {name}"] for name, value in part.named_parameters() if _is_real(value)}
-        buffers = {name: buffer.clone() for name, buffer in part.named_buffers()}
-        output = functional_call(part, (own, buffers), tuple(replaced), kwargs)
-        outputs = output if isinstance(output, tuple | list) else [output]
-        return torch.stack([value.square().sum() for value in outputs if _is_real(value)]).sum()
-
-    return function, {**inputs, **parameters}
-
-
-def _is_real(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point()

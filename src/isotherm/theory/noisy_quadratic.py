@@ -4,17 +4,12 @@ Dimension i has curvature h_i, and the gradient of one example has variance c_i 
 update is u = m u + h θ + noise, θ = θ - ε u. It is linear, so that the second moments E θ², E θu and E u² follow a
 linear recursion, and the many updates at one learning rate are one power of it: nothing is sampled.
 
-Optimal learning rates against batch size then show the paper's two regimes without a network: ε_eff ∝ B until the
-critical learning rate, 2 / h_max for SGD and (1 + m) / (1 - m) times as much for heavy ball in terms of ε_eff.
-
 Shapes: L learning rates, D dimensions.
 """
 
 from __future__ import annotations
 
-import enum
 import math
-import numbers
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,8 +20,9 @@ from numpy.typing import ArrayLike
 from isotherm.errors import UserError
 from isotherm.schedule import NUM_DROPS, Schedule, multipliers, num_drops
 from isotherm.seeding import derive
-from isotherm.statistics import Floats, fit_broken_line
-from isotherm.temperature import bare_learning_rate, effective_learning_rate, temperature
+from isotherm.statistics import Floats
+from isotherm.temperature import bare_learning_rate
+from isotherm.theory.checks import need_all_positive, need_count, need_momentum
 
 # Once 2^24 times as far out as it began, a parameter in single precision has lost its start to rounding. By convention
 # such a run has diverged, even if a later learning rate happens to meet ε h = 1 exactly and wipes out what has grown.
@@ -98,7 +94,7 @@ class NoisyQuadratic:
         >>> NoisyQuadratic.harmonic(4).initial_loss  # ½ (1 + 1/2 + 1/3 + 1/4)
         1.0416666666666665
         """
-        _need_count("num_dimensions", num_dimensions)
+        need_count("num_dimensions", num_dimensions)
         curvature = 1.0 / np.arange(1, num_dimensions + 1)
         initial = SecondMoments.at_rest(np.ones(num_dimensions))
         return cls(curvature=curvature, noise_variance=curvature, initial=initial)
@@ -124,115 +120,9 @@ class Setting:
     schedule: Schedule = field(default_factory=Schedule)
 
     def __post_init__(self) -> None:
-        _need_count("batch_size", self.batch_size)
-        _need_count("num_steps", self.num_steps)
-        _need_momentum(self.momentum)
-
-
-# Closed forms: the paper's quantities on one quadratic dimension.
-
-
-def critical_learning_rate(largest_curvature: float, *, momentum: float = 0.0) -> float:
-    """Return the bare ε above which training diverges: 2 (1 + m) / h_max.
-
-    >>> critical_learning_rate(0.5), critical_learning_rate(0.5, momentum=0.5)
-    (4.0, 6.0)
-    """
-    _need_positive("largest_curvature", largest_curvature)
-    _need_momentum(momentum)
-    return 2.0 * (1.0 + momentum) / largest_curvature
-
-
-def critical_effective_learning_rate(largest_curvature: float, *, momentum: float = 0.0) -> float:
-    """Return the ε_eff above which training diverges: 2 (1 + m) / ((1 - m) h_max).
-
-    >>> round(critical_effective_learning_rate(1.0, momentum=0.9), 9)
-    38.0
-    """
-    return effective_learning_rate(critical_learning_rate(largest_curvature, momentum=momentum), momentum=momentum)
-
-
-def stationary_variance(
-    learning_rate: float,
-    *,
-    curvature: ArrayLike,
-    noise_variance: ArrayLike,
-    batch_size: int,
-    momentum: float = 0.0,
-) -> Floats:
-    """Return E θ² after many updates at the bare ε: ε (1 + m) c / (B h (1 - m) (2 (1 + m) - ε h)).
-
-    Infinite at and above the critical learning rate, and where the curvature is 0.
-
-    >>> float(stationary_variance(1.0, curvature=0.5, noise_variance=3.0, batch_size=2))
-    2.0
-    """
-    _need_positive("learning_rate", learning_rate)
-    _need_count("batch_size", batch_size)
-    _need_momentum(momentum)
-    h = _not_negative("curvature", curvature)
-    v = _not_negative("noise_variance", noise_variance) / batch_size
-    room = h * (1.0 - momentum) * (2.0 * (1.0 + momentum) - learning_rate * h)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(room > 0, learning_rate * (1.0 + momentum) * v / room, np.inf)
-
-
-def sgd_second_moment(
-    num_steps: int,
-    *,
-    learning_rate: float,
-    curvature: ArrayLike,
-    noise_variance: ArrayLike,
-    batch_size: int,
-    initial: ArrayLike,
-) -> Floats:
-    """Return E θ² of SGD after so many updates from E θ_0²: (1 - εh)^2t θ_0² + (1 - (1 - εh)^2t) times the stationary.
-
-    >>> float(sgd_second_moment(1, learning_rate=0.5, curvature=1.0, noise_variance=2.0, batch_size=1, initial=4.0))
-    1.5
-    """
-    _need_count("num_steps", num_steps)
-    _need_count("batch_size", batch_size)
-    _need_positive("learning_rate", learning_rate)
-    step = learning_rate * _not_negative("curvature", curvature)
-    v = _not_negative("noise_variance", noise_variance) / batch_size
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        # log |1 - εh|, accurate near εh = 0 and near εh = 2.
-        exponent = 2.0 * num_steps * np.log1p(-np.minimum(step, 2.0 - step))
-        # The noise of update j is left with (1 - εh)^2(t-j): a geometric series, of equal terms where (1 - εh)² = 1.
-        terms = np.where((step == 0.0) | (step == 2.0), num_steps, -np.expm1(exponent) / (step * (2.0 - step)))
-        return np.asarray(np.exp(exponent) * _not_negative("initial", initial) + learning_rate**2 * v * terms)
-
-
-def diffusion_stationary_variance(temperature: float, *, curvature: ArrayLike, noise_variance: ArrayLike) -> Floats:
-    """Return E θ² in the limit of small learning rates, T c / (2 h): only the temperature T = ε_eff / B is left.
-
-    >>> float(diffusion_stationary_variance(0.5, curvature=0.25, noise_variance=3.0))
-    3.0
-    """
-    _need_positive("temperature", temperature)
-    _need_positive("curvature", curvature)
-    c = _not_negative("noise_variance", noise_variance)
-    return np.asarray(temperature * c / (2.0 * np.asarray(curvature, dtype=np.float64)))
-
-
-def diffusion_second_moment(
-    time: float, *, temperature: float, curvature: ArrayLike, noise_variance: ArrayLike, initial: ArrayLike
-) -> Floats:
-    """Return E θ² at time s = ε_eff t in that limit: e^(-2hs) θ_0² + (1 - e^(-2hs)) T c / (2 h)."""
-    decay = -2.0 * np.asarray(curvature, dtype=np.float64) * _not_negative("time", time)
-    stationary = diffusion_stationary_variance(temperature, curvature=curvature, noise_variance=noise_variance)
-    return np.asarray(np.exp(decay) * _not_negative("initial", initial) - np.expm1(decay) * stationary)
-
-
-def kink_batch_size(optimal_temperature: float, *, largest_curvature: float, momentum: float = 0.0) -> float:
-    """Return the batch size at which the line ε_eff = T* B of small batches meets the critical learning rate.
-
-    >>> kink_batch_size(1 / 32, largest_curvature=1.0)
-    64.0
-    """
-    _need_positive("optimal_temperature", optimal_temperature)
-    return critical_effective_learning_rate(largest_curvature, momentum=momentum) / optimal_temperature
+        need_count("batch_size", self.batch_size)
+        need_count("num_steps", self.num_steps)
+        need_momentum(self.momentum)
 
 
 # The exact recursion.
@@ -305,7 +195,7 @@ def propagate(
 
     What is too large for a float comes out infinite or NaN.
     """
-    rates_L = _checked_rates(effective_learning_rates)
+    rates_L = checked_rates(effective_learning_rates)
     gamma_L = np.array([setting.schedule.gamma_from(initial=float(rate)) for rate in rates_L])
     so_far: Propagator | None = None
     for drops, length in constant_blocks(setting.num_steps):
@@ -357,7 +247,7 @@ def final_losses(
     >>> losses.round(4).tolist()
     [0.0015, 0.0013, inf]
     """
-    rates_L = _checked_rates(effective_learning_rates)
+    rates_L = checked_rates(effective_learning_rates)
     num_parts = math.ceil(len(rates_L) * len(model.curvature) / _NUMBERS_AT_ONCE)
     losses = []
     for part_L in np.array_split(rates_L, min(num_parts, len(rates_L))):
@@ -376,8 +266,8 @@ def simulate_final_losses(
 
     θ and u start Gaussian with the model's second moments.
     """
-    _need_positive("effective_learning_rate", effective_learning_rate)
-    _need_count("num_runs", num_runs)
+    need_all_positive("effective_learning_rate", effective_learning_rate)
+    need_count("num_runs", num_runs)
     generator = np.random.default_rng(
         derive(seed, f"noisy quadratic, B = {setting.batch_size}, m = {setting.momentum}")
     )
@@ -399,175 +289,10 @@ def simulate_final_losses(
     return np.where(np.isfinite(losses), losses, np.inf)
 
 
-# Tuning.
-
-
-class GridEdge(enum.StrEnum):
-    """Where the best learning rate lies within the grid."""
-
-    INTERIOR = "interior"
-    LOWER = "lower edge"
-    UPPER = "upper edge"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Optimum:
-    """The learning rate of a grid with the lowest expected final loss."""
-
-    setting: Setting
-    effective_learning_rate: float
-    loss: float
-    edge: GridEdge
-
-    @property
-    def temperature(self) -> float:
-        """T = ε_eff / B."""
-        return temperature(self.effective_learning_rate, self.setting.batch_size)
-
-    @property
-    def at_edge(self) -> bool:
-        """Whether the best learning rate is the grid's first or last, so that the true one may lie beyond."""
-        return self.edge is not GridEdge.INTERIOR
-
-
-def learning_rate_grid(model: NoisyQuadratic, *, momentum: float = 0.0) -> Floats:
-    """Return powers of √2 from 16 octaves below the critical effective learning rate to three above it.
-
-    >>> [float(rate) for rate in learning_rate_grid(NoisyQuadratic.harmonic(3))[[0, -3, -2, -1]]]
-    [3.0517578125e-05, 8.0, 11.313708498984761, 16.0]
-    """
-    critical = critical_effective_learning_rate(model.largest_curvature, momentum=momentum)
-    top = math.floor(2 * math.log2(critical) + 1e-9) + 6
-    return np.asarray(2.0 ** (np.arange(top - 38, top + 1) / 2))
-
-
-def find_optimum(
-    model: NoisyQuadratic,
-    setting: Setting,
-    *,
-    effective_learning_rates: Sequence[float] | Floats | None = None,
-    growth_limit: float = SINGLE_PRECISION_GROWTH,
-) -> Optimum:
-    """Return the best learning rate of a grid, by default `learning_rate_grid`, and whether it lies at its edge."""
-    given = effective_learning_rates
-    rates_L = learning_rate_grid(model, momentum=setting.momentum) if given is None else _checked_rates(given)
-    if len(rates_L) < 3 or (np.diff(rates_L) <= 0).any():
-        raise UserError(f"a grid needs three rising learning rates or more to have an inside; got {rates_L.tolist()}")
-    losses = final_losses(model, setting, effective_learning_rates=rates_L, growth_limit=growth_limit)
-    place = int(np.argmin(losses))
-    if math.isinf(losses[place]):
-        raise UserError(
-            f"no effective learning rate from {rates_L[0]:g} to {rates_L[-1]:g} is stable over "
-            f"{setting.num_steps} steps with momentum={setting.momentum:g}; extend the grid downwards"
-        )
-    return Optimum(
-        setting=setting,
-        effective_learning_rate=float(rates_L[place]),
-        loss=float(losses[place]),
-        edge={0: GridEdge.LOWER, len(rates_L) - 1: GridEdge.UPPER}.get(place, GridEdge.INTERIOR),
-    )
-
-
-def optima_at_constant_examples(
-    model: NoisyQuadratic,
-    batch_sizes: Sequence[int],
-    *,
-    num_examples: int,
-    momentum: float = 0.0,
-    effective_learning_rates: Sequence[float] | Floats | None = None,
-) -> list[Optimum]:
-    """Return the optimum at every batch size where every run sees the same number of examples."""
-    settings = [constant_examples(num_examples, batch_size=size, momentum=momentum) for size in batch_sizes]
-    return [find_optimum(model, setting, effective_learning_rates=effective_learning_rates) for setting in settings]
-
-
-def optima_at_constant_steps(
-    model: NoisyQuadratic,
-    batch_sizes: Sequence[int],
-    *,
-    num_steps: int,
-    momentum: float = 0.0,
-    effective_learning_rates: Sequence[float] | Floats | None = None,
-) -> list[Optimum]:
-    """Return the optimum at every batch size where every run makes the same number of updates."""
-    settings = [Setting(batch_size=size, num_steps=num_steps, momentum=momentum) for size in batch_sizes]
-    return [find_optimum(model, setting, effective_learning_rates=effective_learning_rates) for setting in settings]
-
-
-def constant_examples(num_examples: int, *, batch_size: int, momentum: float = 0.0) -> Setting:
-    """Return the setting that sees so many examples in batches of a size, a last incomplete batch left out.
-
-    >>> constant_examples(1000, batch_size=64).num_steps
-    15
-    """
-    if not 1 <= batch_size <= num_examples:
-        raise UserError(
-            f"batch_size={batch_size} makes no whole batch of {num_examples} examples; use 1 to {num_examples}"
-        )
-    return Setting(batch_size=batch_size, num_steps=num_examples // batch_size, momentum=momentum)
-
-
-def predicted_kink(model: NoisyQuadratic, *, num_examples: int, momentum: float = 0.0) -> float:
-    """Return the batch size where ε_eff ∝ B, from the optimum at a batch of one, meets the critical learning rate.
-
-    The optimum is found on the default grid and then to an eighth of an octave. A result near 1 or below says that
-    curvature rules at every batch size.
-    """
-    setting = constant_examples(num_examples, batch_size=1, momentum=momentum)
-    coarse = find_optimum(model, setting)
-    nearby = coarse.effective_learning_rate * 2.0 ** (np.arange(-8, 9) / 8)
-    fine = find_optimum(model, setting, effective_learning_rates=nearby)
-    if coarse.at_edge or fine.at_edge:
-        raise UserError(
-            f"the optimum at a batch of one lies outside the grid after {num_examples} examples; use fewer examples"
-        )
-    return kink_batch_size(fine.temperature, largest_curvature=model.largest_curvature, momentum=momentum)
-
-
-def fitted_kink(optima: Sequence[Optimum]) -> float | None:
-    """Return the batch size at the kink of the broken line through optima over rising batch sizes; None if not seen.
-
-    Runs too short for every drop of the schedule are left out: they end at another part of their learning rate.
-    """
-    whole = [optimum for optimum in optima if optimum.setting.num_steps >= 2 * NUM_DROPS]
-    if len(whole) < 3:
-        raise UserError(f"{len(whole)} runs of {2 * NUM_DROPS} updates or more show no broken line; use three or more")
-    log_sizes = [math.log2(optimum.setting.batch_size) for optimum in whole]
-    kink = fit_broken_line(log_sizes, [math.log2(optimum.effective_learning_rate) for optimum in whole]).kink
-    return None if kink is None else 2.0**kink
-
-
-# What `isotherm theory` shows.
-
-
-def _checked_rates(effective_learning_rates: Sequence[float] | Floats) -> Floats:
+def checked_rates(effective_learning_rates: Sequence[float] | Floats) -> Floats:
+    """Return learning rates as an array, all positive."""
     rates = np.array(effective_learning_rates, dtype=np.float64)
     if rates.ndim != 1 or not len(rates):
         raise UserError(f"effective learning rates {effective_learning_rates!r} are not a list; give one or more")
-    _need_positive("effective_learning_rates", rates)
+    need_all_positive("effective_learning_rates", rates)
     return rates
-
-
-def _not_negative(name: str, value: ArrayLike) -> Floats:
-    given = np.asarray(value, dtype=np.float64)
-    wrong = given[~(np.isfinite(given) & (given >= 0))]
-    if wrong.size:
-        raise UserError(f"{name}={wrong.flat[0]} is negative or not finite; use numbers of 0 or more")
-    return given
-
-
-def _need_positive(name: str, value: ArrayLike) -> None:
-    given = np.asarray(value, dtype=np.float64)
-    wrong = given[~(np.isfinite(given) & (given > 0))]
-    if wrong.size:
-        raise UserError(f"{name}={wrong.flat[0]} is not positive and finite; use numbers above 0")
-
-
-def _need_count(name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
-        raise UserError(f"{name}={value!r} is not a positive whole number; use 1 or more")
-
-
-def _need_momentum(momentum: float) -> None:
-    if not 0.0 <= momentum < 1.0:
-        raise UserError(f"momentum={momentum} is not at least 0 and below 1; the paper uses 0 and 0.9")

@@ -14,13 +14,8 @@ from isotherm.seeding import derive
 from isotherm.statistics import Floats, Interval
 from isotherm.tasks import Task
 from isotherm.theory.demonstration import Curve, Demonstration, Panel, Table
-from isotherm.theory.noise_scale import (
-    Measurement,
-    NoiseScale,
-    Tensors,
-    noise_scale_along_training,
-    optimal_learning_rate,
-)
+from isotherm.theory.noise_measurement import Measurement, noise_scale_along_training
+from isotherm.theory.noise_scale import NoiseScale, optimal_learning_rate
 
 _NUM_EXAMPLES, _NUM_FEATURES = 16_384, 20
 _LEARNING_RATE, _BATCH_SIZE = 0.1, 64
@@ -97,7 +92,7 @@ def demonstrate(*, seed: int = 0) -> Demonstration:
     )
 
 
-def _regression(seed: int) -> tuple[Task, list[tuple[int, Tensors]]]:
+def _regression(seed: int) -> tuple[Task, list[tuple[int, dict[str, Tensor]]]]:
     """Return a linear regression and its parameters along a training by SGD."""
     generator = torch.Generator().manual_seed(derive(seed, "noise scale of a regression") % 2**63)
     scales = torch.arange(1, _NUM_FEATURES + 1, dtype=torch.float64) ** -0.5

@@ -7,18 +7,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from isotherm.statistics import Interval, t_interval
+from isotherm.theory.closed_forms import critical_effective_learning_rate
 from isotherm.theory.demonstration import Curve, Demonstration, Panel, Table
-from isotherm.theory.noisy_quadratic import (
-    SINGLE_PRECISION_GROWTH,
-    NoisyQuadratic,
+from isotherm.theory.noisy_quadratic import SINGLE_PRECISION_GROWTH, NoisyQuadratic, simulate_final_losses
+from isotherm.theory.quadratic_tuning import (
     Optimum,
     constant_examples,
-    critical_effective_learning_rate,
     find_optimum,
     fitted_kink,
     optima_at_constant_examples,
     predicted_kink,
-    simulate_final_losses,
 )
 
 _NUM_SIMULATED = 32

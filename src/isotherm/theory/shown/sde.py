@@ -10,29 +10,28 @@ from scipy import stats
 
 from isotherm.statistics import Floats
 from isotherm.temperature import temperature as temperature_of
+from isotherm.theory.batch_sampling import Sampling, epoch_end_variance, finite_batches
+from isotherm.theory.closed_forms import diffusion_second_moment, diffusion_stationary_variance, sgd_second_moment
 from isotherm.theory.demonstration import Curve, Demonstration, Panel, Table
-from isotherm.theory.noisy_quadratic import diffusion_second_moment, diffusion_stationary_variance, sgd_second_moment
-from isotherm.theory.sde import (
-    Covariance,
-    Drift,
-    Sampling,
+from isotherm.theory.linear_scaling import linear_scaling, measure_linear_scaling
+from isotherm.theory.noise_kinds import (
     accumulated_noise,
-    convergence,
-    epoch_end_variance,
-    euler_maruyama,
-    finite_batches,
-    fitted_slope,
-    linear_scaling,
-    measure_linear_scaling,
-    quadratic_gradients,
     quartile_distance,
-    sgd,
     skewed_noise,
     stable_noise,
     stable_stationary_scale,
+    tail_ratio,
+)
+from isotherm.theory.sde import (
+    Covariance,
+    Drift,
+    convergence,
+    euler_maruyama,
+    fitted_slope,
+    quadratic_gradients,
+    sgd,
     standard_error,
     standard_normals,
-    tail_ratio,
 )
 
 ALPHA = 1.5

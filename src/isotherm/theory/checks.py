@@ -1,0 +1,64 @@
+"""Numbers that a formula can use, or an error that says why not."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from isotherm.errors import UserError
+from isotherm.statistics import Floats
+
+
+def is_number(value: Any) -> bool:
+    """Tell whether a value is a real number, and neither a truth value nor text."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def need_positive(name: str, value: Any) -> None:
+    """Refuse what is not one positive, finite number."""
+    if not (is_number(value) and 0 < value < math.inf):
+        raise UserError(f"{name}={value!r} is not a positive number; give one above 0")
+
+
+def need_stable(curvature: float, learning_rate: float) -> None:
+    """Refuse a learning rate at or above the critical one of SGD."""
+    need_positive("curvature", curvature)
+    need_positive("learning_rate", learning_rate)
+    if learning_rate * curvature >= 2:
+        raise UserError(
+            f"learning_rate={learning_rate} is not below the critical learning rate 2 / h = {2 / curvature:g}, "
+            f"so SGD has no stationary state; lower it"
+        )
+
+
+def not_negative(name: str, value: ArrayLike) -> Floats:
+    """Return numbers as an array, none negative and all finite."""
+    given = np.asarray(value, dtype=np.float64)
+    wrong = given[~(np.isfinite(given) & (given >= 0))]
+    if wrong.size:
+        raise UserError(f"{name}={wrong.flat[0]} is negative or not finite; use numbers of 0 or more")
+    return given
+
+
+def need_all_positive(name: str, value: ArrayLike) -> None:
+    """Refuse a number or an array that is not positive and finite throughout."""
+    given = np.asarray(value, dtype=np.float64)
+    wrong = given[~(np.isfinite(given) & (given > 0))]
+    if wrong.size:
+        raise UserError(f"{name}={wrong.flat[0]} is not positive and finite; use numbers above 0")
+
+
+def need_count(name: str, value: int) -> None:
+    """Refuse what is not a whole number of 1 or more."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
+        raise UserError(f"{name}={value!r} is not a positive whole number; use 1 or more")
+
+
+def need_momentum(momentum: float) -> None:
+    """Refuse what is not at least 0 and below 1."""
+    if not 0.0 <= momentum < 1.0:
+        raise UserError(f"momentum={momentum} is not at least 0 and below 1; the paper uses 0 and 0.9")
