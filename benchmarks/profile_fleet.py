@@ -27,7 +27,7 @@ from isotherm.bench.works import Work, chosen_works
 from isotherm.engine.problem import prepare
 from isotherm.named_tasks import made_task
 
-NUM_KERNELS = 15
+NUM_KERNELS = 15  # in a result file
 
 
 class Turns:
@@ -54,7 +54,7 @@ class Turns:
         CompiledFxGraph.__call__ = call  # type: ignore[assignment, method-assign]
 
 
-def profiled(work: Work, turns: Turns, *, repeats: int, seconds: float) -> dict[str, Any]:
+def profiled(work: Work, turns: Turns, *, repeats: int, seconds: float, num_kernels: int) -> dict[str, Any]:
     """Return a work's speed in several windows, and the kernels of a short one after them."""
     task = made_task(work.task)
     specs = specs_of(work, task)
@@ -88,11 +88,11 @@ def profiled(work: Work, turns: Turns, *, repeats: int, seconds: float) -> dict[
         "memory_gib": torch.cuda.max_memory_allocated() / 2**30,
         "commit": commit(),
         "note": "",
-        "kernels": kernels(profiler),
+        "kernels": kernels(profiler, num_kernels),
     }
 
 
-def kernels(profiler: torch.profiler.profile) -> list[dict[str, Any]]:
+def kernels(profiler: torch.profiler.profile, num: int) -> list[dict[str, Any]]:
     """Return the kernels that take longest."""
     found = [event for event in profiler.key_averages() if event.self_device_time_total > 0]
     total = sum(event.self_device_time_total for event in found)
@@ -104,7 +104,7 @@ def kernels(profiler: torch.profiler.profile) -> list[dict[str, Any]]:
             "calls": event.count,
             "microseconds": round(event.self_device_time_total / event.count, 2),
         }
-        for event in found[:NUM_KERNELS]
+        for event in found[:num]
     ]
 
 
@@ -121,6 +121,7 @@ def main() -> None:
     parser.add_argument("works", nargs="+", help="as `isotherm bench --device cuda --list` names them")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.8)
+    parser.add_argument("--kernels", type=int, default=NUM_KERNELS, help="how many of the heaviest to list")
     parser.add_argument("--turns", type=Path, help="a file to lock while the GPU is used")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -129,7 +130,7 @@ def main() -> None:
     rows = []
     for work in chosen_works(options.works, device="cuda"):
         assert isinstance(work, Work)
-        row = profiled(work, turns, repeats=options.repeats, seconds=options.seconds)
+        row = profiled(work, turns, repeats=options.repeats, seconds=options.seconds, num_kernels=options.kernels)
         rows.append(row)
         show(row)
         if options.json is not None:

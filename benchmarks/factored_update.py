@@ -1,0 +1,186 @@
+"""Is the update by factors right on a GPU, how fast is it, and up to which batch size does it pay?
+
+Run:     python benchmarks/factored_update.py --json results/factored_update.json
+Cost:    about two minutes of GPU, most of it compilation
+Expect:  at B = 64 close to the speed of a copy; at large B products by cuBLAS and a compiled update are faster
+
+All matrices of the autoencoder in 35 runs, as a fleet updates them: products in bfloat16, weights and velocities in
+float32, rounded copies of the weights. The other way is cuBLAS for the gradients and one update compiled by Inductor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from isotherm.engine import factors
+from isotherm.engine.products import aligned
+from isotherm.models import kernels
+
+WIDTHS = (784, 1000, 500, 250, 30, 250, 500, 1000, 784)
+NUM_RUNS = 35
+BATCH_SIZES = (64, 128, 256, 512, 1024)
+# Weights, velocities and their new values in float32, and a copy in bfloat16.
+BYTES_PER_WEIGHT = 18
+
+
+class Layer(NamedTuple):
+    """A matrix of all runs, and the factors of its gradient as a program hands them over."""
+
+    value: Tensor
+    velocity: Tensor
+    half: Tensor
+    left: Tensor
+    right: Tensor
+
+
+def layers(batch_size: int, *, num_runs: int = NUM_RUNS, widths: tuple[int, ...] = WIDTHS) -> list[Layer]:
+    """Return the network's matrices with random values."""
+    made = []
+    for num_in, num_out in pairwise(map(aligned, widths)):
+        value, velocity = (torch.randn(num_runs, num_out * num_in, device="cuda") for _ in range(2))
+        outer = torch.randn(num_runs, batch_size, num_out, device="cuda", dtype=torch.bfloat16)
+        inner = torch.randn(num_runs, batch_size, num_in, device="cuda", dtype=torch.bfloat16)
+        made.append(Layer(value, velocity, value.bfloat16(), outer.transpose(1, 2), inner))
+    return made
+
+
+def by_kernel(layer: Layer, rate_M1: Tensor, momentum_M1: Tensor, tile: Any) -> None:
+    """Update by the kernel."""
+    from isotherm.models.kernels.factored_update import update
+
+    shape = len(layer.value), layer.left.shape[1], layer.right.shape[2]
+    states = [t.view(shape) for t in layer[:3]]
+    update(*states, layer.left, layer.right, rate_M1, momentum_M1, None, tile=tile)
+
+
+def by_torch(layer: Layer, rate_M1: Tensor, momentum_M1: Tensor) -> None:
+    """Update as a program without the kernel does."""
+    gradient = factors.product(layer.left, layer.right).to(layer.velocity.dtype)
+    torch.addcmul(gradient, layer.velocity, momentum_M1, out=layer.velocity)
+    layer.value.addcmul_(layer.velocity, rate_M1, value=-1.0)
+    layer.half.copy_(layer.value)
+
+
+def microseconds(work: Callable[[], None], *, repeats: int = 7, num: int = 10) -> float:
+    """Return the time of a call, recorded as a graph: the median of several looks."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        work()
+        work()
+    stream.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        for _ in range(num):
+            work()
+    times = []
+    for _ in range(repeats + 1):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(1e3 * start.elapsed_time(end) / num)
+    return statistics.median(times[1:])
+
+
+def copy_bytes_per_second() -> float:
+    """Return how fast a large copy reads and writes together."""
+    source = torch.randn(2**28, device="cuda")
+    target = torch.empty_like(source)
+    return 2e6 * source.numel() * source.element_size() / microseconds(lambda: target.copy_(source))  # type: ignore[arg-type]
+
+
+def largest_error(batch_size: int) -> float:
+    """Return the largest difference of the velocities, in roundings of the gradient to bfloat16."""
+    from isotherm.models.kernels.factored_update import TILE
+
+    rate_M1, momentum_M1 = (torch.full((NUM_RUNS, 1), x, device="cuda") for x in (0.01, 0.9))
+    worst = 0.0
+    for ours in layers(batch_size):
+        theirs = Layer(*(t.clone() for t in ours))
+        gradient = factors.product(ours.left, ours.right).float()
+        by_kernel(ours, rate_M1, momentum_M1, TILE)
+        by_torch(theirs, rate_M1, momentum_M1)
+        rounding = 2**-8 * gradient.abs() + 1e-5
+        worst = max(worst, float(((ours.velocity - theirs.velocity).abs() / rounding).max()))
+        if not torch.equal(ours.half, ours.value.bfloat16()):
+            sys.exit("a rounded copy is not that of its weights")
+    return worst
+
+
+def row(batch_size: int, tiles: list[Any], compiled: Callable[..., None], copy: float) -> dict[str, Any]:
+    """Return the times at a batch size, for every tile and by the compiled update."""
+    rate_M1, momentum_M1 = (torch.full((NUM_RUNS, 1), x, device="cuda") for x in (0.0, 0.9))
+    made = layers(batch_size)
+    num_bytes = BYTES_PER_WEIGHT * sum(layer.value.numel() for layer in made)
+
+    def all_by(tile: Any) -> Callable[[], None]:
+        return lambda: [by_kernel(layer, rate_M1, momentum_M1, tile) for layer in made] and None
+
+    tried = [{"tile": asdict(tile), "microseconds": microseconds(all_by(tile))} for tile in tiles]
+    other = microseconds(lambda: [compiled(layer, rate_M1, momentum_M1) for layer in made] and None)
+    return {
+        "batch_size": batch_size,
+        "error_in_roundings": largest_error(batch_size),
+        "floor_microseconds": 1e6 * num_bytes / copy,
+        "products_and_compiled_update_microseconds": other,
+        "kernel": tried,
+    }
+
+
+def main() -> None:
+    """Check, time, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--commit", default="unknown")
+    parser.add_argument("--tune", action="store_true", help="also try other tiles")
+    options = parser.parse_args()
+    if not torch.cuda.is_available() or not kernels.HAS_TRITON:
+        sys.exit("the kernel needs a CUDA device and Triton")
+    from isotherm.models.kernels.factored_update import TILE, Tile
+
+    tiles = [TILE]
+    if options.tune:
+        shapes = itertools.product((32, 64, 128), (64, 128, 256), (4, 8))
+        tiles += [Tile(rows=r, columns=c, num_warps=w) for r, c, w in shapes if 2_048 <= r * c <= 8_192 * (w // 4)]
+    tiles = list(dict.fromkeys(tiles))
+    copy = copy_bytes_per_second()
+    print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}; a copy moves {copy / 1e12:.2f} TB/s")
+    compiled = torch.compile(by_torch, dynamic=True)
+    report: dict[str, Any] = {
+        "command": "python benchmarks/factored_update.py",
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "commit": options.commit,
+        "copy_bytes_per_second": copy,
+        "num_runs": NUM_RUNS,
+        "rows": [],
+    }
+    for batch_size in BATCH_SIZES:
+        found = row(batch_size, tiles if batch_size == BATCH_SIZES[0] else tiles[:1], compiled, copy)
+        report["rows"].append(found)
+        print(
+            f"B = {batch_size}: floor {found['floor_microseconds']:.0f} µs, products and compiled update "
+            f"{found['products_and_compiled_update_microseconds']:.0f} µs, error {found['error_in_roundings']:.2f}"
+        )
+        for tried in found["kernel"]:
+            print(f"  kernel {tried['microseconds']:7.1f} µs  {tried['tile']}")
+        if options.json is not None:
+            options.json.parent.mkdir(parents=True, exist_ok=True)
+            options.json.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
