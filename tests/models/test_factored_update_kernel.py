@@ -58,17 +58,41 @@ def test_the_kernel_updates_as_pytorch_does(rows, columns, inner, l2, turned):
     ours, expected = by_kernel(states, (num_runs, rows, columns), *rest), by_torch(states, *rest)
     # The gradient is rounded: where sums in another order round otherwise, by at most 2^-8 of it.
     gradient = factors.product(left, right).float().abs()
-    allowed = 2**-8 * gradient + 1e-5
+    allowed = 2**-8 * gradient + 1e-4
     assert bool(((ours[1] - expected[1]).abs() <= allowed).all())
     assert bool(((ours[0] - expected[0]).abs() <= rate * allowed + 1e-6).all())
-    if IS_INTERPRETED:  # which rounds towards zero
-        torch.testing.assert_close(ours[2].float(), ours[0], rtol=2**-7, atol=0)
-    else:
-        assert torch.equal(ours[2], ours[0].bfloat16())
-    rounded_otherwise = (ours[1] - expected[1]).abs() > 1e-5
+    # One rounding of bfloat16, which the interpreter makes towards zero.
+    torch.testing.assert_close(ours[2].float(), ours[0], rtol=2**-7 if IS_INTERPRETED else 2**-8, atol=0)
+    rounded_otherwise = (ours[1] - expected[1]).abs() > 1e-4
     assert float(rounded_otherwise.float().mean()) < 0.02
     assert not torch.equal(ours[0][:2], value[:2])
     assert torch.equal(ours[0][2], value[2])  # at a learning rate of zero
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(12, 8), (8, 12)])
+def test_sides_that_are_not_aligned_are_refused(rows, columns):
+    states = [torch.zeros(1, rows * columns), torch.zeros(1, rows * columns), torch.zeros(1, rows * columns)]
+    one = torch.ones(1, 1)
+    with pytest.raises(ValueError, match=f"{rows} x {columns} does not have sides in multiples of 8"):
+        by_kernel(states, (1, rows, columns), torch.zeros(1, rows, 8), torch.zeros(1, 8, columns), one, one, None)
+
+
+def spread(factor: Tensor) -> Tensor:
+    """Return the same values with rows that begin at odd places."""
+    wide = torch.zeros(len(factor), factor.shape[1], factor.shape[2] + 3, dtype=factor.dtype)
+    wide[..., : factor.shape[2]] = factor
+    return wide[..., : factor.shape[2]]
+
+
+@pytest.mark.parametrize("inner", [8, 13])
+def test_factors_may_lie_in_memory_in_any_way(inner):
+    left, right = normal(2, 16, inner, seed=2).to(HALF), normal(2, inner, 8, seed=3).to(HALF)
+    states = [normal(2, 128, seed=0), normal(2, 128, seed=1), torch.zeros(2, 128, dtype=torch.bfloat16)]
+    one = torch.ones(2, 1)
+    rest = 0.1 * one, 0.5 * one, None
+    expected = by_torch(states, left, right, *rest)
+    ours = by_kernel(states, (2, 16, 8), spread(left), spread(right), *rest)
+    torch.testing.assert_close(ours[1], expected[1], rtol=2**-7, atol=1e-4)
 
 
 def test_a_run_that_overflows_leaves_the_others_alone():

@@ -202,7 +202,10 @@ def _(info: Any, in_dims: Any, *tensors: Tensor) -> tuple[tuple[Tensor, ...], tu
 
 
 def _runs_first(info: Any, in_dims: Any, tensors: tuple[Tensor, ...]) -> list[Tensor]:
-    return [
-        tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-        for tensor, dim in zip(tensors, in_dims, strict=True)
-    ]
+    return [_with_runs_first(t, dim, info.batch_size) for t, dim in zip(tensors, in_dims, strict=True)]
+
+
+def _with_runs_first(tensor: Tensor, dim: int | None, num_runs: int) -> Tensor:
+    if dim is None:
+        return tensor.expand(num_runs, *tensor.shape)
+    return tensor if dim == 0 else tensor.movedim(dim, 0)

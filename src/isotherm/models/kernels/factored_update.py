@@ -22,13 +22,14 @@ from isotherm.models.kernels import device_of
 class Tile:
     """What a program makes: rows and columns of the gradient, and how many products it adds up at once."""
 
-    rows: int = 64
+    rows: int = 32
     columns: int = 64
     inner: int = 64
     num_warps: int = 4
 
 
 TILE = Tile()
+_ALIGNED = 8
 
 
 def update(
@@ -43,8 +44,14 @@ def update(
     *,
     tile: Tile = TILE,
 ) -> None:
-    """Heavy ball in place with the gradient left @ right, rounded as a product in half precision is."""
+    """Heavy ball in place with the gradient left @ right, rounded as a product in half precision is.
+
+    Rows and columns come in multiples of 8, so that 16 bytes are read and written at once.
+    """
     num_runs, num_rows, num_columns = value_MRC.shape
+    if num_rows % _ALIGNED or num_columns % _ALIGNED:
+        raise ValueError(f"a matrix of {num_rows} x {num_columns} does not have sides in multiples of {_ALIGNED}")
+    left_MRI, right_MIC = _with_long_rows(left_MRI), _with_long_rows(right_MIC)
     grid = (triton.cdiv(num_rows, tile.rows) * triton.cdiv(num_columns, tile.columns), num_runs)
     with device_of(value_MRC):
         _update[grid](
@@ -56,16 +63,34 @@ def update(
             rate_M1,
             momentum_M1,
             l2_M1,
-            num_rows,
-            num_columns,
+            num_rows // _ALIGNED,
+            num_columns // _ALIGNED,
             left_MRI.shape[2],
-            *left_MRI.stride(),
-            *right_MIC.stride(),
+            left_MRI.stride(0) // _ALIGNED,
+            max(left_MRI.stride()[1:]) // _ALIGNED,
+            right_MIC.stride(0) // _ALIGNED,
+            max(right_MIC.stride()[1:]) // _ALIGNED,
+            LEFT_TURNED=left_MRI.stride(1) == 1,
+            RIGHT_TURNED=right_MIC.stride(1) == 1,
             ROWS=tile.rows,
             COLUMNS=tile.columns,
             INNER=tile.inner,
             num_warps=tile.num_warps,
+            num_stages=2,
         )
+
+
+def _with_long_rows(factor: Tensor) -> Tensor:
+    """Return a factor whose rows or columns lie in memory as wholes, each beginning at a multiple of 8 values."""
+    is_plain = 1 in factor.stride()[1:] and not any(step % _ALIGNED for step in factor.stride() if step != 1)
+    return factor if is_plain and factor.data_ptr() % 16 == 0 else _copied(factor)
+
+
+def _copied(factor: Tensor) -> Tensor:
+    """Return a copy, turned where a row has not a multiple of 8 values but a column has."""
+    if factor.shape[2] % _ALIGNED:
+        return factor.transpose(1, 2).contiguous().transpose(1, 2)
+    return factor.contiguous()
 
 
 @triton.jit
@@ -78,44 +103,57 @@ def _update(
     rate_ptr,
     momentum_ptr,
     l2_ptr,
-    num_rows,
-    num_columns,
+    row_eighths,
+    column_eighths,
     num_inner,
-    left_by_run,
-    left_by_row,
-    left_by_inner,
-    right_by_run,
-    right_by_inner,
-    right_by_column,
+    left_run_eighths,
+    left_eighths,
+    right_run_eighths,
+    right_eighths,
+    LEFT_TURNED: tl.constexpr,
+    RIGHT_TURNED: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     INNER: tl.constexpr,
 ):
+    # Sizes and steps are told in eighths: the compiler then knows that they are multiples of 8.
+    num_rows, num_columns = row_eighths * 8, column_eighths * 8
     run = tl.program_id(1).to(tl.int64)
     num_across = tl.cdiv(num_columns, COLUMNS)
     row = tl.program_id(0) // num_across * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(0) % num_across * COLUMNS + tl.arange(0, COLUMNS)
     row_inside, column_inside = (row < num_rows)[:, None], (column < num_columns)[None, :]
     inside = row_inside & column_inside
-    at = run * num_rows * num_columns + (row[:, None] * num_columns + column[None, :])
-    value = tl.load(value_ptr + at, mask=inside, other=0.0)
-    velocity = tl.load(velocity_ptr + at, mask=inside, other=0.0)
-    left_at = left_ptr + run * left_by_run + row[:, None] * left_by_row
-    right_at = right_ptr + run * right_by_run + column[None, :] * right_by_column
+    # Places within a run's matrix fit into 32 bits, which saves registers.
+    first_of_run = run * num_rows * num_columns
+    value_ptr += first_of_run
+    velocity_ptr += first_of_run
+    half_ptr += first_of_run
+    left_ptr += run * (left_run_eighths * 8)
+    right_ptr += run * (right_run_eighths * 8)
+    at = row[:, None] * num_columns + column[None, :]
+    value = tl.load(value_ptr + at, mask=inside, other=0.0, eviction_policy="evict_first")
+    velocity = tl.load(velocity_ptr + at, mask=inside, other=0.0, eviction_policy="evict_first")
     total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
     for first in range(0, num_inner, INNER):
         inner = first + tl.arange(0, INNER)
         inner_inside = inner < num_inner
-        left = tl.load(left_at + inner[None, :] * left_by_inner, mask=row_inside & inner_inside[None, :], other=0.0)
-        right = tl.load(
-            right_at + inner[:, None] * right_by_inner, mask=inner_inside[:, None] & column_inside, other=0.0
-        )
+        if LEFT_TURNED:
+            left_at = inner[None, :] * (left_eighths * 8) + row[:, None]
+        else:
+            left_at = row[:, None] * (left_eighths * 8) + inner[None, :]
+        if RIGHT_TURNED:
+            right_at = column[None, :] * (right_eighths * 8) + inner[:, None]
+        else:
+            right_at = inner[:, None] * (right_eighths * 8) + column[None, :]
+        left = tl.load(left_ptr + left_at, mask=row_inside & inner_inside[None, :], other=0.0)
+        right = tl.load(right_ptr + right_at, mask=inner_inside[:, None] & column_inside, other=0.0)
         total = tl.dot(left, right, total)
     gradient = total.to(left_ptr.dtype.element_ty).to(tl.float32)
     velocity = gradient + velocity * tl.load(momentum_ptr + run)
     if l2_ptr is not None:
         velocity += value * tl.load(l2_ptr + run)
     value -= velocity * tl.load(rate_ptr + run)
-    tl.store(velocity_ptr + at, velocity, mask=inside)
-    tl.store(value_ptr + at, value, mask=inside)
+    tl.store(velocity_ptr + at, velocity, mask=inside, eviction_policy="evict_first")
+    tl.store(value_ptr + at, value, mask=inside, eviction_policy="evict_first")
     tl.store(half_ptr + at, value.to(half_ptr.dtype.element_ty), mask=inside)
