@@ -19,7 +19,7 @@ from isotherm.models import kernels
 
 _aten = torch.ops.aten
 # A longer inner side is left to cuBLAS, which multiplies faster than the kernel.
-MOST_INNER = 256
+MOST_INNER = 128
 
 
 def take_factors(graph: fx.Graph, places: Collection[int]) -> list[int]:

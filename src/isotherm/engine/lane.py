@@ -36,6 +36,7 @@ from isotherm.engine.rewrites import rewrite_for_gpu
 from isotherm.engine.trace import trace, writes
 from isotherm.engine.weights import Settings, Weights
 from isotherm.errors import UserError
+from isotherm.models.operations import register_with_compiler
 from isotherm.penalty import is_penalised
 from isotherm.records import CurvePoint, RunSpec
 from isotherm.schedule import multipliers
@@ -326,6 +327,7 @@ class Lane:
         advance: Callable[..., tuple[Tensor, list[tuple[Tensor, Tensor]]]] = make
         left = self.num_steps - self.num_done
         if self.problem.device.type == "cuda" and left >= UPDATES_WORTH_COMPILING:
+            register_with_compiler()
             advance = torch.compile(make, dynamic=False, fullgraph=True)
 
         def update(

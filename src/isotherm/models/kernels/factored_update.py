@@ -23,9 +23,9 @@ class Tile:
     """What a program makes: rows and columns of the gradient, and how many products it adds up at once."""
 
     rows: int = 32
-    columns: int = 64
+    columns: int = 128
     inner: int = 64
-    num_warps: int = 4
+    num_warps: int = 8
 
 
 TILE = Tile()
