@@ -27,7 +27,7 @@ LARGE_NETWORK = {"start_up": 1.0, "update": 0.01, "example": 1e-3}
 MACHINES = [
     pytest.param(CORE, (0.2, 0.25, 0.5, 1.0, 3.0), id="core"),
     pytest.param(GPU, (0.8, 1.0, 2.0, 3.0, 6.0), id="gpu"),
-    pytest.param(LARGE_NETWORK, (25.0, 35.0, 80.0, 300.0, 1500.0), id="large network"),
+    pytest.param(LARGE_NETWORK, (25.0, 35.0, 80.0, 300.0, 420.0, 1500.0), id="large network"),
 ]
 
 
@@ -125,11 +125,21 @@ def test_the_time_that_a_refusal_names_is_enough(
     task: Task, prices: dict[str, float], budgets: tuple[float, ...]
 ) -> None:
     for part in (0.1, 0.5):
-        refused, _ = spend(task, part * budgets[0], **prices)
-        assert isinstance(refused, str)
-        named = re.search(r"give at least ([\d.]+)", refused)
-        assert named is not None
-        assert isinstance(spend(task, float(named[1]), **prices)[0], Diagnosis), part
+        assert isinstance(spend(task, named(task, part * budgets[0], **prices), **prices)[0], Diagnosis), part
+
+
+@pytest.mark.parametrize("prices", [CORE, GPU])
+def test_where_only_one_start_was_timed_the_time_for_all_starts_is_named(task: Task, prices: dict[str, float]) -> None:
+    assert isinstance(spend(task, named(task, 1e-4, **prices), **prices)[0], Diagnosis)
+
+
+def named(task: Task, minutes: float, **prices: float) -> float:
+    """Return the minutes that a refusal names."""
+    refused, _ = spend(task, minutes, **prices)
+    assert isinstance(refused, str)
+    found = re.search(r"give at least ([\d.]+)", refused)
+    assert found is not None
+    return float(found[1])
 
 
 def test_with_all_there_is_to_do_more_time_is_not_spent(task: Task) -> None:
