@@ -81,6 +81,11 @@ def cliff(octaves: float) -> float:
     return 0.05 * octaves if octaves <= 0 else -0.5
 
 
+def steep(octaves: float) -> float:
+    """A parabola below the optimum, and one that falls 20 times as steeply above it."""
+    return parabola(octaves) * (20.0 if octaves > 0 else 1.0)
+
+
 def landscape_grids(
     optimum: Callable[[int], float],
     generator: np.random.Generator,

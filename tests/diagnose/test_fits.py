@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import pytest
@@ -251,17 +253,82 @@ def test_noisier_seeds_give_wider_intervals() -> None:
     assert width(0.003) < 0.7 * width(0.03)
 
 
-def test_the_interval_of_the_optimum_covers_it_where_the_loss_rises_five_times_as_steeply() -> None:
-    generator = np.random.default_rng(0)
-    hits = []
-    for _ in range(200):
-        place = float(generator.uniform(-0.7, 0.7))
-        away = OCTAVES - place
-        losses = np.where(away > 0, 5.0, 1.0) * 0.05 * away**2
-        losses_RS = losses[:, None] + 0.003 * generator.normal(size=(5, 4))
-        found = optimum(RATES, losses_RS, seed=int(generator.integers(1000)))
-        hits.append(found is not None and found.contains(2.0**place))
-    assert np.mean(hits) >= 0.9
+def _steeper(factor: float, away: Floats) -> Floats:
+    """Return a loss that rises so many times as steeply above its optimum as below it."""
+    return np.where(away > 0, factor, 1.0) * 0.05 * away**2
+
+
+def _kinked(away: Floats) -> Floats:
+    return np.where(away > 0, 5.0, 1.0) * 0.05 * np.abs(away)
+
+
+def _limited(room: float, away: Floats) -> Floats:
+    """Return a parabola up to a limit so many octaves above its optimum, beyond which runs diverge."""
+    return np.where(away > room, np.inf, 0.05 * away**2)
+
+
+SHAPES = [
+    pytest.param(partial(_steeper, 1.0), id="symmetric"),
+    pytest.param(partial(_steeper, 5.0), id="5 times steeper above"),
+    pytest.param(partial(_steeper, 20.0), id="20 times steeper above"),
+    pytest.param(partial(_steeper, 100.0), id="100 times steeper above"),
+    pytest.param(partial(_steeper, 1 / 5), id="5 times steeper below"),
+    pytest.param(_kinked, id="a kink"),
+    pytest.param(partial(_limited, 0.3), id="divergence just above"),
+]
+
+
+def _tables(
+    shape: Callable[[Floats], Floats], noise: float, num_seeds: int, num: int
+) -> Iterator[tuple[float, Floats]]:
+    """Yield places of an optimum within the grid, and losses around each."""
+    generator = np.random.default_rng(17)
+    for place in np.random.default_rng(18).uniform(-1.2, 1.2, size=num).tolist():
+        yield place, shape(OCTAVES - place)[:, None] + noise * generator.normal(size=(5, num_seeds))
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, pytest.param(partial(_limited, 0.0), id="divergence at the optimum")])
+def test_the_interval_of_the_optimum_covers_it_whatever_the_shape(shape: Callable[[Floats], Floats]) -> None:
+    """A true coverage of 95 % falls below 90 % in one of 100 such tests of 120 experiments."""
+    for noise, num_seeds in ((0.003, 2), (0.003, 8), (0.03, 2), (0.03, 8)):
+        found = [(place, optimum(RATES, table)) for place, table in _tables(shape, noise, num_seeds, 120)]
+        hits = [interval.contains(2.0**place) for place, interval in found if interval is not None]
+        assert len(hits) > 90
+        assert np.mean(hits) >= 0.9, (noise, num_seeds)
+
+
+@pytest.mark.parametrize(
+    ("noise", "num_seeds", "most"), [(0.003, 4, 1.1), (0.003, 8, 1.1), (0.02, 4, 1.8), (0.02, 8, 1.4)]
+)
+def test_a_parabola_is_known_to_about_an_octave(noise: float, num_seeds: int, most: float) -> None:
+    found = [optimum(RATES, table) for _, table in _tables(partial(_steeper, 1.0), noise, num_seeds, 60)]
+    assert np.median([math.log2(f.high / f.low) for f in found if f is not None]) < most
+
+
+@pytest.mark.parametrize(
+    ("two_below", "two_above", "reach"),
+    [
+        (9.0, 9.0, 0.0),
+        (7.0, 9.0, 0.5),
+        (5.0, 9.0, 1.0),
+        (4.0, 9.0, 1.0),
+        (np.inf, 9.0, 1.0),
+        (9.0, 7.0, -0.5),
+        (9.0, 5.0, -1.0),
+        (9.0, np.inf, 0.0),
+    ],
+)
+def test_the_optimum_lies_between_the_bottoms_of_parabolas_to_both_sides(
+    two_below: float, two_above: float, reach: float
+) -> None:
+    """Next to the lowest, at 0, the loss is 2 higher; a parabola has 9 two octaves away, and with 7 its bottom at 0.5.
+
+    With 5 or less it falls on to the next learning rate, and so it may where two below there is no loss.
+    """
+    losses = np.array([two_below, 3.0, 1.0, 3.0, two_above])
+    draws = resampled_optima(RATES, np.tile(losses[:, None], 4))
+    assert np.mean(draws) == pytest.approx(reach / 2, abs=4 * np.std(draws) / math.sqrt(NUM_DRAWS))
+    assert np.std(draws) == pytest.approx(math.hypot(LEAST_ERROR, reach / math.sqrt(12)), rel=0.15)
 
 
 # -- several together ------------------------------------------------------------------------------------------------
@@ -349,6 +416,32 @@ def test_temperature_and_slope_of_a_true_isotherm_are_covered() -> None:
     assert len(slope_hits) > 130
     assert np.mean(temperature_hits) >= 0.9
     assert np.mean(slope_hits) >= 0.9
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_temperature_is_covered_whatever_the_shape(shape: Callable[[Floats], Floats]) -> None:
+    """Learning rates lie alike around every optimum, as batch sizes are powers of two: errors do not average out.
+
+    Optima at the limit of stability have no part in a temperature.
+    """
+    hits = []
+    tables = [list(_tables(shape, 0.01, num_seeds, 120)) for num_seeds in (2, 4, 8)]
+    for looks in zip(*tables, strict=True):
+        place = looks[0][0]
+        grids = [(optimum(RATES, table), resampled_optima(RATES, table, seed=k)) for k, (_, table) in enumerate(looks)]
+        known = [(interval, draws) for interval, draws in grids if interval is not None]
+        if known:
+            temperature = combined([d for _, d in known], [math.log2(i.estimate) for i, _ in known])
+            hits.append(temperature.contains(2.0**place))
+    assert len(hits) > 90
+    assert np.mean(hits) >= 0.9
+
+
+def test_the_interval_reaches_from_the_estimates_to_the_draws() -> None:
+    found = combined([_spread(1.0, 0.5), _spread(1.0, 0.5)], [0.0, 0.0])
+    assert found.estimate == 1.0
+    assert math.log2(found.low) == pytest.approx(-2 * 0.5 / math.sqrt(2))
+    assert math.log2(found.high) == pytest.approx(1 + 2 * 0.5 / math.sqrt(2))
 
 
 def test_a_quotient_of_exact_quantities_is_exact() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -26,9 +28,9 @@ def blobs_task(model: Callable[[], nn.Module] = cases.build_mlp, *, num_train: i
     return cases.classification("blobs", model, train=cases.blobs(num_train, seed=0))
 
 
-def prober(task: Task) -> tuple[Prober, list[str]]:
+def prober(task: Task, now: Callable[[], float] = time.perf_counter) -> tuple[Prober, list[str]]:
     told: list[str] = []
-    return Prober(task=task, seed=0, device="cpu", on_missing=told.append), told
+    return Prober(task=task, seed=0, device="cpu", on_missing=told.append, now=now), told
 
 
 # -- what is measured ------------------------------------------------------------------------------------------------
@@ -104,18 +106,17 @@ def test_what_could_not_be_measured_is_not_tried_again() -> None:
     assert len(told) == 1
 
 
-def test_a_little_too_slow_is_still_tried_with_the_fewest_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_little_too_slow_is_still_tried_with_the_fewest_examples() -> None:
     """Every product takes a second by this clock: 15 for each of 2 + 2 eigenvalues over 64 examples."""
-    ticks = iter(range(1000))
-    monkeypatch.setattr(probes.time, "perf_counter", lambda: float(next(ticks)))
+    ticks = partial(next, map(float, range(1000)))
     task = blobs_task()
-    almost, told = prober(task)
+    almost, told = prober(task, ticks)
     assert almost._sharpness(0, None, seconds=16.0)[1] == 64
     assert told == []
-    beyond, told = prober(task)
+    beyond, told = prober(task, ticks)
     assert beyond._sharpness(0, None, seconds=14.0) == (None, 0)
     assert told == ["curvature: it would take about 60 s over 64 examples; give more minutes, at least 12"]
-    enough, _ = prober(task)
+    enough, _ = prober(task, ticks)
     assert enough._sharpness(0, None, seconds=1e4)[1] == 256
 
 

@@ -18,6 +18,7 @@ from isotherm.diagnose.stages import (
     COARSE_SEEDS,
     FIRST_FACTORS,
     MOST_SEEDS,
+    STABILITY_STEPS,
     GridSearch,
     Pace,
     StabilitySearch,
@@ -111,7 +112,7 @@ def stability(landscape: Landscape, guess: float, *, until: float = math.inf) ->
         runs,  # type: ignore[arg-type]
         batch_size=128,
         guesses={0.0: guess},
-        num_steps=50,
+        num_steps=STABILITY_STEPS,
         initial_loss=INITIAL,
         clock=Clock(seconds=1e9, now=time),
         until=until,
@@ -349,12 +350,15 @@ def test_two_momenta_are_searched_side_by_side() -> None:
         runs,  # type: ignore[arg-type]
         batch_size=64,
         guesses={0.0: 1.0, 0.9: 1.0},
-        num_steps=50,
+        num_steps=STABILITY_STEPS,
         initial_loss=INITIAL,
         clock=Clock(seconds=1.0, now=lambda: 0.0),
         until=1e9,
     )
-    assert [(s.momentum, s.batch_size, s.num_steps) for s in found] == [(0.0, 64, 50), (0.9, 64, 50)]
+    assert [(s.momentum, s.batch_size, s.num_steps) for s in found] == [
+        (0.0, 64, STABILITY_STEPS),
+        (0.9, 64, STABILITY_STEPS),
+    ]
     for stable in found:
         assert stable.limit is not None
         assert stable.limit.contains(limits[stable.momentum])
@@ -372,6 +376,20 @@ def test_a_learning_rate_that_is_hardly_another_is_not_trained_again() -> None:
     )
     assert search.coarse((1.0, 4.0)).rates == (1.0, 4.0)
     assert search.coarse((1.05, 4.5, 15.0)).rates == (1.0, 4.5, 15.0)
+
+
+def test_runs_that_find_the_limit_are_longer_where_the_first_look_is_quick() -> None:
+    runs = FakeRuns(stable_until(LIMIT), FakeTime())
+    (found,) = search_stability(
+        runs,  # type: ignore[arg-type]
+        batch_size=128,
+        guesses={0.0: LIMIT},
+        num_steps=40,
+        initial_loss=INITIAL,
+        clock=Clock(seconds=1e9, now=lambda: 0.0),
+        until=1e9,
+    )
+    assert found.num_steps == STABILITY_STEPS
 
 
 # -- short grids -----------------------------------------------------------------------------------------------------
@@ -450,6 +468,28 @@ def test_seeds_are_added_two_at_a_time_only_if_there_is_time_for_them() -> None:
     assert seeds_by(23.0) == (2, [10, 4])
     assert seeds_by(24.0) == (4, [10, 4, 10])
     assert seeds_by(1e9) == (8, [10, 4, 10, 10, 10])
+
+
+@pytest.mark.parametrize(("until", "num_steps"), [(1e9, 150), (69.0, 50)])
+def test_where_the_first_look_is_quick_runs_are_made_longer_up_to_a_factor(until: float, num_steps: int) -> None:
+    """The first look takes 10 seconds; a search takes four such rounds."""
+
+    def loss(trial: Trial, rate: float, seed: int) -> float:
+        assert trial.num_steps <= 150
+        return isothermal(TEMPERATURE)(trial, rate, seed)
+
+    time = FakeTime()
+    runs = FakeRuns(loss, time)
+    trial = Trial(batch_size=8, momentum=0.9, num_steps=50, rates=(), num_seeds=COARSE_SEEDS)
+    (search,) = search_optima(
+        runs,  # type: ignore[arg-type]
+        [trial],
+        most_longer=3.0,
+        ceiling=2.0,
+        clock=Clock(seconds=1e9, now=time),
+        until=until,
+    )
+    assert search.result().num_steps == num_steps
 
 
 @pytest.mark.parametrize(

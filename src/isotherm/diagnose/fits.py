@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import special
 
 from isotherm.statistics import Floats, Interval, percentile_limits
@@ -63,30 +64,54 @@ def bottom(log_rates: Floats, values: Floats) -> float:
     place = int(np.argmin(values)) if np.isfinite(values).any() else 0
     if place in (0, len(values) - 1):
         return math.nan
-    return float(_bottoms(log_rates, values[None])[0][0])
+    near = _Neighbours(log_rates, values[None])
+    (found,), (curvature,) = near.parabola(-1)
+    _, (curvature_below,) = near.parabola(-2)
+    # Without a finite value two below there is nothing to compare with: that curvature is no number.
+    return float(log_rates[place] if np.isnan(found) or curvature > STEEP * curvature_below else found)
 
 
-def _bottoms(x: Floats, values_DR: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return the bottoms of many curves, an end where it lies there, and how far each may lie below and above.
+class _Neighbours:
+    """Many curves around their lowest values; beyond the ends they are infinite."""
 
-    The last two are zero where the parabola holds; else half a step down, and up to the next value, which fails.
-    """
-    draw, place = np.arange(len(values_DR)), np.argmin(values_DR, axis=1)
-    # Slopes between neighbours, with two outer ones that fail.
-    steps = np.diff(x)
-    steps = np.concatenate([steps[:1], steps[:1], steps, steps[-1:]])
-    with np.errstate(invalid="ignore"):  # next to each other, values that fail
-        slopes_DR = np.diff(np.pad(values_DR, ((0, 0), (2, 1)), constant_values=np.inf), axis=1) / steps
-        before, fall, rise = -slopes_DR[draw, place], -slopes_DR[draw, place + 1], slopes_DR[draw, place + 2]
-        below, above = steps[place + 1], steps[place + 2]
-        curvature, curvature_before = (fall + rise) / (below + above), (before - fall) / (steps[place] + below)
-        # Without a finite value two below there is nothing to compare with: that curvature is infinite or no number.
-        steep = curvature > STEEP * curvature_before
-        smooth = np.isfinite(fall) & np.isfinite(rise) & ~steep
-    fall, rise = np.where(smooth, fall, 0.0), np.where(smooth, rise, 0.0)
-    curved = np.where(fall + rise == 0.0, 1.0, fall + rise)
-    moved = (fall * above - rise * below) / (2 * curved)
-    return x[place] + moved, np.where(smooth, 0.0, below / 2), np.where(smooth, 0.0, above)
+    def __init__(self, x: Floats, values_DR: Floats) -> None:
+        steps = np.diff(x)
+        self._x = np.concatenate([x[0] - steps[0] * np.array([2, 1]), x, x[-1] + steps[-1] * np.array([1, 2])])
+        self._values_DR = np.pad(values_DR, ((0, 0), (2, 2)), constant_values=np.inf)
+        self._place = np.argmin(values_DR, axis=1) + 2
+
+    def at(self, away: int) -> tuple[Floats, Floats]:
+        """Return the learning rates so many places from the lowest, and the values there."""
+        place = self._place + away
+        return self._x[place], self._values_DR[np.arange(len(place)), place]
+
+    def parabola(self, first: int) -> tuple[Floats, Floats]:
+        """Return bottoms and curvatures of the parabolas through three values from a place on; NaN where one fails."""
+        (a, at_a), (b, at_b), (c, at_c) = (self.at(first + k) for k in range(3))
+        with np.errstate(invalid="ignore", divide="ignore"):  # values that fail; three on a line
+            slope_ab, slope_bc = (at_b - at_a) / (b - a), (at_c - at_b) / (c - b)
+            curvature = 2 * (slope_bc - slope_ab) / (c - a)
+            bottoms = (a + b) / 2 - slope_ab / curvature
+        known = np.isfinite(at_a) & np.isfinite(at_b) & np.isfinite(at_c)
+        return np.where(known, bottoms, np.nan), np.where(known, curvature, np.nan)
+
+    def ranges(self) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+        """Return between which places the bottoms lie, never beyond the neighbours, and whether parabolas say so.
+
+        Parabolas through the lowest value and its neighbours, the two below and the two above agree if the curve is
+        one. If it rises more steeply to one side the bottom lies between theirs: the first is drawn away from the steep
+        side, one of the others knows that side alone. Without two values below nothing tells where the fall ends. Next
+        to a value that fails parabolas say nothing: the bottom lies from half a step below the lowest up to the next.
+        """
+        (lower, _), (lowest, _), (upper, _) = (self.at(k) for k in (-1, 0, 1))
+        centre, _ = self.parabola(-1)
+        (below, bends_below), (above, bends_above) = self.parabola(-2), self.parabola(0)
+        below = np.where(bends_below > 0, np.clip(below, lower, upper), upper)
+        above = np.where(bends_above <= 0, lower, np.where(np.isnan(above), centre, np.clip(above, lower, upper)))
+        holds = ~np.isnan(centre)
+        low = np.where(holds, np.minimum(np.minimum(centre, below), above), (lower + lowest) / 2)
+        high = np.where(holds, np.maximum(np.maximum(centre, below), above), upper)
+        return low, high, holds
 
 
 def optimum(rates: Sequence[float], losses_RS: Floats, *, seed: int = 0) -> Interval | None:
@@ -109,7 +134,8 @@ def resampled_optima(rates: Sequence[float], losses_RS: Floats, *, seed: int = 0
     """Return log2 of the optimum as it might have been, (NUM_DRAWS,); an end of the grid where it lies there.
 
     Means are drawn anew with the scatter of seeds at the lowest one and its neighbours, less what a seed does at all
-    rates alike. The error of the parabola itself is added, `LEAST_ERROR`, or where there is none, of the spacing.
+    rates alike. In every draw the optimum lies anywhere between the bottoms of the parabolas to both sides of it, which
+    are the same for a loss that is one; their own error is added, `LEAST_ERROR`.
     """
     x = np.log2(np.asarray(rates, dtype=np.float64))
     means = _means(losses_RS)
@@ -118,9 +144,9 @@ def resampled_optima(rates: Sequence[float], losses_RS: Floats, *, seed: int = 0
     noise_DR = generator.normal(scale=error, size=(NUM_DRAWS, len(x)))
     if freedom:  # the scatter itself is known from few seeds only
         noise_DR *= np.sqrt(freedom / generator.chisquare(freedom, size=(NUM_DRAWS, 1)))
-    found, below, above = _bottoms(x, means + noise_DR)
-    slack = generator.uniform(size=NUM_DRAWS) * (below + above) - below
-    return found + np.where(above > 0, slack, generator.normal(scale=LEAST_ERROR, size=NUM_DRAWS))
+    low, high, holds = _Neighbours(x, means + noise_DR).ranges()
+    found = low + generator.uniform(size=NUM_DRAWS) * (high - low)
+    return found + np.where(holds, generator.normal(scale=LEAST_ERROR, size=NUM_DRAWS), 0.0)
 
 
 def _error_of_means(losses_RS: Floats, place: int) -> tuple[float, int]:
@@ -146,7 +172,8 @@ def combined(draws: Sequence[Floats], estimates: Sequence[float]) -> Interval:
     """Return the mean of several logarithms as 2 to its power, each weighted by how well it is known.
 
     The spread between them counts too: where they differ by more than their errors, the interval is wider. A parabola
-    errs alike in all of them, so the error never falls below `LEAST_ERROR`.
+    errs alike in all of them, so the error never falls below `LEAST_ERROR`. So does the steepness of one side, which
+    draws estimates away from it: the interval reaches from the mean of the estimates to that of the draws and beyond.
 
     Args:
         draws: resampled values of each.
@@ -155,13 +182,14 @@ def combined(draws: Sequence[Floats], estimates: Sequence[float]) -> Interval:
     values = np.asarray(estimates, dtype=np.float64)
     errors = np.array([max(float(np.std(d)), LEAST_ERROR) for d in draws])
     weights = errors**-2 / np.sum(errors**-2)
-    mean = float(weights @ values)
+    mean, centre = float(weights @ values), float(weights @ [np.mean(d) for d in draws])
     error = math.sqrt(1.0 / np.sum(errors**-2))
     if len(values) > 1:
         chi = float(np.sum(((values - mean) / errors) ** 2)) / (len(values) - 1)
         error *= math.sqrt(max(chi, 1.0))
     error = max(error, LEAST_ERROR)
-    return Interval(estimate=2.0**mean, low=2.0 ** (mean - 2 * error), high=2.0 ** (mean + 2 * error))
+    low, high = min(mean, centre) - 2 * error, max(mean, centre) + 2 * error
+    return Interval(estimate=2.0**mean, low=2.0**low, high=2.0**high)
 
 
 def slope(log_sizes: Sequence[float], draws: Sequence[Floats], estimates: Sequence[float]) -> Interval | None:

@@ -39,12 +39,14 @@ class Prober:
         seed: of the examples.
         device: where.
         on_missing: told why something is left out.
+        now: what time it is.
     """
 
     task: Task
     seed: int
     device: str
     on_missing: Callable[[str], None]
+    now: Callable[[], float] = time.perf_counter
 
     def __post_init__(self) -> None:
         self._has_curvature = True
@@ -70,7 +72,7 @@ class Prober:
                 "give more, the noise scale needs a small and a large batch"
             )
             return None
-        start = time.perf_counter()
+        start = self.now()
         try:
             found = self._measured(sizes[-1], parameters)
         except UserError as error:
@@ -79,7 +81,7 @@ class Prober:
             self._mode = "evaluate"
             self.on_missing(f"gradient noise in training mode: {_reason(error)}; it is measured in evaluation mode")
             found = self._measured(sizes[-1], parameters)
-        took, cost = time.perf_counter() - start, math.prod(sizes[-1][1:])
+        took, cost = self.now() - start, math.prod(sizes[-1][1:])
         affordable = [size for size in sizes[:-1] if took * math.prod(size[1:]) / cost <= seconds]
         return self._measured(affordable[0], parameters) if affordable else found
 
@@ -129,9 +131,9 @@ class Prober:
             )
         smallest, blocks = sizes[-1]
         hessian = self._hessian(parameters, num_examples=smallest)
-        start = time.perf_counter()
+        start = self.now()
         hessian.product(hessian.gradient())
-        of_product = (time.perf_counter() - start) / smallest
+        of_product = (self.now() - start) / smallest
         # An eigenvalue over all examples, one without each block, and a few products more.
         costs = [n * of_product * _PRODUCTS_PER_EIGENVALUE * (k + 2) for n, k in sizes]
         affordable = [size for size, cost in zip(sizes, costs, strict=True) if cost <= seconds]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -28,8 +29,10 @@ from isotherm.diagnose.stages import (
     COARSE_SEEDS,
     FEWEST_STEPS,
     FIRST_FACTORS,
+    ROUNDS,
     SHORT_EPOCHS,
     STABILITY_STEPS,
+    TIMED_STEPS,
     GridSearch,
     Pace,
     fit_isotherm,
@@ -48,8 +51,9 @@ from isotherm.tasks import Task, call_model, example_batch
 from isotherm.temperature import effective_learning_rate
 from isotherm.theory.closed_forms import critical_learning_rate
 
-# Parts of the time by which each stage ends.
-_ENDS = {"probes": 0.12, "stability": 0.42, "grids": 0.84, "speed": 0.9}
+# Part of the time for curvature and noise at the start, and parts of it by which each stage after that ends.
+_PROBES = 0.12
+_ENDS = {"stability": 0.42, "grids": 0.84, "speed": 0.9}
 # Batch sizes of the answer: powers of two around those that were trained.
 _MOST_CHOICES = 10
 # Looked at beside plain SGD where no momentum is used.
@@ -72,6 +76,7 @@ def diagnose(
     device: str = "cpu",
     workers: int = 1,
     on_stage: Callable[[str], None] = lambda _: None,
+    _now: Callable[[], float] = time.perf_counter,
 ) -> Diagnosis:
     """Return what limits SGD on a task, and which batch size and learning rate to use.
 
@@ -99,7 +104,7 @@ def diagnose(
         device=device,
     )
     checked_device(device)
-    clock = Clock(seconds=60 * minutes)
+    clock = Clock(seconds=60 * minutes, now=_now)
     on_stage("checking the task")
     short, judged_by = held_out_task(task)
     sizes = three_batch_sizes(short, batch_sizes, centre=batch_size)
@@ -107,7 +112,9 @@ def diagnose(
     missing: list[str] = []
     if judged_by == "test":
         missing.append("held-out data: the task has no validation set and none can be cut off, so the test set is used")
-    with ShortRuns(short, judged_by=judged_by, first_seed=1000 * seed, device=device, workers=workers) as runs:
+    with ShortRuns(
+        short, judged_by=judged_by, first_seed=1000 * seed, device=device, workers=workers, now=_now
+    ) as runs:
         return _Diagnostician(
             task=task,
             runs=runs,
@@ -208,7 +215,7 @@ class _Diagnostician:
     ) -> None:
         self._task, self._runs, self._clock, self._sizes = task, runs, clock, sizes
         self._momentum, self._on_stage, self._missing = momentum, on_stage, missing
-        self._prober = Prober(task=runs.task, seed=seed, device=runs.device, on_missing=self._miss)
+        self._prober = Prober(task=runs.task, seed=seed, device=runs.device, on_missing=self._miss, now=clock.now)
         self._unroll = runs.task.unroll or 1
         self._large = large_batch_size(runs.task, sizes)
 
@@ -222,9 +229,10 @@ class _Diagnostician:
     def diagnosis(
         self, *, batch_size: int | None, learning_rate: float | None, present_momentum: float, settings: dict[str, Any]
     ) -> Diagnosis:
-        self._on_stage("curvature and gradient noise at the start")
-        start = self._prober.at(0, None, seconds=self._until("probes") - self._clock.spent)
+        self._on_stage("how fast this machine trains")
         paces = self._paces()
+        self._on_stage("curvature and gradient noise at the start")
+        start = self._prober.at(0, None, seconds=_PROBES * self._clock.left)
         self._on_stage("the largest stable learning rate")
         stability = self._stability(start, paces)
         limits = {s.momentum: s.limit for s in stability}
@@ -279,32 +287,55 @@ class _Diagnostician:
 
     def _paces(self) -> dict[int, Pace]:
         """Return how fast fleets train at every batch size of the short grids, or refuse what will take too long."""
-        found = {
-            size: measure_pace(
-                self._runs,
-                self._trial(size, momentum=self._momentum, num_steps=1),
-                num_runs=_RUNS_OF_A_FLEET,
-                seconds=0.1,
-            )
-            for size in {*self._sizes, self._large}
-        }
-        # The least there is to do: two rounds at the largest batch, three at every one.
-        fewest = FEWEST_STEPS * self._unroll
-        seconds = 2 * found[self._large].seconds(2 * len(FIRST_FACTORS) * COARSE_SEEDS * fewest * self._large)
-        seconds += 3 * sum(found[size].seconds(5 * COARSE_SEEDS * fewest * self._sizes[-1]) for size in self._sizes)
-        needed = 1.5 * self._clock.spent + seconds / self._runs.num_workers
-        if needed > self._clock.seconds:
-            raise UserError(
-                f"task {self._task.name!r}: {self._clock.seconds / 60:.3g} minutes are too short on this machine; give "
-                f"at least {math.ceil(needed / 6) / 10:g}, or smaller batch_sizes than {list(self._sizes)}"
-            )
+        found: dict[int, Pace] = {}
+        for size in sorted({*self._sizes, self._large}):
+            # Half of the time for looking at the clock is too much.
+            if found and self._clock.spent + self._to_time(size, found) > self._clock.seconds / 2:
+                self._refuse(found)
+            trial = self._trial(size, momentum=self._momentum, num_steps=1)
+            pace = measure_pace(self._runs, trial, num_runs=_RUNS_OF_A_FLEET, seconds=0.1, clock=self._clock)
+            if pace is None:
+                self._refuse(found)
+            else:
+                found[size] = pace
+        if self._needed(found) > self._clock.seconds:
+            self._refuse(found)
         return found
+
+    def _to_time(self, size: int, paces: Mapping[int, Pace]) -> float:
+        """Return the seconds to time a fleet, if by the example it is not slower than the largest batch so far."""
+        return paces[max(paces)].seconds(TIMED_STEPS * _RUNS_OF_A_FLEET * size * self._unroll)
+
+    def _needed(self, paces: Mapping[int, Pace]) -> float:
+        """Return the seconds of the least there is to do: two rounds at the largest batch, three at every one.
+
+        A batch size that was not timed takes as long by the example as the largest one that was.
+        """
+        known = {size: paces.get(size, paces[max(paces)]) for size in (*self._sizes, self._large)}
+        timing = self._clock.spent + sum(self._to_time(size, paces) for size in known if size not in paces)
+        fewest = FEWEST_STEPS * self._unroll
+        seconds = 2 * known[self._large].seconds(2 * len(FIRST_FACTORS) * COARSE_SEEDS * fewest * self._large)
+        seconds += 3 * sum(known[size].seconds(5 * COARSE_SEEDS * fewest * self._sizes[-1]) for size in self._sizes)
+        return 1.5 * timing + seconds / self._runs.num_workers
+
+    def _refuse(self, paces: Mapping[int, Pace]) -> NoReturn:
+        """Say that the time is too short, and how much would do as far as that is known.
+
+        Raises:
+            UserError: always.
+        """
+        # Without any pace the clock shows one start, of which there are a dozen or more; a tenth is to be safe.
+        needed = 1.1 * self._needed(paces) if paces else 24 * self._clock.spent
+        raise UserError(
+            f"task {self._task.name!r}: {self._clock.seconds / 60:.3g} minutes are too short on this machine; give "
+            f"at least {math.ceil(needed / 6) / 10:g}, or smaller batch_sizes than {list(self._sizes)}"
+        )
 
     def _stability(self, start: Probe, paces: Mapping[int, Pace]) -> tuple[Stability, ...]:
         size, clock = self._large, self._clock
         num_first = 2 * len(FIRST_FACTORS) * COARSE_SEEDS
         # Beyond the first look there may be a second like it and a fine one of twice the runs.
-        share = (self._until("stability") - clock.spent) / 4 * self._runs.num_workers
+        share = (self._until("stability") - clock.spent) / ROUNDS * self._runs.num_workers
         examples = (share - paces[size].overhead) * paces[size].speed / num_first
         num_steps = min(STABILITY_STEPS, max(FEWEST_STEPS, int(examples / (size * self._unroll))))
         initial = self._initial_loss()
@@ -357,23 +388,24 @@ class _Diagnostician:
         clock, until = self._clock, self._until("grids")
         num_first = 5 * COARSE_SEEDS
         # The first look, one further out, the fine one, and then seeds as there is time.
-        share = (until - clock.spent) / 4 * self._runs.num_workers
+        share = (until - clock.spent) / ROUNDS * self._runs.num_workers
         overhead = sum(paces[size].overhead for size in self._sizes)
         per_example = sum(num_first / paces[size].speed for size in self._sizes)
         affordable = (share - overhead) / per_example / self._unroll  # examples of a run, or windows
         wanted = SHORT_EPOCHS * self._runs.task.num_train / self._unroll
         examples = max(min(wanted, affordable), FEWEST_STEPS * self._sizes[-1])
-        epochs = examples * self._unroll / self._runs.task.num_train
-        if epochs < 1:
-            self._miss(
-                f"a whole epoch: the short trainings see {100 * epochs:.2g} % of the training set, and the best "
-                "learning rate may still move; give more minutes"
-            )
         trials = [
             self._trial(size, momentum=self._momentum, num_steps=max(FEWEST_STEPS, round(examples / size)))
             for size in self._sizes
         ]
-        return search_optima(self._runs, trials, ceiling=top, clock=clock, until=until)
+        found = search_optima(self._runs, trials, most_longer=wanted / examples, ceiling=top, clock=clock, until=until)
+        epochs = found[-1].trial.num_steps * self._sizes[-1] * self._unroll / self._runs.task.num_train
+        if epochs < 0.99:  # updates are whole
+            self._miss(
+                f"a whole epoch: the short trainings see {100 * epochs:.2g} % of the training set, and the best "
+                "learning rate may still move; give more minutes"
+            )
+        return found
 
     def _explain(self, isotherm: Isotherm, stability: Sequence[Stability], searches: Sequence[GridSearch]) -> None:
         """Say what the short grids leave open."""
@@ -422,11 +454,13 @@ class _Diagnostician:
         longest = 0.0
         for size in sizes:
             before = self._clock.spent
-            if before + 2 * longest > self._until("speed"):
+            trial, pace = self._trial(size, momentum=self._momentum, num_steps=1), None
+            if before + 2 * longest <= self._until("speed"):
+                pace = measure_pace(self._runs, trial, num_runs=1, seconds=0.1, clock=self._clock)
+            if pace is None:
                 self._miss(f"the speed at B = {size} and above; give more minutes")
                 break
-            trial = self._trial(size, momentum=self._momentum, num_steps=1)
-            found[size] = measure_pace(self._runs, trial, num_runs=1, seconds=0.1).speed
+            found[size] = pace.speed
             longest = max(longest, self._clock.spent - before)
         return found
 
@@ -445,7 +479,8 @@ class _Diagnostician:
                 "batch norm, so the estimates are those of the start; ghost batch norm needs none"
             )
             return ()
+        # A third of what is left: the smallest measurement may take several times as long as it should.
         parameters = self._runs.parameters_after(trial, rate=grid.rates[place])
         if not parameters:
             return ()
-        return (self._prober.at(trial.num_steps, parameters, seconds=max(0.0, self._clock.left)),)
+        return (self._prober.at(trial.num_steps, parameters, seconds=max(0.0, self._clock.left) / 3),)

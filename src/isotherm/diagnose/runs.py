@@ -76,10 +76,20 @@ class ShortRuns:
         first_seed: of the runs.
         device: "cpu" or "cuda".
         workers: processes, on a CPU.
+        now: what time it is.
     """
 
-    def __init__(self, task: Task, *, judged_by: str, first_seed: int, device: str, workers: int) -> None:
-        self.task, self.judged_by, self.device = task, judged_by, device
+    def __init__(
+        self,
+        task: Task,
+        *,
+        judged_by: str,
+        first_seed: int,
+        device: str,
+        workers: int,
+        now: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.task, self.judged_by, self.device, self.now = task, judged_by, device, now
         self._first_seed, self._workers = first_seed, workers
         self._results: dict[RunSpec, RunResult] = {}
         self._stack = contextlib.ExitStack()
@@ -129,7 +139,7 @@ class ShortRuns:
     def train(self, trials: Sequence[Trial]) -> float:
         """Train what is missing of some trials; return the seconds it took."""
         assert self._executor is not None, "use it as a context"
-        start = time.perf_counter()
+        start = self.now()
         specs = [s for trial in trials for s in self._specs(trial) if s not in self._results]
         specs = list(dict.fromkeys(specs))
         for fleet in self._executor.run(specs) if specs else ():
@@ -140,7 +150,7 @@ class ShortRuns:
                 done = stored.result.divergence_step
                 steps = stored.spec.num_steps if done is None else done
                 self.num_examples += steps * stored.spec.batch_size * (self.task.unroll or 1)
-        return time.perf_counter() - start
+        return self.now() - start
 
     def _specs(self, trial: Trial) -> Iterator[RunSpec]:
         for rate in trial.rates:

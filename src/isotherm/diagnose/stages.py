@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -37,7 +36,13 @@ STABILITY_STEPS = 96
 SHORT_EPOCHS = 3.0
 FEWEST_STEPS = 32
 MOST_SEEDS = 8
+# Rounds that a search is planned to take: a first look, one further out, a finer one, and one to spare.
+ROUNDS = 4
+# Where there is time for runs so many times longer it is worth starting over, if they become a tenth longer or more.
+_WORTH_LONGER, _LEAST_LONGER = 1.5, 1.1
 _SPEED_STEPS, _SPEED_BLOCK = 4_999, 8
+# Updates that timing a fleet takes at least: a block to warm up and one that counts.
+TIMED_STEPS = 2 * _SPEED_BLOCK
 
 
 # -- batch sizes -----------------------------------------------------------------------------------------------------
@@ -225,27 +230,34 @@ def search_stability(
 ) -> tuple[Stability, ...]:
     """Find the largest stable learning rates of several momenta at once; the fine look is left out without time.
 
+    Where the first look is quicker than planned it is made again, with longer runs.
+
     Args:
         runs: trains.
         batch_size: of all runs.
         guesses: an effective learning rate by momentum.
-        num_steps: of each run.
+        num_steps: of each run, as planned.
         initial_loss: on the training set before any update.
         clock: how much time was spent.
         until: seconds on it by which to be done.
     """
-    searches = [
-        StabilitySearch(
-            runs,
-            batch_size=batch_size,
-            momentum=momentum,
-            num_steps=num_steps,
-            guess=guess,
-            initial_loss=initial_loss,
-        )
-        for momentum, guess in guesses.items()
-    ]
-    took = runs.train([search.coarse() for search in searches])
+    while True:
+        searches = [
+            StabilitySearch(
+                runs,
+                batch_size=batch_size,
+                momentum=momentum,
+                num_steps=num_steps,
+                guess=guess,
+                initial_loss=initial_loss,
+            )
+            for momentum, guess in guesses.items()
+        ]
+        took = runs.train([search.coarse() for search in searches])
+        factor = _longer(took, until - clock.spent, most=STABILITY_STEPS / num_steps)
+        if factor == 1.0:
+            break
+        num_steps = int(factor * num_steps)
     for _ in range(MORE_LOOKS):
         if clock.spent + took > until:
             break
@@ -257,6 +269,12 @@ def search_stability(
     if clock.spent + took * len(FINE_FACTORS) * FINE_SEEDS / (len(FIRST_FACTORS) * COARSE_SEEDS) <= until:
         runs.train([trial for search in searches if (trial := search.fine()) is not None])
     return tuple(search.result() for search in searches)
+
+
+def _longer(took: float, left: float, *, most: float) -> float:
+    """Return by which factor runs are to be longer than in a round that took so many seconds; 1 to go on with them."""
+    affordable = left / (ROUNDS * took) if took > 0 else math.inf
+    return min(affordable, most) if affordable >= _WORTH_LONGER and most >= _LEAST_LONGER else 1.0
 
 
 # -- short grids -----------------------------------------------------------------------------------------------------
@@ -345,11 +363,20 @@ class GridSearch:
 
 
 def search_optima(
-    runs: ShortRuns, trials: Sequence[Trial], *, ceiling: float, clock: Clock, until: float
+    runs: ShortRuns, trials: Sequence[Trial], *, most_longer: float = 1.0, ceiling: float, clock: Clock, until: float
 ) -> list[GridSearch]:
-    """Find the optima at several batch sizes; while there is time seeds are added, and ends are moved beyond."""
-    searches = [GridSearch(runs, trial, ceiling=ceiling) for trial in trials]
-    took = runs.train([search.coarse() for search in searches])
+    """Find the optima at several batch sizes; while there is time seeds are added, and ends are moved beyond.
+
+    Where the first look is quicker than planned it is made again, with runs longer by up to a factor of `most_longer`.
+    """
+    while True:
+        searches = [GridSearch(runs, trial, ceiling=ceiling) for trial in trials]
+        took = runs.train([search.coarse() for search in searches])
+        factor = _longer(took, until - clock.spent, most=most_longer)
+        if factor == 1.0:
+            break
+        trials = [replace(trial, num_steps=round(factor * trial.num_steps)) for trial in trials]
+        most_longer /= factor
     for _ in range(MORE_LOOKS):
         if clock.spent + took / 2 > until:
             break
@@ -418,9 +445,11 @@ class Pace:
         return self.overhead + num_examples / self.speed
 
 
-def measure_pace(runs: ShortRuns, trial: Trial, *, num_runs: int, seconds: float) -> Pace:
-    """Time a fleet of so many runs over at least 8 updates, which is then broken off."""
-    before = time.perf_counter()
+def measure_pace(
+    runs: ShortRuns, trial: Trial, *, num_runs: int, seconds: float, clock: Clock | None = None
+) -> Pace | None:
+    """Time a fleet of so many runs over at least 8 updates, which is then broken off; None where time is up before."""
+    before = runs.now()
     problem = prepare(runs.task, precision=runs.task.precision, device=runs.device)
     # So long that the fleet does not end meanwhile, so short that nothing is compiled for it.
     specs = [runs.spec(replace(trial, num_steps=_SPEED_STEPS), rate=1e-6 * (1 + k), seed=0) for k in range(num_runs)]
@@ -428,9 +457,11 @@ def measure_pace(runs: ShortRuns, trial: Trial, *, num_runs: int, seconds: float
 
     def on_steps(num: int) -> None:
         nonlocal start, counted, speed
-        now = time.perf_counter()
+        now = runs.now()
         if counted < 0:  # the first ones trace and warm up
             start, counted = now, 0
+            if clock is not None and clock.left <= 0:
+                raise _Enough
             return
         counted += num
         if now - start >= seconds:
@@ -439,7 +470,9 @@ def measure_pace(runs: ShortRuns, trial: Trial, *, num_runs: int, seconds: float
 
     with contextlib.suppress(_Enough):
         run_fleet(problem, specs, on_steps=on_steps, block=_SPEED_BLOCK)
-    assert speed > 0, "the runs ended before the window did"
+    if speed == 0:
+        assert clock is not None, "the runs ended before the window did"
+        return None
     examples = speed * trial.batch_size * (runs.task.unroll or 1)
     # An evaluation is a forward pass over all data, about a third of an update on them.
     evaluation = num_runs * sum(len(y) for _, y in runs.task.splits.values()) / (3 * examples)
