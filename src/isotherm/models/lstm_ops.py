@@ -80,7 +80,8 @@ def backward_steps(
 
 @operation("lstm_step", "(Tensor projected, Tensor product, Tensor cell) -> (Tensor, Tensor)")
 def _step(projected_BG: Tensor, product_BG: Tensor, cell_BH: Tensor) -> tuple[Tensor, Tensor]:
-    return _step_plainly(projected_BG, product_BG, cell_BH)
+    hidden_BH, cell_BH = _step_plainly(projected_BG, product_BG, cell_BH)
+    return hidden_BH.contiguous(), cell_BH.contiguous()
 
 
 @operation(
@@ -98,7 +99,8 @@ def _step_backward(
     cell_BH: Tensor,
 ) -> tuple[Tensor, Tensor]:
     window = gradient_BH.unsqueeze(0), projected_BG.unsqueeze(0), [product_BG], [before_BH, cell_BH]
-    return _backward_steps_plainly(*window)(0, later_BH, d_cell_BH)
+    d_gates_BG, d_before_BH = _backward_steps_plainly(*window)(0, later_BH, d_cell_BH)
+    return d_gates_BG.contiguous(), d_before_BH.contiguous()
 
 
 def _step_plainly(projected_BG: Tensor, product_BG: Tensor, cell_BH: Tensor) -> tuple[Tensor, Tensor]:
