@@ -65,9 +65,9 @@ def test_the_kernel_updates_as_pytorch_does(rows, columns, inner, l2, turned):
     states = [value, velocity, torch.zeros_like(value, dtype=torch.bfloat16)]
     rest = (left, right, rate, momentum, l2)
     ours, expected = by_kernel(states, (num_runs, rows, columns), *rest), by_torch(states, *rest)
-    # The gradient is rounded: where sums in another order round otherwise, by at most 2^-8 of it.
+    # The gradient is rounded: where sums in another order round otherwise, by at most 2^-7 of it.
     gradient = exactly(left, right).abs()
-    allowed = 2**-8 * gradient + 1e-4
+    allowed = 2**-7 * gradient + 1e-4
     assert bool(((ours[1] - expected[1]).abs() <= allowed).all())
     assert bool(((ours[0] - expected[0]).abs() <= rate * allowed + 1e-6).all())
     # One rounding of bfloat16, which the interpreter makes towards zero.
