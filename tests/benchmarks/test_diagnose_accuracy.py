@@ -51,6 +51,7 @@ def test_the_page_tells_what_is_not_measured() -> None:
         "task": "autoencoder_mnist",
         "machine": {"gpu": "a GPU", "cpu": "a CPU"},
         "minutes": 5,
+        "commit": "abc",
         "batch_size": 64,
         "published": 0.08,
         "rows": [{"rates": rates}, {"rates": {}}],

@@ -16,34 +16,37 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return easy_results(tmp_path, monkeypatch)
 
 
-def test_bytes_per_second_of_the_optimiser_and_the_recurrent_products(results: Path) -> None:
-    optimiser = {"name": "triton_addcmul", "percent": 50.0, "calls": 2, "microseconds": 35 * 784 * 1000 * 20 / 3e6}
+def test_bytes_per_second_of_the_update_and_the_recurrent_products(results: Path) -> None:
+    num_weights = 2 * (784 * 1000 + 1000 * 504 + 504 * 256 + 256 * 32)
+    update = {"name": "_update", "percent": 50.0, "calls": 8, "microseconds": 35 * num_weights * 18 / 3e6 / 8}
     recurrent = [
         {"name": "nvjet_a", "percent": 12.0, "calls": 90, "microseconds": 2 * 656 * 2600 * 21 / 2e6},
         {"name": "nvjet_b", "percent": 30.0, "calls": 7, "microseconds": 1.0},
         {"name": "nvjet_c", "percent": 11.0, "calls": 80, "microseconds": 1.0},
         {"name": "triton_softmax", "percent": 7.0, "calls": 1, "microseconds": 1.0},
+        {"name": "_forward", "percent": 5.0, "calls": 70, "microseconds": 1.0},
+        {"name": "_backward", "percent": 6.0, "calls": 70, "microseconds": 1.0},
     ]
     rows = [
-        profile_row("autoencoder_mnist:64", 35, 1.0, kernels=[optimiser]),
+        profile_row("autoencoder_mnist:64", 35, 1.0, kernels=[update]),
         profile_row("lstm_ptb:64", 21, 1.0, kernels=recurrent),
     ]
     bench = {
         "label": "autoencoder_mnist:64",
         "copy_bytes_per_second": 4e12,
         "fraction_of_floor": 0.8,
-        "bytes_per_unit": 64.0,
-        "ours": 0.8 * 4e12 / 64,
+        "bytes_per_unit": 52.0,
+        "ours": 0.8 * 4e12 / 52,
     }
     (results / "profiles_h200.json").write_text(json.dumps({"rows": rows}))
     (results / "bench_h200.json").write_text(json.dumps({"rows": [bench]}))
     text = " ".join(limits_block().split())
-    assert "80 % of the floor, which counts 32 bytes" in text
-    assert "has to move 26, counted from the program; by that it reaches 65 %" in text
+    assert "80 % of the floor, which counts 26 bytes" in text
+    assert "has to move 22; by that it reaches 68 %" in text
     assert "3.0 TB/s, where a copy moves 4.0" in text
     assert "take 23 % of the kernel time" in text
     assert "72 MB, in 36 µs: 2.0 TB/s" in text
-    assert "Softmax and its gradient take 7 %" in text
+    assert "The steps of the cell take 11 %, softmax and its gradient 7 %" in text
 
 
 def test_the_norms_speed_in_a_network_counts_every_layer(results: Path) -> None:

@@ -50,6 +50,11 @@ def bench_row(label: str) -> Row | None:
     return next((row for row in rows if row["label"] == label), None)
 
 
+def bench_commit() -> str | None:
+    """Return the commit of the benchmark of the H200."""
+    return (load("bench_h200") or {}).get("commit")
+
+
 def _untimed(rows: list[Row], timed: list[str]) -> str:
     """Return which peers have no number anywhere, and why."""
     reasons: dict[str, str] = {}

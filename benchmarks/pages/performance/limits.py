@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from isotherm.bench.ceilings import BYTES_PER_VALUE, TRANSFERS
+from itertools import pairwise
+
+from isotherm.bench.ceilings import bytes_per_step
 from isotherm.engine.products import aligned
 from pages.performance.bench import bench_row
 from pages.performance.kernels import moved_bytes
@@ -10,15 +12,15 @@ from pages.performance.profiles import AE, GHOST_NORM, LSTM, WRN, group_of, prof
 from pages.results import NOT_MEASURED, load
 from pages.text import paragraph, percent
 
-# Bytes that the update of a weight in mixed precision moves: it reads the gradient (2), reads and writes velocity and
-# weight (4 each), and writes the rounded copy (2).
-BYTES_OF_UPDATE = 2 + 4 * 4 + 2
-# The same with what the products do: they read the copy in both directions and write the gradient, 2 each.
-BYTES_IN_MIXED = BYTES_OF_UPDATE + 3 * 2
+# Bytes that the update of a weight in mixed precision moves where its gradient stays in the kernel: it reads and writes
+# velocity and weight (4 each), and writes the rounded copy (2).
+BYTES_OF_UPDATE = 4 * 4 + 2
+# The same with the products that read the copy in both directions, 2 each.
+BYTES_IN_MIXED = BYTES_OF_UPDATE + 2 * 2
 # What the floor of `isotherm bench` counts.
-BYTES_IN_FLOAT32 = TRANSFERS * BYTES_PER_VALUE
-# The autoencoder's largest matrices; the LSTM's units.
-HEIGHT, WIDTH = 784, 1000
+BYTES_OF_FLOOR = bytes_per_step(1, "mixed")
+# Of the autoencoder's layers, and of the LSTM's.
+WIDTHS = (784, 1000, 500, 250, 30, 250, 500, 1000, 784)
 LSTM_WIDTH = 650
 
 
@@ -32,15 +34,17 @@ def _autoencoder_limit() -> str | None:
     row, measured = profile(AE, with_kernels=True), bench_row(AE)
     if row is None or measured is None:
         return None
-    kernel = max((k for k in row["kernels"] if group_of(k["name"]) == "optimiser"), key=lambda k: float(k["percent"]))
-    rate = BYTES_OF_UPDATE * row["num_runs"] * HEIGHT * WIDTH / (1e-6 * kernel["microseconds"])
+    (kernel,) = [k for k in row["kernels"] if group_of(k["name"]) == "gradient and update"]
+    num_weights = sum(aligned(a) * aligned(b) for a, b in pairwise(WIDTHS))
+    seconds = 1e-6 * kernel["microseconds"] * (len(WIDTHS) - 1)
+    rate = BYTES_OF_UPDATE * row["num_runs"] * num_weights / seconds
     copy = measured["copy_bytes_per_second"]
-    in_mixed = BYTES_IN_MIXED / BYTES_IN_FLOAT32 * measured["bytes_per_unit"] * measured["ours"] / copy
+    by_program = BYTES_IN_MIXED / BYTES_OF_FLOOR * measured["bytes_per_unit"] * measured["ours"] / copy
     return f"""**Autoencoder, B = 64**: {percent(measured["fraction_of_floor"])} of the floor, which counts
-        {BYTES_IN_FLOAT32} bytes per parameter and update, all in float32. With gradients and copies in bfloat16 it has
-        to move {BYTES_IN_MIXED}, counted from the program; by that it reaches {percent(in_mixed)}. The update of the
-        largest matrices, {HEIGHT} × {WIDTH:,} in {row["num_runs"]} runs at {BYTES_OF_UPDATE} bytes a weight, takes
-        {kernel["microseconds"]:.0f} µs: {rate / 1e12:.1f} TB/s, where a copy moves {copy / 1e12:.1f}."""
+        {BYTES_OF_FLOOR} bytes per parameter and update. Where gradients are not written it has to move
+        {BYTES_IN_MIXED}; by that it reaches {percent(by_program)}. Gradients and updates of all matrices in
+        {row["num_runs"]} runs, {BYTES_OF_UPDATE} bytes a weight, take {1e6 * seconds:.0f} µs: {rate / 1e12:.1f} TB/s,
+        where a copy moves {copy / 1e12:.1f}."""
 
 
 def _lstm_limit() -> str | None:
@@ -52,11 +56,12 @@ def _lstm_limit() -> str | None:
     num_bytes = 2 * aligned(LSTM_WIDTH) * aligned(4 * LSTM_WIDTH) * row["num_runs"]
     rate = num_bytes / (1e-6 * forward["microseconds"])
     share = forward["percent"] + backward["percent"]
+    groups = shares(row["kernels"])
     return f"""**LSTM, B = 64**: the recurrent products, one for each of 35 places in the text, two layers and both
         directions, take {share:.0f} % of the kernel time. Forward, one reads the rounded weights of {row["num_runs"]}
         runs, {num_bytes / 1e6:.0f} MB, in {forward["microseconds"]:.0f} µs: {rate / 1e12:.1f} TB/s, where a copy moves
-        {measured["copy_bytes_per_second"] / 1e12:.1f}. Softmax and its gradient take
-        {shares(row["kernels"])["softmax"]:.0f} %."""
+        {measured["copy_bytes_per_second"] / 1e12:.1f}. The steps of the cell take {groups["LSTM cell"]:.0f} %, softmax
+        and its gradient {groups["softmax"]:.0f} %."""
 
 
 def _norm_limit() -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from isotherm.bench.works import WORKS, Work
-from pages.performance.bench import bench_row
+from pages.performance.bench import bench_commit, bench_row
 from pages.results import NOT_MEASURED, Row, load
 from pages.text import paragraph, percent, table
 
@@ -19,8 +19,16 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "other elementwise": ("triton_",),
 }
 GHOST_NORM = ("_moments", "_normalise", "_gradient_sums", "_input_gradient")
+# Kernels of our own, by their whole names.
+OWN: dict[str, tuple[str, ...]] = {
+    "ghost batch norm": GHOST_NORM,
+    "gradient and update": ("_update",),
+    "LSTM cell": ("_forward", "_backward"),
+}
 # Ways to train that were tried and are not the present ones, as the rows' notes call them.
 BEFORE_COPIES = "before products on rounded copies"
+BEFORE_FACTORS = "before updates by factors"
+BEFORE_CELL = "before kernels of the cell"
 BY_INDUCTOR = "ghost batch norm by Inductor"
 STREAMS = ("two fleets of 18 on two streams", "four fleets of 9 on four streams", "two fleets of 11 on two streams")
 # Works that other blocks ask for.
@@ -34,9 +42,8 @@ def group_of(kernel: str) -> str:
     >>> group_of("nvjet_sm90_tst_128x128_64x6_1x2_h_bz_NTT"), group_of("_moments"), group_of("memset")
     ('products', 'ghost batch norm', 'other')
     """
-    if kernel in GHOST_NORM:
-        return "ghost batch norm"
-    return next((name for name, pieces in GROUPS.items() if any(piece in kernel for piece in pieces)), "other")
+    own = next((name for name, kernels in OWN.items() if kernel in kernels), None)
+    return own or next((name for name, pieces in GROUPS.items() if any(piece in kernel for piece in pieces)), "other")
 
 
 def shares(kernels: Sequence[Row]) -> dict[str, float]:
@@ -57,7 +64,7 @@ def profile(
     label: str, *, note: str | None = None, num_runs: int | None = None, with_kernels: bool = False
 ) -> Row | None:
     """Return the last row of a work, in the present way unless a note says another; with so many runs if given."""
-    others = (BEFORE_COPIES, BY_INDUCTOR, *STREAMS)
+    others = (BEFORE_COPIES, BEFORE_FACTORS, BEFORE_CELL, BY_INDUCTOR, *STREAMS)
     found = [
         row
         for row in (load("profiles_h200") or {"rows": []})["rows"]
@@ -109,7 +116,10 @@ def profiles_block() -> str:
             notes.append(f"{name}: kernel time of {seen['num_runs']} runs.")
         if row["note"]:
             notes.append(f"{name}: {row['note']}.")
-        speed = speed_of(row, work)
+        measured = bench_row(work.label) or {}
+        of_bench = measured.get("ours")
+        speed = speed_of(row, work) if of_bench is None else float(of_bench)
+        commit = row["commit"] if of_bench is None else f"{bench_commit()}, kernels {row['commit']}"
         part = part_of_goal(speed, work)
         parts += [] if part is None else [part]
         lines.append(
@@ -121,14 +131,15 @@ def profiles_block() -> str:
                 "–" if part is None else percent(part),
                 f"{row['memory_gib']:.1f} GiB",
                 "–" if seen is None else _heaviest(seen["kernels"]),
-                row["commit"],
+                commit,
             )
         )
     header = ("work", "runs", "speed", "goal", "of the goal", "memory", "kernel time", "commit")
     machine = content["machine"]
-    remark = f"""{machine["gpu"]}, torch {machine["torch"]}, mixed precision. Windows: {content["windows"]}. Kernel
-        time: percent of all kernels' time, streams added up; only the 15 heaviest kernels are recorded, so a group may
-        take more than its number, up to what is not listed. {" ".join(notes)} Goals reached:
+    remark = f"""{machine["gpu"]}, torch {machine["torch"]}, mixed precision. Speeds are those of `isotherm bench`
+        where it was run, else of the profile, windows: {content["windows"]}. Kernel time: percent of all kernels' time,
+        streams added up; only the heaviest 12 to 15 kernels are recorded, so a group may take more than its number, up
+        to what is not listed. {" ".join(notes)} Goals reached:
         {sum(part >= 1 for part in parts)} of {len(parts)}."""
     return f"{table(header, lines)}\n\n{paragraph(remark)}"
 

@@ -1,0 +1,44 @@
+"""What benchmarks/factored_update.py measured: gradients and updates of the autoencoder's matrices alone."""
+
+from __future__ import annotations
+
+from pages.performance.bench import bench_row
+from pages.performance.profiles import AE
+from pages.results import NOT_MEASURED, Row, load
+from pages.text import paragraph, table
+
+
+def factored_block() -> str:
+    """Return times of the kernel, of products with a compiled update, and of the bytes at the speed of a copy."""
+    content, measured = load("factored_update_h200"), bench_row(AE)
+    if content is None or measured is None:
+        return NOT_MEASURED
+    lines = []
+    for row in content["rows"]:
+        best = min(row["kernel"], key=lambda tried: float(tried["microseconds"]))
+        num_bytes = row["floor_microseconds"] * content["copy_bytes_per_second"]
+        lines.append(
+            (
+                f"{row['batch_size']:,}",
+                f"{num_bytes / measured['copy_bytes_per_second']:.0f}",
+                f"{row['products_and_compiled_update_microseconds']:.0f}",
+                f"{row['kernel'][0]['microseconds']:.0f} ({_tile(row['kernel'][0])})",
+                f"{best['microseconds']:.0f} ({_tile(best)})" if len(row["kernel"]) > 1 else "–",
+            )
+        )
+    header = (
+        "B",
+        "floor, µs",
+        "products and compiled update, µs",
+        "kernel, µs (tile, warps)",
+        "best of all tiles tried, µs",
+    )
+    worst = max(row["error_in_roundings"] for row in content["rows"])
+    remark = f"""All matrices of the autoencoder in {content["num_runs"]} runs, {content["device"]}, torch
+        {content["torch"]}, commit {content["commit"]}. The floor is 18 bytes a weight at the speed of the copy of
+        `isotherm bench`. Velocities differ by at most {worst:.2f} of a rounding of the gradient."""
+    return f"{table(header, lines)}\n\n{paragraph(remark)}"
+
+
+def _tile(tried: Row) -> str:
+    return f"{tried['tile']['rows']} × {tried['tile']['columns']}, {tried['tile']['num_warps']}"
