@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from isotherm.engine import factors
 from isotherm.engine.arena import FixedProgram
 from isotherm.engine.capture import capture
 from isotherm.engine.checkpoint import State
 from isotherm.engine.evaluate import Tensors
+from isotherm.engine.factors import are_usable
 from isotherm.engine.noise import run_keys
 from isotherm.engine.problem import (
     Problem,
@@ -31,12 +31,11 @@ from isotherm.engine.problem import (
     is_out_of_memory,
     running_window,
 )
+from isotherm.engine.program import Call, Program, Update, gpu_program, update_of
 from isotherm.engine.reader import Reader
-from isotherm.engine.rewrites import rewrite_for_gpu
 from isotherm.engine.trace import trace, writes
 from isotherm.engine.weights import Settings, Weights
 from isotherm.errors import UserError
-from isotherm.models.operations import register_with_compiler
 from isotherm.penalty import is_penalised
 from isotherm.records import CurvePoint, RunSpec
 from isotherm.schedule import multipliers
@@ -48,7 +47,6 @@ SHRINK_FRACTION = 1 / 8
 # On a GPU a program that will run so often is compiled first, which takes a minute.
 UPDATES_WORTH_COMPILING = 5_000
 
-Program = Callable[..., tuple[Tensor, ...]]
 # Of each run: clipped updates, sum of the losses of the last epoch, last loss.
 _COUNTS = ("num_clipped_M1", "running_M", "last_M")
 
@@ -136,10 +134,8 @@ class Lane:
         self.num_done = 0  # updates
         self._size = 0  # of the block under way
         self._program: Program | None = None
-        self._halved: list[int] = []  # blocks of which the program reads rounded copies
-        self._halves: list[Tensor] = []  # these copies
-        self._factored: list[int] = []  # blocks of which the program gives the factors of the gradient
-        self._update: Callable[..., Tensor] | None = None
+        self._halves: list[Tensor] = []  # rounded copies of blocks that it reads
+        self._update: Update | None = None
         self._shared: Lane | None = None
         self._graph: torch.cuda.CUDAGraph | None = None
         self._stream: torch.cuda.Stream | None = None
@@ -226,7 +222,7 @@ class Lane:
         loss = self.problem.training_loss(call, x, y, keys, step, channels_last=self.channels_last)
         return loss * self.problem.scale_of_objective(), (loss, after)
 
-    def _step_function(self) -> Program:
+    def _step_function(self) -> Call:
         """Return the fleet's step on tensors alone: states, x, y, keys, step -> losses, gradients, buffers.
 
         Parameters come, and their gradients go, as the blocks of `weights`.
@@ -250,20 +246,17 @@ class Lane:
         if self.problem.device.type == "cpu" and self._own_batch is None:
             self._own_batch = x_MB.clone(), y_MB.clone()
         states = [*self.weights.values, *self.fixed_M.values(), *self.buffers_M.values()]
-        self._halved, self._factored = [], []
         traced = trace(self._step_function(), *states, x_MB, y_MB, self.key_M, torch.zeros_like(self.step))
         if writes(traced):
-            self._program = traced.forward
+            self._program = Program(call=traced.forward)
         elif self._own_batch is None:
-            self._halved = rewrite_for_gpu(traced, self.weights.matrices if self.takes_halves else ())
-            if factors.are_usable(self.problem.device) and not self.clips:
-                found = factors.take_factors(traced.graph, [1 + place for place in self._halved])  # losses come first
-                self._factored = [place - 1 for place in found]
-                traced.recompile()
-            self._program = traced.forward
+            takes_factors = are_usable(self.problem.device) and not self.clips
+            self._program = gpu_program(
+                traced, self.weights, takes_halves=self.takes_halves, takes_factors=takes_factors
+            )
         else:
             fixed = FixedProgram(traced, [*states, *self._own_batch, self.key_M, self.step])
-            self._program = lambda *_: fixed()
+            self._program = Program(call=lambda *_: fixed())
 
     def forward_backward(
         self, x_MB: Tensor, y_MB: Tensor, step: Tensor
@@ -275,77 +268,15 @@ class Lane:
         if self._own_batch is not None:  # the program may look nowhere else
             for own, new in zip((*self._own_batch, self.step), (x_MB, y_MB, step), strict=True):
                 own.copy_(new)
-        values, buffers_M = self.weights.values, self.buffers_M.values()
-        given = _with_copies(values, self._halved, self._make_halves())
-        found = self._program(*given, *self.fixed_M.values(), *buffers_M, x_MB, y_MB, self.key_M, step)
-        losses, *others = (result.clone() for result in found)
-        gradients, after, rights = _cut(others, len(values), len(buffers_M))
-        for place, right in zip(self._factored, rights, strict=True):
-            gradients[place] = factors.product(gradients[place], right).to(values[place].dtype)
-        return losses, gradients, after
-
-    def _make_halves(self) -> list[Tensor]:
-        """Return new copies of the blocks that the program reads rounded."""
-        return [self.weights.values[place].to(torch.bfloat16) for place in self._halved]
+        states = self.weights.values, list(self.fixed_M.values()), list(self.buffers_M.values())
+        return self._program.gradients(*states, x_MB, y_MB, self.key_M, step)
 
     def _renew_halves(self) -> None:
-        for copy, value in zip(self._halves, self._make_halves(), strict=True):
-            copy.copy_(value)
-
-    def _update_function(self) -> Callable[..., Tensor]:
-        """Return an update of tensors alone, made in place; it gives the losses (M,)."""
-        program, weights, halved, factored = self._program, self.weights, self._halved, self._factored
-        assert program is not None
-
-        def make(
-            values: Sequence[Tensor],
-            velocities: Sequence[Tensor],
-            halves: Sequence[Tensor],
-            fixed_M: Sequence[Tensor],
-            buffers_M: Sequence[Tensor],
-            batch: tuple[Tensor, Tensor],
-            index_MB: Tensor | None,
-            key_M: Tensor,
-            step: Tensor,
-            learning_rate_M1: Tensor,
-            num_clipped_M1: Tensor,
-            settings: Settings,
-        ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-            """Make the update, but for the blocks whose gradients come as factors; return the losses and these."""
-            inputs, targets = batch if index_MB is None else (batch[0][index_MB], batch[1][index_MB])
-            given = _with_copies(values, halved, halves)
-            losses_M, *others = program(*given, *fixed_M, *buffers_M, inputs, targets, key_M, step)
-            gradients, after, rights = _cut(others, len(values), len(buffers_M))
-            weights.apply(values, velocities, gradients, learning_rate_M1, num_clipped_M1, settings, factored=factored)
-            for place, copy in zip(halved, halves, strict=True):
-                if place not in factored:
-                    copy.copy_(values[place])
-            for old, new in zip(buffers_M, after, strict=True):
-                old.copy_(new)
-            return losses_M, [(gradients[place], right) for place, right in zip(factored, rights, strict=True)]
-
-        advance: Callable[..., tuple[Tensor, list[tuple[Tensor, Tensor]]]] = make
-        left = self.num_steps - self.num_done
-        if self.problem.device.type == "cuda" and left >= UPDATES_WORTH_COMPILING:
-            register_with_compiler()
-            advance = torch.compile(make, dynamic=False, fullgraph=True)
-
-        def update(
-            values: Sequence[Tensor],
-            velocities: Sequence[Tensor],
-            halves: Sequence[Tensor],
-            *others: Any,
-            learning_rate_M1: Tensor,
-            num_clipped_M1: Tensor,
-            settings: Settings,
-        ) -> Tensor:
-            losses_M, pairs = advance(values, velocities, halves, *others, learning_rate_M1, num_clipped_M1, settings)
-            for place, pair in zip(factored, pairs, strict=True):
-                state = values[place], velocities[place], halves[halved.index(place)]
-                weights.apply_factors(place, *state, pair, learning_rate_M1, settings)
-            return losses_M
-
-        return update
+        """Round the weights anew for the program that was made for them, if there is one."""
+        if self._update is not None:
+            assert self._program is not None
+            for copy, value in zip(self._halves, self._program.rounded(self.weights.values), strict=True):
+                copy.copy_(value)
 
     def _batch(self, index_MB: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor | None]:
         """Return a batch and None, or all data and the index of the batch in them."""
@@ -385,14 +316,18 @@ class Lane:
     def _prepare_update(self, index_MB: Tensor) -> None:
         """Make the update for the fleet's present size, or take that of another with the same shapes."""
         if self._shared is not None:
-            self._update, self._halved = self._shared._update, self._shared._halved
-            self._factored = self._shared._factored
+            self._program, self._update = self._shared._program, self._shared._update
         else:
             if self._program is None:
                 batch, index = self._batch(index_MB)
                 self.prepare_program(*(batch if index is None else (values[index] for values in batch)))
-            self._update = self._update_function()
-        self._halves = self._make_halves()
+            assert self._program is not None
+            pays = self.num_steps - self.num_done >= UPDATES_WORTH_COMPILING
+            self._update = update_of(
+                self._program, self.weights, is_compiled=pays and self.problem.device.type == "cuda"
+            )
+        assert self._program is not None
+        self._halves = self._program.rounded(self.weights.values)
 
     def _recorded_update(self) -> None:
         """Make the update that `_place` and `_step` point to, and move both on: the same operations every time."""
@@ -555,21 +490,8 @@ class Lane:
             setattr(self, name, getattr(self, name)[keep])
         self.index_M = [self.index_M[place] for place in places]
         self._program, self._update, self._graph = None, None, None
-        self._halved, self._halves, self._factored = [], [], []
+        self._halves = []
         self._allocate()
-
-
-def _cut(results: list[Tensor], first: int, second: int) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    """Return so many results, so many more, and the rest."""
-    return results[:first], results[first : first + second], results[first + second :]
-
-
-def _with_copies(values: Sequence[Tensor], places: Sequence[int], copies: Sequence[Tensor]) -> list[Tensor]:
-    """Return values with copies at some places."""
-    given = list(values)
-    for place, copy in zip(places, copies, strict=True):
-        given[place] = copy
-    return given
 
 
 def _stack(models: Sequence[nn.Module], place: Tensor) -> Tensors:
