@@ -155,7 +155,7 @@ def test_equal_seeds_find_the_same(found: Diagnosis) -> None:
 
 def test_stages_are_told_and_too_short_a_time_is_refused() -> None:
     told: list[str] = []
-    with pytest.raises(UserError, match=r"0.001 minutes are too short on this machine; give at least 0\.\d"):
+    with pytest.raises(UserError, match=r"minutes=0.001 is too short on this machine; give at least 0\.\d"):
         diagnose(make_task(), minutes=0.001, on_stage=told.append)
     assert told == ["checking the task", "how fast this machine trains"]
 
@@ -268,7 +268,7 @@ def test_a_last_layer_that_starts_at_zero_is_no_constant_output() -> None:
         nn.init.zeros_(net[2].bias)
         return net
 
-    with pytest.raises(UserError, match="minutes are too short"):
+    with pytest.raises(UserError, match="is too short on this machine"):
         diagnose(make_task(model), minutes=0.001)
 
 

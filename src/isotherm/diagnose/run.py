@@ -327,7 +327,7 @@ class _Diagnostician:
         # Without any pace the clock shows one start, of which there are a dozen or more; a tenth is to be safe.
         needed = 1.1 * self._needed(paces) if paces else 24 * self._clock.spent
         raise UserError(
-            f"task {self._task.name!r}: {self._clock.seconds / 60:.3g} minutes are too short on this machine; give "
+            f"task {self._task.name!r}: minutes={self._clock.seconds / 60:.3g} is too short on this machine; give "
             f"at least {math.ceil(needed / 6) / 10:g}, or smaller batch_sizes than {list(self._sizes)}"
         )
 
