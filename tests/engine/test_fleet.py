@@ -1,5 +1,8 @@
 """What `contracts/test_engines.py` does not see: refusals, the fleet's size, and memory."""
 
+import dataclasses
+import functools
+
 import pytest
 import torch
 
@@ -140,3 +143,37 @@ def test_a_module_that_refuses_without_a_word_falls_back_too(monkeypatch, caplog
     assert result.outcome is Outcome.FINISHED
     assert "one run at a time" in caplog.text
     assert "AssertionError" in caplog.text
+
+
+class Remembering(torch.nn.Linear):
+    """Refused as a fleet: it counts its calls."""
+
+    calls = 0
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return super().forward(input) * self.calls
+
+
+def test_a_problem_in_mixed_precision_is_tried_once_at_every_batch_size(monkeypatch, caplog):
+    tried: list[int] = []
+    plain = fleet.probe
+
+    def watch(given):
+        tried.append(given.batch_size)
+        plain(given)
+
+    monkeypatch.setattr(fleet, "probe", watch)
+    task = cases.blobs_task()
+    problem = prepare(task, precision="mixed")
+    for batch_size, seed in ((4, 0), (4, 1), (8, 0), (4, 2), (8, 1)):
+        spec = cases.spec(task, batch_size=batch_size, num_steps=2, seed=seed, precision="mixed")
+        run_fleet(problem, [spec, cases.spec(task, batch_size=batch_size, num_steps=2, seed=9, precision="mixed")])
+    assert tried == [4, 8]
+    # One that fails is tried again, and again refused.
+    refused = prepare(dataclasses.replace(task, model=functools.partial(Remembering, 2, 3)), precision="mixed")
+    for _ in range(2):
+        caplog.clear()
+        run_fleet(refused, [cases.spec(task, batch_size=4, num_steps=2, seed=s, precision="mixed") for s in (0, 1)])
+        assert "one run at a time" in caplog.text
+    assert tried == [4, 8, 4, 4]

@@ -100,14 +100,18 @@ def _probed(problem: Problem, specs: Sequence[RunSpec], listeners: Listeners, *,
     """Try the module as a fleet; return the fleet if what was tried can be trained on.
 
     Whether a module can be vectorised does not depend on rounding, but whether two results agree does; so mixed
-    precision is tried in float32, and what will be compiled is tried before that, with the first and the last run.
+    precision is tried in float32, and what will be compiled is tried before that, with the first and the last run; once
+    is enough there for all fleets of a problem at a batch size.
     """
     if not problem.is_mixed and problem.device.type == "cpu":
         fleet = Lane(problem, specs, listeners, block=block)
         probe(fleet)
         return fleet
+    if specs[0].batch_size in problem.tried:
+        return None
     ends = [specs[0]] if len(specs) == 1 or wants_own_streams(problem) else [specs[0], specs[-1]]
     probe(Lane(dataclasses.replace(problem, is_mixed=False), ends, listeners))
+    problem.tried.add(specs[0].batch_size)
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,7 @@ class Problem:
     reestimates: bool = True
     has_convolutions: bool = False
     num_parameters: int = 0
+    tried: set[int] = field(default_factory=set)  # batch sizes at which the module was found to be trainable as a fleet
 
     @property
     def num_train(self) -> int:
