@@ -28,6 +28,11 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 
 
 def factored(function, *arguments: Tensor, places=(0,)) -> tuple[fx.GraphModule, list[int]]:
+    """Return a program that computes its factors, and which results it gives as such."""
+    return factored_as_it_is(lambda *given: function(*(tensor + 0 for tensor in given)), *arguments, places=places)
+
+
+def factored_as_it_is(function, *arguments: Tensor, places=(0,)) -> tuple[fx.GraphModule, list[int]]:
     program = trace(function, *arguments)
     rewrite_for_gpu(program)
     found = take_factors(program.graph, places)
@@ -101,6 +106,21 @@ def test_a_long_inner_side_stays_a_product(inner, expected):
 def test_products_in_full_precision_stay():
     arguments = whole(M, 8, 8, dtype=torch.float32), whole(M, 8, 8, seed=1, dtype=torch.float32)
     assert factored(lambda x, y: (flat(torch.bmm(x, y)),), *arguments)[1] == []
+
+
+LOOKS = {
+    "left": lambda x, y: (flat(torch.bmm(x, y + 0)),),
+    "right": lambda x, y: (flat(torch.bmm(x + 0, y)),),
+    "turned": lambda x, y: (flat(torch.bmm(y.transpose(1, 2), x.transpose(1, 2) + 0)),),
+    "cut": lambda x, y: (flat(torch.bmm(x + 0, y[:, :, :16])),),
+}
+
+
+@pytest.mark.parametrize("function", LOOKS.values(), ids=LOOKS)
+def test_an_argument_is_no_factor(function):
+    """It may be another matrix of the network, which would be updated before this gradient is made."""
+    arguments = whole(M, 16, 8), whole(M, 8, 24, seed=1)
+    assert factored_as_it_is(function, *arguments)[1] == []
 
 
 def test_right_factors_follow_in_the_order_of_the_places():

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from isotherm.engine.products import HALVES, call, value_of
+from isotherm.engine.products import HALVES, LOOKS, call, value_of
 from isotherm.models import kernels
 
 _aten = torch.ops.aten
@@ -61,9 +61,18 @@ def _factors(graph: fx.Graph, result: Any) -> tuple[fx.Node, fx.Node] | None:
     left, right = node.args
     if len(node.users) != 1 or value_of(node).dtype not in HALVES or value_of(left).shape[2] > MOST_INNER:
         return None
+    if _is_argument(left) or _is_argument(right):  # of another matrix, perhaps, which is updated before it is read
+        return None
     if is_turned:
         left, right = (call(graph, _aten.transpose.int, factor, 1, 2) for factor in (right, left))
     return left, right
+
+
+def _is_argument(node: Any) -> bool:
+    """Tell whether a node only looks at one of the program's arguments."""
+    while node.target in LOOKS:
+        node = node.args[0]
+    return bool(node.op == "placeholder")
 
 
 def _keeps_values(node: fx.Node) -> bool:

@@ -18,7 +18,7 @@ _aten = torch.ops.aten
 ALIGNED = 8
 HALVES = (torch.bfloat16, torch.float16)
 # What only looks at values in another way.
-_LOOKS = (
+LOOKS = (
     _aten.view.default,
     _aten._unsafe_view.default,
     _aten.reshape.default,
@@ -97,7 +97,7 @@ def _reads(argument: fx.Node) -> tuple[list[fx.Node], list[fx.Node]]:
         node = queue.pop()
         if _is_rounding(node):
             casts.append(node)
-        elif node.target in _LOOKS:
+        elif node.target in LOOKS:
             looks.append(node)
             queue.extend(node.users)
         else:
@@ -112,7 +112,7 @@ def _is_rounding(node: fx.Node) -> bool:
 def _note_cuts(argument: fx.Node, rows: int, columns: int) -> None:
     """Note of every cut to (M, rows, columns) what it was cut from: beyond it there are zeros."""
     for view in argument.users:
-        if view.target in _LOOKS and value_of(view).ndim == 3:
+        if view.target in LOOKS and value_of(view).ndim == 3:
             for cut in _cuts(view):
                 if value_of(cut).shape[1:] == (rows, columns):
                     cut.meta["uncut"] = view
