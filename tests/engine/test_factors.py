@@ -113,6 +113,7 @@ LOOKS = {
     "right": lambda x, y: (flat(torch.bmm(x + 0, y)),),
     "turned": lambda x, y: (flat(torch.bmm(y.transpose(1, 2), x.transpose(1, 2) + 0)),),
     "cut": lambda x, y: (flat(torch.bmm(x + 0, y[:, :, :16])),),
+    "picked": lambda x, y: (flat(torch.bmm(x + 0, y.unsqueeze(0)[0])),),
 }
 
 

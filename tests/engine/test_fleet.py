@@ -170,10 +170,79 @@ def test_a_problem_in_mixed_precision_is_tried_once_at_every_batch_size(monkeypa
         spec = cases.spec(task, batch_size=batch_size, num_steps=2, seed=seed, precision="mixed")
         run_fleet(problem, [spec, cases.spec(task, batch_size=batch_size, num_steps=2, seed=9, precision="mixed")])
     assert tried == [4, 8]
+    run_fleet(problem, [cases.spec(task, batch_size=4, num_steps=2, precision="mixed")])
+    assert tried == [4, 8, 4]  # one run alone is another matter
     # One that fails is tried again, and again refused.
     refused = prepare(dataclasses.replace(task, model=functools.partial(Remembering, 2, 3)), precision="mixed")
     for _ in range(2):
         caplog.clear()
         run_fleet(refused, [cases.spec(task, batch_size=4, num_steps=2, seed=s, precision="mixed") for s in (0, 1)])
         assert "one run at a time" in caplog.text
-    assert tried == [4, 8, 4, 4]
+    assert tried == [4, 8, 4, 4, 4]
+
+
+class Unbatched(torch.autograd.Function):
+    """Cannot be vectorised: it has no rule for `vmap`."""
+
+    @staticmethod
+    def forward(x):
+        return 2 * x
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * gradient
+
+
+class Doubling(torch.nn.Linear):
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return Unbatched.apply(super().forward(input))
+
+
+def test_a_run_alone_says_nothing_of_several_at_once(caplog):
+    task = dataclasses.replace(cases.blobs_task(), model=functools.partial(Doubling, 2, 3))
+    problem = prepare(task, precision="mixed")
+    specs = [cases.spec(task, batch_size=4, num_steps=2, seed=seed, precision="mixed") for seed in range(3)]
+    run_fleet(problem, specs[:1])
+    assert caplog.text == ""
+    results = run_fleet(problem, specs[1:])
+    assert "one run at a time" in caplog.text
+    assert [result.outcome for result in results] == [Outcome.FINISHED] * 2
+
+
+class Stub:
+    """A lane that is over after so many blocks."""
+
+    def __init__(self, blocks: int) -> None:
+        self.blocks, self.shared = blocks, None
+        self.wants_a_look = False
+
+    @property
+    def is_done(self) -> bool:
+        return self.blocks == 0
+
+    def share_program(self, other) -> None:
+        self.shared = other
+
+    def start_block(self) -> None:
+        assert self.shared is None or self.shared.has_started
+        self.has_started = True
+
+    def finish_block(self) -> None:
+        self.blocks -= 1
+
+    def shrink(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("blocks", [(2, 3, 1), (0, 2, 3), (0, 0, 1), (0, 0, 0), (3,)], ids=str)
+def test_lanes_share_the_program_of_one_that_still_trains(blocks):
+    """After a restart the first may be done: it makes no program."""
+    lanes = [Stub(num) for num in blocks]
+    fleet._train(lanes, None)
+    assert all(lane.is_done for lane in lanes)
+    active = [lane for lane, num in zip(lanes, blocks, strict=True) if num]
+    assert all(lane.shared is (None if lane is active[0] else active[0]) for lane in active)

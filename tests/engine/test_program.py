@@ -27,11 +27,14 @@ class GpuLane(Lane):
     takes_factors = True
     is_compiled = False
 
-    def __init__(self, problem: Problem, specs: list[RunSpec], listeners: Listeners) -> None:
-        super().__init__(problem, specs, listeners)
+    def __init__(self, problem: Problem, specs: list[RunSpec], listeners: Listeners, *, block: int) -> None:
+        super().__init__(problem, specs, listeners, block=block)
         self.weights = Weights(
             self.weights.parameters(), decayed=self.penalised, channels_last=self.channels_last, aligns=True
         )
+
+    def _allocate(self) -> None:
+        super()._allocate()
         self._own_batch = None
 
     def prepare_program(self, x_MB: Tensor, y_MB: Tensor) -> None:
@@ -66,10 +69,12 @@ def trained(kind: type[Lane], given: list[RunSpec], task: Task | None = None) ->
         pass
 
     problem = prepare(autoencoder_task() if task is None else task, precision="mixed")
-    lane = kind(problem, given, Listeners(ignore, ignore, ignore))
+    lane = kind(problem, given, Listeners(ignore, ignore, ignore), block=7)
     while not lane.is_done:
         lane.start_block()
         lane.finish_block()
+        if not lane.is_done:
+            lane.shrink()
     return lane
 
 
@@ -120,6 +125,18 @@ def test_gradients_for_a_trial_are_those_of_plain_blocks() -> None:
     for mine, expected in zip(ours, theirs, strict=True):
         assert (mine.shape, mine.dtype) == (expected.shape, expected.dtype)
         torch.testing.assert_close(mine, expected)
+
+
+def test_a_fleet_that_shrinks_goes_on_with_new_copies() -> None:
+    given = specs()
+    wild = dataclasses.replace(given[1], effective_learning_rate=1e30)
+    ours, theirs = trained(GpuLane, [given[0], wild, *given[2:]]), trained(GpuLane, [given[0], *given[2:]])
+    assert list(ours.dead) == [1]
+    assert [len(value) for value in ours.weights.values] == [3] * len(ours.weights.values)
+    for mine, expected in zip(ours.weights.values, theirs.weights.values, strict=True):
+        torch.testing.assert_close(mine, expected, rtol=2**-8, atol=1e-4)
+    for place, copy in zip(ours._program.halved, ours._halves, strict=True):
+        assert torch.equal(copy, ours.weights.values[place].bfloat16())
 
 
 class Twice(torch.nn.Module):

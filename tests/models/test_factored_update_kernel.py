@@ -27,12 +27,15 @@ def normal(*shape: int, seed: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def by_kernel(states: list[Tensor], shape: tuple[int, ...], *rest: Tensor | None) -> list[Tensor]:
-    from isotherm.models.kernels.factored_update import Tile, update
+def by_kernel(states: list[Tensor], shape: tuple[int, ...], *rest: Tensor | None, small: bool = True) -> list[Tensor]:
+    """Update by the kernel, with tiles so small that there are several of them, or with those in use."""
+    from isotherm.models.kernels.factored_update import TILE, Tile, update
 
     ours = [t.to(DEVICE, copy=True) for t in states]
     given = [None if t is None else t.to(DEVICE) for t in rest]
-    update(*(t.view(shape) for t in ours), *given, tile=Tile(rows=32, columns=16, inner=16, num_warps=2))
+    update(
+        *(t.view(shape) for t in ours), *given, tile=Tile(rows=32, columns=16, inner=16, num_warps=2) if small else TILE
+    )
     return [t.cpu() for t in ours]
 
 
@@ -52,10 +55,11 @@ def by_torch(
     return [value, velocity, value.bfloat16()]
 
 
+@pytest.mark.parametrize("small", [True, False])
 @pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)], ids=str)
 @pytest.mark.parametrize("l2", [None, torch.tensor([[0.0], [0.01], [0.1]])], ids=["no L2", "L2"])
 @pytest.mark.parametrize(("rows", "columns", "inner"), [(32, 16, 16), (8, 8, 8), (40, 72, 24), (64, 104, 64)])
-def test_the_kernel_updates_as_pytorch_does(rows, columns, inner, l2, turned):
+def test_the_kernel_updates_as_pytorch_does(rows, columns, inner, l2, turned, small):
     num_runs = 3
     value, velocity = normal(num_runs, rows * columns, seed=0), normal(num_runs, rows * columns, seed=1)
     left = normal(num_runs, *((inner, rows) if turned[0] else (rows, inner)), seed=2).to(HALF)
@@ -64,7 +68,7 @@ def test_the_kernel_updates_as_pytorch_does(rows, columns, inner, l2, turned):
     rate, momentum = torch.tensor([[0.1], [0.2], [0.0]]), torch.tensor([[0.0], [0.9], [0.5]])
     states = [value, velocity, torch.zeros_like(value, dtype=torch.bfloat16)]
     rest = (left, right, rate, momentum, l2)
-    ours, expected = by_kernel(states, (num_runs, rows, columns), *rest), by_torch(states, *rest)
+    ours, expected = by_kernel(states, (num_runs, rows, columns), *rest, small=small), by_torch(states, *rest)
     # The gradient is rounded: where sums in another order round otherwise, by at most 2^-7 of it.
     gradient = exactly(left, right).abs()
     allowed = 2**-7 * gradient + 1e-4
@@ -87,9 +91,9 @@ def test_sides_that_are_not_aligned_are_refused(rows, columns):
 
 
 def spread(factor: Tensor) -> Tensor:
-    """Return the same values with rows that begin at odd places."""
-    wide = torch.zeros(len(factor), factor.shape[1], factor.shape[2] + 3, dtype=factor.dtype)
-    wide[..., : factor.shape[2]] = factor
+    """Return the same values on the device with rows that begin at odd places."""
+    wide = torch.zeros(len(factor), factor.shape[1], factor.shape[2] + 3, dtype=factor.dtype, device=DEVICE)
+    wide[..., : factor.shape[2]] = factor.to(DEVICE)
     return wide[..., : factor.shape[2]]
 
 

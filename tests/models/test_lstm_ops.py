@@ -174,13 +174,14 @@ def test_a_model_of_operations_gives_the_same_gradients(num_runs, monkeypatch):
 
 
 def strided(tensor: Tensor, *, kind: str) -> Tensor:
-    """Return the same values, laid out as a window's token or as a piece of something wider."""
+    """Return the same values on the device, laid out as a window's token or as a piece of something wider."""
+    tensor = tensor.to(DEVICE)
     if kind == "token":
-        wide = torch.zeros(*tensor.shape[:-2], 2, *tensor.shape[-2:], dtype=tensor.dtype)
+        wide = tensor.new_zeros(*tensor.shape[:-2], 2, *tensor.shape[-2:])
         wide[..., 1, :, :] = tensor
         return wide[..., 1, :, :]
     if kind == "piece":
-        wide = torch.zeros(*tensor.shape[:-1], tensor.shape[-1] + 3, dtype=tensor.dtype)
+        wide = tensor.new_zeros(*tensor.shape[:-1], tensor.shape[-1] + 3)
         wide[..., : tensor.shape[-1]] = tensor
         return wide[..., : tensor.shape[-1]]
     return tensor.contiguous()
@@ -199,11 +200,28 @@ def test_kernels_compute_what_pytorch_does(name, width, front, kind, monkeypatch
     _, function, inputs = OPERATIONS[name]
     given = inputs(*front, half=HALF, cell=torch.float32)
     expected = function(*given)
-    found = kernel(*(strided(t, kind=kind).to(DEVICE) for t in given))
+    found = kernel(*(strided(t, kind=kind) for t in given))
     for mine, theirs in zip(found, expected, strict=True):
         assert (mine.shape, mine.dtype) == (theirs.shape, theirs.dtype)
         rtol = 2**-7 if mine.dtype == HALF else 1e-5
         torch.testing.assert_close(mine.cpu(), theirs, rtol=rtol, atol=1e-6)
+
+
+@with_kernels
+def test_tensors_of_runs_of_runs_are_refused_by_the_kernels():
+    from isotherm.models.kernels import lstm_cell
+
+    given = [t.expand(2, 2, *t.shape).to(DEVICE) for t in forward_inputs(half=HALF, cell=torch.float32)]
+    with pytest.raises(ValueError, match=r"cells come as \(runs, streams, units\) or without runs, not \(2, 2, 3, 5\)"):
+        lstm_cell.forward(*given)
+
+
+def test_values_of_a_stream_are_put_one_after_another():
+    plain, turned = normal(2, 3, seed=0), normal(3, 2, seed=0).t()
+    kept, copied = lstm_ops._rows(plain, turned)
+    assert kept is plain
+    assert copied.stride() == (3, 1)
+    assert torch.equal(copied, turned)
 
 
 @with_kernels

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from isotherm.bench.fleet import Clock, Turn
 from isotherm.bench.library import with_library_layers
 from isotherm.bench.works import MOMENTUM, Work
+from isotherm.models.operations import register_with_compiler
 from isotherm.named_tasks import made_task
 from isotherm.penalty import is_penalised
 from isotherm.seeding import initial_model
@@ -60,6 +61,7 @@ class PlainLoop:
         self.optimizer = torch.optim.SGD([g for g in groups if g["params"]], lr=rate, momentum=MOMENTUM)
         if compiled:
             torch._dynamo.reset()
+            register_with_compiler()
         self._loss_and_state = torch.compile(self._forward, dynamic=False) if compiled else self._forward
         self.state: Tensor | None = None
         self._steps = self._updates()

@@ -324,7 +324,8 @@ class _Diagnostician:
         Raises:
             UserError: always.
         """
-        # Without any pace the clock shows one start, of which there are a dozen or more; a tenth is to be safe.
+        # A tenth more, to be safe. Without any pace all that is known is how long one start took: there are about a
+        # dozen, and as much again of training.
         needed = 1.1 * self._needed(paces) if paces else 24 * self._clock.spent
         raise UserError(
             f"task {self._task.name!r}: minutes={self._clock.seconds / 60:.3g} is too short on this machine; give "

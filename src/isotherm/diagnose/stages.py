@@ -472,6 +472,7 @@ def measure_pace(
         run_fleet(problem, specs, on_steps=on_steps, block=_SPEED_BLOCK)
     if speed == 0:
         assert clock is not None, "the runs ended before the window did"
+        assert clock.left <= 0, "the runs ended before the window did"
         return None
     examples = speed * trial.batch_size * (runs.task.unroll or 1)
     # An evaluation is a forward pass over all data, about a third of an update on them.

@@ -107,11 +107,12 @@ def _probed(problem: Problem, specs: Sequence[RunSpec], listeners: Listeners, *,
         fleet = Lane(problem, specs, listeners, block=block)
         probe(fleet)
         return fleet
-    if specs[0].batch_size in problem.tried:
-        return None
     ends = [specs[0]] if len(specs) == 1 or wants_own_streams(problem) else [specs[0], specs[-1]]
+    tried = specs[0].batch_size, len(ends) > 1  # one run alone is tried without `vmap`
+    if tried in problem.tried:
+        return None
     probe(Lane(dataclasses.replace(problem, is_mixed=False), ends, listeners))
-    problem.tried.add(specs[0].batch_size)
+    problem.tried.add(tried)
     return None
 
 
@@ -121,22 +122,19 @@ def wants_own_streams(problem: Problem) -> bool:
 
 
 def _lanes(problem: Problem, specs: Sequence[RunSpec], listeners: Listeners, *, block: int) -> list[Lane]:
-    """Return every run as a fleet of one on its own stream; they share one program."""
-    lanes: list[Lane] = []
-    for index, spec in enumerate(specs):
-        lane = Lane(problem, [spec], listeners, block=block, first_index=index)
-        if lanes:
-            lane.share_program(lanes[0])
-        lanes.append(lane)
-    return lanes
+    """Return every run as a fleet of one on its own stream."""
+    return [Lane(problem, [spec], listeners, block=block, first_index=index) for index, spec in enumerate(specs)]
 
 
 def _train(lanes: Sequence[Lane], checkpoint: Checkpoint | None) -> None:
-    """Make all updates, block by block, from where a checkpoint left off."""
+    """Make all updates, block by block, from where a checkpoint left off; several lanes share one program."""
     saved = None if checkpoint is None else checkpoint.load(lanes[0].problem.device)
     if saved is not None:
         for lane, state in zip(lanes, saved["lanes"], strict=True):
             lane.restore(state)
+    first, *others = [lane for lane in lanes if not lane.is_done] or lanes  # one that is done makes no program
+    for lane in others:
+        lane.share_program(first)
     while active := [lane for lane in lanes if not lane.is_done]:
         for lane in active:
             lane.start_block()

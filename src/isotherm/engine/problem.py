@@ -45,7 +45,8 @@ class Problem:
     reestimates: bool = True
     has_convolutions: bool = False
     num_parameters: int = 0
-    tried: set[int] = field(default_factory=set)  # batch sizes at which the module was found to be trainable as a fleet
+    # Batch sizes at which the module was found to be trainable, and whether by several runs at once.
+    tried: set[tuple[int, bool]] = field(default_factory=set)
 
     @property
     def num_train(self) -> int:

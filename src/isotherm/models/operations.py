@@ -31,7 +31,8 @@ def register_with_compiler() -> None:
     """Tell Inductor to call our operations as they are, instead of letting it find out.
 
     Where it meets an unknown operation, PyTorch 2.11 writes down its arguments and all that they were made of, for a
-    message that nobody sees. The cells of a recurrent network are made of each other, and it never comes to an end.
+    message that nobody sees. The cells of a recurrent network are made of each other, and it never comes to an end. So
+    whoever compiles such a network calls this first.
     """
     from torch._inductor.lowering import lowerings, make_fallback, tag_to_layout_constraint
 

@@ -51,6 +51,8 @@ def backward(
 
 
 def _grid(cell_MBH: Tensor) -> tuple[int, int]:
+    if cell_MBH.ndim not in (2, 3):
+        raise ValueError(f"cells come as (runs, streams, units) or without runs, not {tuple(cell_MBH.shape)}")
     return cell_MBH.shape[:-1].numel(), triton.cdiv(cell_MBH.shape[-1], _LAUNCH["UNITS"])
 
 
