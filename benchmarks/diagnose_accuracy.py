@@ -180,8 +180,8 @@ def _published_text(content: dict[str, Any]) -> str:
         found.append("none" if rate is None else f"{rate['estimate']:.3g} [{rate['low']:.3g}, {rate['high']:.3g}]")
     where = content["machine"]["gpu"] or content["machine"]["cpu"]
     return (
-        f"On `{content['task']}` ({where}, {content['minutes']:g} min each, commit {content['commit']}) the "
-        f"recommended ε_eff at B = {content['batch_size']} is {'; '.join(found)}; the paper's optimum is "
+        f"On `{content['task']}` ({where}, {content['minutes']:g} min, n = {len(found)}, commit {content['commit']}) "
+        f"the recommended ε_eff at B = {content['batch_size']} is {'; '.join(found)}; the paper's optimum is "
         f"{content['published']:g}."
     )
 

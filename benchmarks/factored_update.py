@@ -2,7 +2,7 @@
 
 Run:     python benchmarks/factored_update.py --json results/factored_update.json
 Cost:    about two minutes of GPU, most of it compilation
-Expect:  at B = 64 close to the speed of a copy; at large B products by cuBLAS and a compiled update are faster
+Expect:  at B = 64 three quarters of the speed of a copy; at large B products by cuBLAS and a compiled update are faster
 
 All matrices of the autoencoder in 35 runs, as a fleet updates them: products in bfloat16, weights and velocities in
 float32, rounded copies of the weights. The other way is cuBLAS for the gradients and one update compiled by Inductor.

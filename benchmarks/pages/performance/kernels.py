@@ -53,7 +53,8 @@ def kernels_block() -> str:
         if measured is None
         else f""" The copy of this script moves {slow_copy}, that of `isotherm bench`
         {measured["copy_bytes_per_second"] / 1e12:.2f} on the same kind of GPU, so this floor is too easy, and the last
-        column is the one to go by. Why the copies differ is open."""
+        column is the one to go by. A copy that is
+        played back from a CUDA graph, as there, is slower."""
     )
     remark = f"""All normalisations of WRN-16-4 in one update of one run, {content["device"]}, torch {content["torch"]},
         commit {content["commit"]}. The floor is the bytes that the kernels move at the speed of a copy.{caution}

@@ -53,7 +53,7 @@ def _lstm_limit() -> str | None:
         return None
     products = [kernel for kernel in row["kernels"] if group_of(kernel["name"]) == "products"]
     forward, backward = sorted(products, key=lambda kernel: -kernel["calls"])[:2]
-    num_bytes = 2 * aligned(LSTM_WIDTH) * aligned(4 * LSTM_WIDTH) * row["num_runs"]
+    num_bytes = 2 * aligned(LSTM_WIDTH) * 4 * aligned(LSTM_WIDTH) * row["num_runs"]
     rate = num_bytes / (1e-6 * forward["microseconds"])
     share = forward["percent"] + backward["percent"]
     groups = shares(row["kernels"])
@@ -61,7 +61,7 @@ def _lstm_limit() -> str | None:
         directions, take {share:.0f} % of the kernel time. Forward, one reads the rounded weights of {row["num_runs"]}
         runs, {num_bytes / 1e6:.0f} MB, in {forward["microseconds"]:.0f} µs: {rate / 1e12:.1f} TB/s, where a copy moves
         {measured["copy_bytes_per_second"] / 1e12:.1f}. The steps of the cell take {groups["LSTM cell"]:.0f} %, softmax
-        and its gradient {groups["softmax"]:.0f} %."""
+        and its gradient {groups["softmax"]:.0f} %.{f" The {row['note']}." if row["note"] else ""}"""
 
 
 def _norm_limit() -> str | None:

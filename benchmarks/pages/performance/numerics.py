@@ -163,7 +163,7 @@ def _reading(found: Sequence[Cell]) -> str:
     by_welch = [cell.short for cell in found if not cell.difference.contains(0.0)]
     by_pairs = [cell.short for cell in found if not cell.paired.contains(0.0)]
     wider = [
-        f"{cell.short}, {cell.spread_ratio:.0f} times (F test, p = {cell.spread_p:.2f})"
+        f"{cell.short}, {cell.spread_ratio:.1f} times (F test, p = {cell.spread_p:.2f})"
         for cell in found
         if cell.spread_ratio > 3
     ]

@@ -29,6 +29,7 @@ OWN: dict[str, tuple[str, ...]] = {
 BEFORE_COPIES = "before products on rounded copies"
 BEFORE_FACTORS = "before updates by factors"
 BEFORE_CELL = "before kernels of the cell"
+OLD_BENCH = "by the benchmark at 2cabd47"
 BY_INDUCTOR = "ghost batch norm by Inductor"
 STREAMS = ("two fleets of 18 on two streams", "four fleets of 9 on four streams", "two fleets of 11 on two streams")
 # Works that other blocks ask for.
@@ -64,7 +65,7 @@ def profile(
     label: str, *, note: str | None = None, num_runs: int | None = None, with_kernels: bool = False
 ) -> Row | None:
     """Return the last row of a work, in the present way unless a note says another; with so many runs if given."""
-    others = (BEFORE_COPIES, BEFORE_FACTORS, BEFORE_CELL, BY_INDUCTOR, *STREAMS)
+    others = (BEFORE_COPIES, BEFORE_FACTORS, BEFORE_CELL, OLD_BENCH, BY_INDUCTOR, *STREAMS)
     found = [
         row
         for row in (load("profiles_h200") or {"rows": []})["rows"]
