@@ -81,9 +81,19 @@ def cliff(octaves: float) -> float:
     return 0.05 * octaves if octaves <= 0 else -0.5
 
 
-def steep(octaves: float) -> float:
-    """A parabola below the optimum, and one that falls 20 times as steeply above it."""
-    return parabola(octaves) * (20.0 if octaves > 0 else 1.0)
+def steeper(factor: float, octaves: float) -> float:
+    """A parabola below the optimum, and one that falls so many times as steeply above it."""
+    return parabola(octaves) * (factor if octaves > 0 else 1.0)
+
+
+def kinked(octaves: float) -> float:
+    """Straight to both sides, five times as steep above the optimum."""
+    return -0.05 * abs(octaves) * (5.0 if octaves > 0 else 1.0)
+
+
+def limited_nearby(octaves: float) -> float:
+    """A parabola up to a limit just above the optimum, beyond which runs diverge."""
+    return parabola(octaves) if octaves <= 0.3 else -math.inf
 
 
 def landscape_grids(

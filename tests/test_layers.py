@@ -16,6 +16,7 @@ LAYERS = [
     ["errors", "temperature", "penalty"],
     ["budget", "schedule", "records"],
     ["seeding", "statistics"],
+    ["optimum"],
     ["identity", "data", "models"],
     ["tasks"],
     ["theory"],
@@ -32,7 +33,7 @@ LAYERS = [
     ["cli"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-TORCH_FREE = ["errors", "temperature", "penalty", "budget", "schedule", "records", "statistics"]
+TORCH_FREE = ["errors", "temperature", "penalty", "budget", "schedule", "records", "statistics", "optimum"]
 FILES = sorted(p for p in SOURCE.rglob("*.py") if p != SOURCE / "__init__.py")
 
 

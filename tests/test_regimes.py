@@ -13,12 +13,14 @@ from helpers_landscape import (
     broken_line,
     cliff,
     first_sweep,
+    kinked,
     landscape_grids,
     landscape_study,
     limited,
+    limited_nearby,
     parabola,
     skewed,
-    steep,
+    steeper,
 )
 from helpers_protocol import diverged, finished, make_cell, make_grid
 from isotherm.budget import Budget
@@ -31,6 +33,7 @@ from isotherm.regimes import (
     fit_joint_regimes,
     fit_regimes,
     joint_regimes,
+    reach,
     regimes,
     series,
 )
@@ -75,6 +78,8 @@ def test_a_known_broken_line_is_recovered_within_its_intervals(slope: float, kin
     assert f"then ε_eff* ≈ {found.plateau.estimate:.3g} [{found.plateau.low:.3g}, " in str(found)
 
 
+five_times, twenty_times, twentieth = (partial(steeper, factor) for factor in (5.0, 20.0, 1 / 20))
+
 # Shapes at B <= 64 and above, slope, noise, octaves between learning rates, runs kept of 5.
 COVERAGE = [
     pytest.param((parabola, parabola), 1.0, 0.003, 1.0, 4, id="parabola, factor 2"),
@@ -83,30 +88,35 @@ COVERAGE = [
     pytest.param((limited, limited), 1.0, 0.03, 1.0, 5, id="divergence, much noise, all seeds"),
     pytest.param((cliff, cliff), 1.0, 0.02, 0.5, 4, id="cliff, factor √2"),
     pytest.param((skewed, cliff), 1.0, 0.01, 1.0, 4, id="skewed, then a cliff"),
-    pytest.param(
-        (steep, steep),
-        1.0,
-        0.003,
-        1.0,
-        4,
-        id="20 times steeper above",
-        marks=pytest.mark.xfail(strict=True, reason="the plateau is covered in six of ten sweeps; see LOG.md"),
-    ),
+    pytest.param((five_times, five_times), 1.0, 0.015, 1.0, 4, id="5 times steeper above, much noise"),
+    pytest.param((twenty_times, twenty_times), 1.0, 0.003, 1.0, 4, id="20 times steeper above"),
+    pytest.param((twenty_times, twenty_times), 0.5, 0.015, 0.5, 5, id="20 times, square root, factor √2, all seeds"),
+    pytest.param((kinked, kinked), 1.0, 0.003, 1.0, 4, id="a kink in the loss"),
+    pytest.param((kinked, kinked), 0.5, 0.015, 0.5, 4, id="a kink in the loss, square root, factor √2"),
+    pytest.param((limited_nearby, limited_nearby), 1.0, 0.015, 1.0, 4, id="divergence just above"),
+    pytest.param((parabola, twenty_times), 1.0, 0.01, 1.0, 4, id="parabola, then 20 times steeper"),
+    pytest.param((twentieth, twentieth), 1.0, 0.003, 1.0, 4, id="20 times steeper below"),
 ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("shapes", "slope", "noise", "step", "num_kept"), COVERAGE)
-def test_intervals_hold_the_truth_at_least_nine_times_in_ten(
-    shapes: tuple[Shape, Shape], slope: float, noise: float, step: float, num_kept: int
-) -> None:
-    """Slope, kink and plateau, over 200 sweeps with a kink and a grid phase of their own; a kink not seen is a miss.
+def coverage(
+    shapes: tuple[Shape, Shape],
+    slope: float,
+    noise: float,
+    step: float,
+    num_kept: int,
+    *,
+    num_sweeps: int,
+    around: int | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return how often intervals of slope, kink and plateau hold the truth, and their median widths.
 
-    Over 1000 sweeps each, the least is 97 %, of the plateau under cliffs; all others are above 99 %.
+    Every sweep has a kink and a grid phase of its own; a kink not seen is a miss. Widths are in octaves but for the
+    slope. `around` is how many learning rates are left to either side of the best.
     """
     generator = np.random.default_rng(11)
-    held = np.zeros(3)
-    for _ in range(NUM_SWEEPS):
+    held, widths = np.zeros(3), []
+    for _ in range(num_sweeps):
         kink, plateau = generator.uniform(6.0, 7.0), generator.uniform(0.0, 1.0)
         optimum = partial(_on, slope, kink, plateau)
         grids = [
@@ -116,10 +126,59 @@ def test_intervals_hold_the_truth_at_least_nine_times_in_ten(
                 optimum, generator, shape=shape, noise=noise, step=step, num_kept=num_kept, sizes=sizes
             )
         ]
-        found = fit_regimes(grids, num_draws=NUM_DRAWS)
+        found = fit_regimes([grid if around is None else cut_down(grid, around) for grid in grids], num_draws=NUM_DRAWS)
         sees_kink = found.kink is not None and found.kink.contains(2.0**kink)
         held += [found.slope.contains(slope), sees_kink, found.plateau.contains(2.0**plateau)]
-    assert (held / NUM_SWEEPS >= 0.9).all(), held / NUM_SWEEPS
+        octaves = [math.inf if i is None else math.log2(i.high / i.low) for i in (found.kink, found.plateau)]
+        widths.append([found.slope.high - found.slope.low, *octaves])
+    return held / num_sweeps, np.median(widths, axis=0)
+
+
+def cut_down(grid: Grid, around: int) -> Grid:
+    """Return the grid with so many learning rates to either side of the best, as the protocol may leave it."""
+    best = grid.optimum()
+    assert best is not None
+    return dataclasses.replace(grid, cells=grid.cells[max(0, best.place - around) : best.place + around + 1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("shapes", "slope", "noise", "step", "num_kept"), COVERAGE)
+def test_intervals_hold_the_truth_at_least_nine_times_in_ten(
+    shapes: tuple[Shape, Shape], slope: float, noise: float, step: float, num_kept: int
+) -> None:
+    held, _ = coverage(shapes, slope, noise, step, num_kept, num_sweeps=NUM_SWEEPS)
+    assert (held >= 0.9).all(), held
+
+
+@pytest.mark.parametrize(
+    ("shape", "around"),
+    [
+        pytest.param(five_times, 3, id="5 times steeper above"),
+        pytest.param(twenty_times, 3, id="20 times steeper above"),
+        pytest.param(twenty_times, 2, id="20 times steeper above, five learning rates"),
+        pytest.param(kinked, 2, id="a kink in the loss, five learning rates"),
+        pytest.param(twentieth, 2, id="20 times steeper below, five learning rates"),
+        pytest.param(five_times, 1, id="5 times steeper above, three learning rates"),
+        pytest.param(limited_nearby, 1, id="divergence just above, three learning rates"),
+        pytest.param(cliff, 1, id="cliff, three learning rates"),
+    ],
+)
+def test_few_learning_rates_and_a_steep_side_are_allowed_for(shape: Shape, around: int) -> None:
+    held, _ = coverage((shape, shape), 1.0, 0.003, 1.0, 4, num_sweeps=40, around=around)
+    assert (held >= 0.9).all(), held
+
+
+@pytest.mark.parametrize(
+    ("noise", "around", "most"),
+    [(0.003, 3, (0.3, 1.3, 0.75)), (0.015, 3, (0.48, 1.7, 0.95)), (0.003, 1, (0.45, 2.0, 0.92))],
+)
+def test_steep_sides_are_allowed_for_at_little_cost_where_there_are_none(
+    noise: float, around: int, most: tuple[float, float, float]
+) -> None:
+    """Limits are 1.5 times the widths of intervals that took every loss for a parabola, or less."""
+    held, widths = coverage((parabola, parabola), 1.0, noise, 1.0, 4, num_sweeps=40, around=around)
+    assert (held >= 0.9).all(), held
+    assert (widths < most).all(), widths
 
 
 def test_no_kink_is_said_where_the_optimum_rises_to_the_end() -> None:
@@ -232,23 +291,22 @@ def test_grids_of_one_learning_rate_are_all_ends() -> None:
 # -- where the optimum of a grid lies --------------------------------------------------------------
 
 
-def located(rows: dict[float, float], **changes: object) -> tuple[float, float, float]:
-    """Return log2 of the optimum, and how far it may lie below and above, of a grid of one seed."""
+def located(rows: dict[float, float], **changes: object) -> tuple[float, float, float, float]:
+    """Return log2 of the optimum of a grid of one seed, and how far it may lie below, above and by itself."""
     grid = make_grid({rate: [value] for rate, value in rows.items()}, num_kept=1, **changes)  # type: ignore[arg-type]
     table = ResampledGrid(grid)
     place = table.locate(np.zeros((1, 1), dtype=np.int64))
     assert place.log_rate[0] == table.found
-    return float(place.log_rate[0]), float(place.below[0]), float(place.above[0])
+    (below,), (above,), (alone,) = reach(place)
+    return table.found, float(below), float(above), float(alone)
 
 
-@pytest.mark.parametrize("top", [-0.2, 0.0, 0.1, 0.2])
-@pytest.mark.parametrize("rates", [(0.25, 0.5, 1.0, 2.0), (0.25, 0.5, 1.0, 1.5, 4.0)])
-def test_a_parabola_is_found_exactly_and_known_to_a_quarter_step(top: float, rates: tuple[float, ...]) -> None:
-    place, below, above = located({r: 0.7 - 0.03 * (math.log2(r) - top) ** 2 for r in rates})
-    assert place == pytest.approx(top, abs=1e-9)
-    best = min(range(len(rates)), key=lambda k: abs(math.log2(rates[k]) - top))
-    assert below == pytest.approx(math.log2(rates[best] / rates[best - 1]) / 4)
-    assert above == pytest.approx(math.log2(rates[best + 1] / rates[best]) / 4)
+@pytest.mark.parametrize("top", [-0.4, 0.0, 0.1, 0.2])
+@pytest.mark.parametrize("step", [0.5, 1.0])
+def test_a_parabola_is_known_to_a_quarter_step(top: float, step: float) -> None:
+    rates = [2.0 ** (step * k) for k in range(-3, 4)]
+    found = located({r: 0.7 - 0.03 * (math.log2(r) - step * top) ** 2 for r in rates})
+    assert found == pytest.approx((step * top, step / 4, step / 4, step / 4))
 
 
 def test_smaller_is_better_where_the_objective_is_minimised() -> None:
@@ -256,34 +314,20 @@ def test_smaller_is_better_where_the_objective_is_minimised() -> None:
     assert located(rows, direction=Direction.MINIMISE)[0] == pytest.approx(0.0)
 
 
-@pytest.mark.parametrize("above", [0.3, math.nan])  # falls off, or diverged
-def test_above_a_steep_fall_or_an_unstable_cell_the_optimum_may_lie_up_to_the_next_rate(above: float) -> None:
-    rows = {0.25: 0.60, 0.5: 0.65, 1.0: 0.70, 4.0: above}
-    assert located(rows) == (0.0, 0.5, 2.0)
+def test_the_quarter_step_adds_in_squares_to_the_range() -> None:
+    rows = {0.25: 0.60, 0.5: 0.65, 1.0: 0.70, 2.0: 0.65, 4.0: 0.45}  # straight from below: up to the next rate
+    assert located(rows) == pytest.approx((0.0, 0.25, math.hypot(1.0, 0.25), 0.25))
 
 
-def test_a_steep_fall_that_the_rates_below_foretell_is_a_parabola() -> None:
-    rows = {rate: 0.7 - 0.03 * (math.log2(rate) + 0.4) ** 2 for rate in (0.25, 0.5, 1.0, 2.0)}
-    assert located(rows) == (pytest.approx(-0.4), 0.25, 0.25)
-    assert located({**rows, 2.0: math.nan}) == (pytest.approx(-0.4), 0.5, 0.5)  # known from below alone
-    del rows[0.25]
-    assert located(rows) == (0.0, 0.5, 1.0)
+def test_next_to_a_failure_the_range_is_as_it_is() -> None:
+    assert located({0.25: 0.60, 0.5: 0.65, 1.0: 0.70, 2.0: math.nan}) == (0.0, 0.5, 1.0, 0.5)
 
 
-def test_three_times_as_steep_is_still_a_parabola() -> None:
-    assert located({0.5: 0.69, 1.0: 0.70, 2.0: 0.671})[1] == 0.25
-    assert located({0.5: 0.69, 1.0: 0.70, 2.0: 0.669})[1] == 0.5
-
-
-def test_at_an_end_of_the_grid_half_a_step_is_left_open() -> None:
-    assert located({0.5: 0.5, 1.0: 0.6, 2.0: 0.7}) == (1.0, 0.5, 0.5)
-    assert located({0.5: 0.7, 1.0: 0.6, 2.0: 0.5}) == (-1.0, 0.5, 0.5)
-    assert located({1.0: 0.7}) == (0.0, 0.5, 0.5)
-
-
-def test_a_flat_top_stays_where_it_is() -> None:
-    assert located({0.5: 0.7, 1.0: 0.7, 2.0: 0.7})[0] == -1.0  # ties go to the lower rate, the end of the grid
-    assert located({0.25: 0.1, 0.5: 0.7, 1.0: 0.7, 2.0: 0.1})[0] == pytest.approx(-0.5)
+def test_of_three_learning_rates_half_a_step_above_is_allowed_for_unless_they_show_a_steep_fall() -> None:
+    assert located({0.5: 0.65, 1.0: 0.70, 2.0: 0.65}) == pytest.approx((0.0, 0.25, 0.5, 0.25))
+    rate, below, above, _ = located({0.5: 0.65, 1.0: 0.70, 2.0: 0.54})
+    top = 0.05 / 0.21 - 0.5
+    assert (rate, below, above) == pytest.approx((0.0, math.hypot(top, 0.25), math.hypot(1.0, 0.25)))
 
 
 def test_a_draw_in_which_every_cell_fails_keeps_the_optimum_of_all_seeds() -> None:
@@ -347,7 +391,8 @@ def test_one_slope_for_both_is_known_better_than_either() -> None:
 
 
 @pytest.mark.slow
-def test_joint_intervals_hold_the_truth_at_least_nine_times_in_ten() -> None:
+@pytest.mark.parametrize("shape", [limited, twenty_times])
+def test_joint_intervals_hold_the_truth_at_least_nine_times_in_ten(shape: Shape) -> None:
     """Slope, kinks, plateaus, their ratio and the offset, over 60 pairs of sweeps; a kink not seen is a miss."""
     generator = np.random.default_rng(2)
     held = np.zeros(7)
@@ -356,7 +401,7 @@ def test_joint_intervals_hold_the_truth_at_least_nine_times_in_ten() -> None:
         found = fit_joint_regimes(
             *(
                 landscape_grids(
-                    partial(_on, 1.0, kink, start + kink), generator, shape=limited, noise=0.01, momentum=momentum
+                    partial(_on, 1.0, kink, start + kink), generator, shape=shape, noise=0.01, momentum=momentum
                 )
                 for kink, momentum in zip(kinks, (0.0, 0.9), strict=True)
             ),

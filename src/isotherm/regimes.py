@@ -3,10 +3,11 @@
 The paper's figure 1c. In the noise dominated regime ε_eff* ∝ B (slope 1 in log2-log2); from the kink on curvature
 limits it and it stays level. Momentum leaves the rise as it is and moves the kink to larger batches.
 
-Intervals come from three things: the seeds of every grid, drawn anew; the spacing of the learning rates, between which
-an optimum is known only so well; and the scatter of the optima about the line, where it is more than the first two
-explain. Their coverage is checked by simulation in the tests. Where results fall off five times or more as steeply
-above the optimum as below it, that of the plateau is too short.
+Intervals come from three things: the seeds of every grid, drawn anew; the learning rates, between which an optimum is
+known only as well as the parabolas to both sides of it agree (`optimum.py`); and the scatter of the optima about the
+line, where it is more than the first two explain. Their coverage is checked by simulation in the tests. Three learning
+rates alone do not tell how steep either side is: then that of the plateau is too short where results fall off 20 times
+as steeply above the optimum as below it, or five times as steeply below it as above.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from isotherm.optimum import Located, locate
 from isotherm.protocol import Grid
 from isotherm.records import Direction
 from isotherm.results import Results, StudyResults
@@ -35,9 +37,6 @@ from isotherm.sweep import SweepPlan
 
 NUM_DRAWS = 2000
 
-# Where results fall off up to so many times faster on one side of the optimum than on the other, the top of a parabola
-# through three learning rates misses it by up to a quarter of their spacing.
-STEEP = 3.0
 # Rising lines of SGD and momentum agree where they are known to lie within so many octaves of each other.
 SAME_LINE = 1.0
 
@@ -287,8 +286,8 @@ class _Sample:
 
     `x` is log2 of the batch sizes. `lines` are log2 of the optima, shape (1 + num_draws, num_grids), of which the first
     are those found. In a draw every optimum moves by itself: to where it is with seeds drawn anew, and between the
-    learning rates. All optima on one side of the kink that were found in one way move together as well, since a line
-    and a grid of learning rates that climb alike miss each other by the same amount everywhere.
+    learning rates. All optima on one side of the kink that were found in one way move within their ranges together as
+    well, since a line and a grid of learning rates that climb alike miss each other by the same amount everywhere.
     """
 
     def __init__(self, grids: Sequence[Grid], generator: np.random.Generator, num_draws: int) -> None:
@@ -298,20 +297,34 @@ class _Sample:
         self.at_end = [table.at_end for table in tables]
         found = np.array([table.found for table in tables])
         located = [table.locate(table.seeds(generator, num_draws)) for table in tables]
-        optima, below, above = (
-            np.stack([getattr(place, name) for place in located], axis=1) for name in ("log_rate", "below", "above")
-        )
-        smooth = np.stack([place.smooth for place in located], axis=1)
+        reaches = [reach(place) for place in located]
+        below, above, alone = (np.stack(parts, axis=1) for parts in zip(*reaches, strict=True))
         num_seeds = len(grids[0].cells[0].results)
         # Seeds drawn from n vary by (n - 1) / n of what new ones would.
-        moves = (optima - found) * math.sqrt(num_seeds / max(1, num_seeds - 1))
-        moves += generator.uniform(-1.0, 1.0, size=moves.shape) * np.minimum(below, above)
+        moves = np.stack([place.log_rate for place in located], axis=1) - found
+        moves *= math.sqrt(num_seeds / max(1, num_seeds - 1))
+        moves += generator.uniform(-1.0, 1.0, size=moves.shape) * alone
         line = fit_broken_line(self.x, found.tolist())
         moves *= _widening(found - line.at(self.x), moves)
         rising = np.array(self.x) <= (self.x[-1] if line.kink is None else line.kink)
-        rise, level, steep_rise, steep_level = generator.uniform(size=(4, num_draws, 1))
-        together = np.where(smooth, np.where(rising, rise, level), np.where(rising, steep_rise, steep_level))
+        # Mostly near an end of the range: where the loss is steep on one side, one of the parabolas there is right.
+        rise, level, steep_rise, steep_level = np.sin(np.pi / 2 * generator.uniform(size=(4, num_draws, 1))) ** 2
+        believed = np.stack([place.believed for place in located], axis=1)
+        together = np.where(believed, np.where(rising, rise, level), np.where(rising, steep_rise, steep_level))
         self.lines: Floats = np.concatenate([found[None], found + moves - below + together * (below + above)])
+
+
+def reach(place: Located) -> tuple[Floats, Floats, Floats]:
+    """Return how far optima may lie below and above their estimates, all alike, and how far either way by themselves.
+
+    The ends of the range are good to a quarter of a step, which adds in squares. Where nothing two below tells how
+    steep the loss is above, half a step is allowed for: enough for five times as steep as below.
+    """
+    quarter = (place.upper - place.lower) / 8
+    below, above = place.log_rate - place.low, place.high - place.log_rate
+    below, above = (np.where(place.holds, np.hypot(part, quarter), part) for part in (below, above))
+    above = np.where(place.believed & ~place.told, np.minimum(above, 2 * quarter), above)
+    return below, above, np.where(place.holds, quarter, 2 * quarter)
 
 
 def _widening(residuals: Floats, moves: Floats) -> float:
@@ -320,19 +333,6 @@ def _widening(residuals: Floats, moves: Floats) -> float:
     if freedom < 1:
         return 1.0
     return max(1.0, math.sqrt(float(np.sum(residuals**2) / freedom / np.mean(np.var(moves, axis=0)))))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Located:
-    """Optima of one grid, a draw of seeds each: log2 of the learning rate, how far it may lie below and above that.
-
-    `smooth` tells where results are like a parabola around it.
-    """
-
-    log_rate: Floats
-    below: Floats
-    above: Floats
-    smooth: NDArray[np.bool_]
 
 
 class ResampledGrid:
@@ -355,10 +355,9 @@ class ResampledGrid:
         self._log_rates: Floats = np.log2([cell.effective_learning_rate for cell in grid.cells])
         steps = np.diff(self._log_rates) if len(self._log_rates) > 1 else np.ones(1)
         self._spacing = float(np.min(steps))
-        # To the learning rate below and above; at an end of the grid, as far as to the only neighbour.
-        self._below, self._above = np.append(steps[0], steps), np.append(steps, steps[-1])
         everyone = np.arange(self._num_seeds)[None]
-        self._place = int(np.argmax(self._means(everyone)[:, 0]))
+        self._means_of_all = self._means(everyone)
+        self._place = int(np.argmax(self._means_of_all[:, 0]))
         self.at_end = self._place in (0, len(grid.cells) - 1)
         self.found = float(self.locate(everyone).log_rate[0])
 
@@ -375,33 +374,12 @@ class ResampledGrid:
         return generator.uniform(-0.5, 0.5, size=num_draws) * self._spacing
 
     def locate(self, seeds: NDArray[np.int64]) -> Located:
-        """Return where the optimum lies between the learning rates, for every draw of seeds.
+        """Return where the optimum lies between the learning rates, for every draw of seeds; shapes (num_draws,).
 
-        The optimum is the top of the parabola through the best cell and its neighbours, good to a quarter of a step.
-        Where results fall off so steeply above the best cell that this parabola disagrees with the one through the best
-        cell and the two below it, it is the top of the latter if that lies below the best cell, good to half a step.
-        Else it is the best learning rate tried; the true one may lie half a step lower, and up to the next one tried.
-        Where cells are missing, it is the best learning rate tried, good to half a step.
+        In a draw in which every cell fails it is that of all seeds.
         """
         means = self._means(seeds)
-        place, draw = self._best(means), np.arange(means.shape[1])
-        walled = np.pad(means, ((2, 1), (0, 0)), constant_values=-np.inf)
-        further, lower, best, upper = (walled[place + k, draw] for k in range(4))
-        step, step_above, step_further = self._below[place], self._above[place], self._below[np.maximum(place - 1, 0)]
-        with np.errstate(invalid="ignore", divide="ignore"):  # cells that fail, of which nothing is taken
-            rise, rise_above = (best - lower) / step, (upper - best) / step_above
-            rise_further = (lower - further) / step_further
-            # In the middle of a step the gradient of a parabola is that between the step's ends; at the top it is 0.
-            top = rise * (step + step_above) / 2 / (rise - rise_above) - step / 2
-            top_below = rise * (step + step_further) / 2 / (rise_further - rise) - step / 2
-            bends_below = np.isfinite(rise_further) & (rise_further > rise) & (top_below < 0.0)
-            agree = bends_below & (np.abs(top_below - top) <= step / 4)
-        smooth = np.isfinite(rise) & np.isfinite(rise_above) & ((-rise_above <= STEEP * rise) | agree)
-        falls_off = (place < len(means) - 1) & ~smooth & ~(np.isfinite(rise_above) & np.isinf(rise))
-        shift = np.where(smooth, top, np.where(falls_off & bends_below, top_below, 0.0))
-        below = np.where(smooth, step / 4, step / 2)
-        above = np.where(smooth, 0.25, np.where(falls_off & ~bends_below, 1.0, 0.5)) * step_above
-        return Located(log_rate=self._log_rates[place] + shift, below=below, above=above, smooth=smooth)
+        return locate(self._log_rates, -np.where(np.isfinite(means).any(axis=0), means, self._means_of_all).T)
 
     def _means(self, seeds: NDArray[np.int64]) -> Floats:
         """Return every cell's mean over the best runs of a draw, shape (num_cells, num_draws)."""

@@ -12,7 +12,6 @@ import pytest
 from isotherm.diagnose.fits import (
     LEAST_ERROR,
     NUM_DRAWS,
-    STEEP,
     bottom,
     combined,
     failure_limit,
@@ -22,6 +21,7 @@ from isotherm.diagnose.fits import (
     slope,
 )
 from isotherm.diagnose.stages import COARSE_SEEDS, FINE_FACTORS, FINE_SEEDS, FIRST_FACTORS
+from isotherm.optimum import STEEP
 from isotherm.statistics import Floats, Interval
 
 OCTAVES = np.arange(-2.0, 3.0)
@@ -146,14 +146,10 @@ def test_next_to_a_failure_the_bottom_is_the_lowest_that_held() -> None:
     assert bottom(OCTAVES, np.array([np.inf, np.inf, 2.0, 3.0, 4.0])) == 0.0
 
 
-def test_a_steep_rise_is_a_wall() -> None:
-    def values(curvature: float) -> Floats:
-        # Falls by 3 and 2: a curvature of 1 before the lowest.
-        return np.array([6.0, 3.0, 1.0, 1.0 + curvature - 2.0, 99.0])
-
-    assert bottom(OCTAVES, values(0.99 * STEEP)) == pytest.approx((2.0 - 0.97) / (2 * 2.97))
-    assert bottom(OCTAVES, values(1.01 * STEEP)) == 0.0
-    assert bottom(OCTAVES[1:], values(1.01 * STEEP)[1:]) == pytest.approx((2.0 - 1.03) / (2 * 3.03))
+def test_a_steep_rise_is_a_wall_unless_nothing_two_below_tells() -> None:
+    values = np.array([4.0, 3.0, 2.0, 2.0 + 1.01 * STEEP, 99.0])
+    assert bottom(OCTAVES, values) == 0.0
+    assert bottom(OCTAVES[1:], values[1:]) == pytest.approx(0.5 - 1.01 * STEEP / (1 + 1.01 * STEEP))
 
 
 def test_an_optimum_is_none_at_an_end_and_where_all_runs_fail() -> None:

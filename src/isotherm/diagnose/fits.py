@@ -9,16 +9,14 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
+from isotherm.optimum import locate
 from isotherm.statistics import Floats, Interval, percentile_limits
 
 NUM_DRAWS = 400
 # In octaves: a parabola through means a factor of two apart is not better than this, however quiet the seeds.
 LEAST_ERROR = 0.25
-# Where the loss is so many times more curved at the best learning rate than below it, a parabola says nothing.
-STEEP = 3.0
 # Of the rise of the failures, in octaves, all alike likely beforehand; sharper ones few data cannot tell apart.
 _WIDTHS = np.geomspace(0.05, 1.6, 11)
 # Places of the rise that are looked at, in octaves: how far beyond the learning rates, and how far apart.
@@ -51,10 +49,9 @@ def failure_limit(rates: Sequence[float], failed: Sequence[Sequence[bool]]) -> I
 
 
 def bottom(log_rates: Floats, values: Floats) -> float:
-    """Return where the parabola through the lowest value and its neighbours has its bottom; NaN where it has none.
+    """Return where a curve has its lowest point, by `locate`; NaN where that lies at an end.
 
-    Values that are not finite are worse than any other. Where values turn steep above the lowest, or the next one is
-    not finite, a parabola says nothing: it is the place of the lowest.
+    Where nothing two below the lowest value tells otherwise, the curve is taken for a parabola, however steep.
 
     >>> bottom(np.array([0.0, 1.0, 2.0]), np.array([2.0, 1.0, 2.0]))
     1.0
@@ -64,54 +61,8 @@ def bottom(log_rates: Floats, values: Floats) -> float:
     place = int(np.argmin(values)) if np.isfinite(values).any() else 0
     if place in (0, len(values) - 1):
         return math.nan
-    near = _Neighbours(log_rates, values[None])
-    (found,), (curvature,) = near.parabola(-1)
-    _, (curvature_below,) = near.parabola(-2)
-    # Without a finite value two below there is nothing to compare with: that curvature is no number.
-    return float(log_rates[place] if np.isnan(found) or curvature > STEEP * curvature_below else found)
-
-
-class _Neighbours:
-    """Many curves around their lowest values; beyond the ends they are infinite."""
-
-    def __init__(self, x: Floats, values_DR: Floats) -> None:
-        steps = np.diff(x)
-        self._x = np.concatenate([x[0] - steps[0] * np.array([2, 1]), x, x[-1] + steps[-1] * np.array([1, 2])])
-        self._values_DR = np.pad(values_DR, ((0, 0), (2, 2)), constant_values=np.inf)
-        self._place = np.argmin(values_DR, axis=1) + 2
-
-    def at(self, away: int) -> tuple[Floats, Floats]:
-        """Return the learning rates so many places from the lowest, and the values there."""
-        place = self._place + away
-        return self._x[place], self._values_DR[np.arange(len(place)), place]
-
-    def parabola(self, first: int) -> tuple[Floats, Floats]:
-        """Return bottoms and curvatures of the parabolas through three values from a place on; NaN where one fails."""
-        (a, at_a), (b, at_b), (c, at_c) = (self.at(first + k) for k in range(3))
-        with np.errstate(invalid="ignore", divide="ignore"):  # values that fail; three on a line
-            slope_ab, slope_bc = (at_b - at_a) / (b - a), (at_c - at_b) / (c - b)
-            curvature = 2 * (slope_bc - slope_ab) / (c - a)
-            bottoms = (a + b) / 2 - slope_ab / curvature
-        known = np.isfinite(at_a) & np.isfinite(at_b) & np.isfinite(at_c)
-        return np.where(known, bottoms, np.nan), np.where(known, curvature, np.nan)
-
-    def ranges(self) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-        """Return between which places the bottoms lie, never beyond the neighbours, and whether parabolas say so.
-
-        Parabolas through the lowest value and its neighbours, the two below and the two above agree if the curve is
-        one. If it rises more steeply to one side the bottom lies between theirs: the first is drawn away from the steep
-        side, one of the others knows that side alone. Without two values below nothing tells where the fall ends. Next
-        to a value that fails parabolas say nothing: the bottom lies from half a step below the lowest up to the next.
-        """
-        (lower, _), (lowest, _), (upper, _) = (self.at(k) for k in (-1, 0, 1))
-        centre, _ = self.parabola(-1)
-        (below, bends_below), (above, bends_above) = self.parabola(-2), self.parabola(0)
-        below = np.where(bends_below > 0, np.clip(below, lower, upper), upper)
-        above = np.where(bends_above <= 0, lower, np.where(np.isnan(above), centre, np.clip(above, lower, upper)))
-        holds = ~np.isnan(centre)
-        low = np.where(holds, np.minimum(np.minimum(centre, below), above), (lower + lowest) / 2)
-        high = np.where(holds, np.maximum(np.maximum(centre, below), above), upper)
-        return low, high, holds
+    near = locate(log_rates, values[None])
+    return float(np.where(near.holds & ~near.told, near.centre, near.log_rate)[0])
 
 
 def optimum(rates: Sequence[float], losses_RS: Floats, *, seed: int = 0) -> Interval | None:
@@ -144,9 +95,9 @@ def resampled_optima(rates: Sequence[float], losses_RS: Floats, *, seed: int = 0
     noise_DR = generator.normal(scale=error, size=(NUM_DRAWS, len(x)))
     if freedom:  # the scatter itself is known from few seeds only
         noise_DR *= np.sqrt(freedom / generator.chisquare(freedom, size=(NUM_DRAWS, 1)))
-    low, high, holds = _Neighbours(x, means + noise_DR).ranges()
-    found = low + generator.uniform(size=NUM_DRAWS) * (high - low)
-    return found + np.where(holds, generator.normal(scale=LEAST_ERROR, size=NUM_DRAWS), 0.0)
+    near = locate(x, means + noise_DR)
+    found = near.low + generator.uniform(size=NUM_DRAWS) * (near.high - near.low)
+    return found + np.where(near.holds, generator.normal(scale=LEAST_ERROR, size=NUM_DRAWS), 0.0)
 
 
 def _error_of_means(losses_RS: Floats, place: int) -> tuple[float, int]:
