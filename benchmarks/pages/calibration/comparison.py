@@ -186,41 +186,25 @@ def _lstm_rows() -> list[Row]:
 
 
 def _wide_resnet_rows() -> list[Row]:
-    found = []
-    for name, batch_size, rate in WIDE_RESNETS:
-        runs = runs_at(name, rate)
-        setting = f"WRN-16-4, ghost batch norm, B = {batch_size:,}, ε_eff = {rate:g}"
-        found += [
-            compared(
-                setting,
-                "test accuracy, %",
-                value(runs, "test_metric", scale=100),
-                reference(name, "test"),
-                decimals=2,
-                unit="points",
-                lowest=-0.2,
-            ),
-            compared(
-                setting,
-                "training loss with L2",
-                value(runs, running_objective),
-                reference(name, "train"),
-                decimals=4,
-                tolerance=10,
-            ),
-        ]
-    return found
+    rows = [
+        _image_rows(f"WRN-16-4, ghost batch norm, B = {batch_size:,}, ε_eff = {rate:g}", name, rate)
+        for name, batch_size, rate in WIDE_RESNETS
+    ]
+    return [row for pair in rows for row in pair]
 
 
 def _skip_init_rows() -> list[Row]:
-    runs = runs_at(SKIP_INIT, 0.25)
-    setting = "WRN-16-4, SkipInit, B = 64, ε_eff = 0.25"
+    return _image_rows("WRN-16-4, SkipInit, B = 64, ε_eff = 0.25", SKIP_INIT, 0.25)
+
+
+def _image_rows(setting: str, name: str, rate: float) -> list[Row]:
+    runs = runs_at(name, rate)
     return [
         compared(
             setting,
             "test accuracy, %",
             value(runs, "test_metric", scale=100),
-            reference(SKIP_INIT, "test"),
+            reference(name, "test"),
             decimals=2,
             unit="points",
             lowest=-0.2,
@@ -229,7 +213,7 @@ def _skip_init_rows() -> list[Row]:
             setting,
             "training loss with L2",
             value(runs, running_objective),
-            reference(SKIP_INIT, "train"),
+            reference(name, "train"),
             decimals=4,
             tolerance=10,
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -62,20 +63,16 @@ def cells() -> list[Cell]:
     new = {name: load(name, rerun) for name in ("autoencoder_mixed", "lstm_b64", "wrn_b256")}
     if None in (*old.values(), *new.values()):
         return []
-    found = [
-        _cell(
-            ("autoencoder, B = 64, ε_eff = 0.08: float32, now mixed", f"the autoencoder's {name} error"),
-            f"{name} squared error",
-            (old["autoencoder"], new["autoencoder_mixed"]),
-            lambda run, key=key: run[key],  # type: ignore[misc]
-            rate=0.08,
-            decimals=4,
-        )
-        for name, key in (("test", "test_metric"), ("training", "train_metric"))
-    ]
     ghost = "WRN-16-4, B = 256, ε_eff = 4: mixed, now Triton kernels"
     wide = (old["wrn_b256"], new["wrn_b256"])
-    found += [
+    return [
+        *_on_both_sets(
+            "autoencoder, B = 64, ε_eff = 0.08: float32, now mixed",
+            ("the autoencoder's {} error", "{} squared error"),
+            (old["autoencoder"], new["autoencoder_mixed"]),
+            rate=0.08,
+            decimals=4,
+        ),
         _cell(
             (ghost, "the accuracy of WRN-16-4"),
             "test accuracy, %",
@@ -85,19 +82,32 @@ def cells() -> list[Cell]:
             decimals=2,
         ),
         _cell((ghost, "the loss of WRN-16-4"), "training loss with L2", wide, running_objective, rate=4.0, decimals=4),
-    ]
-    found += [
-        _cell(
-            ("LSTM, B = 64, ε_eff = 2.8: mixed, now kernels of the cell", f"the LSTM's {name} perplexity"),
-            f"{name} perplexity",
+        *_on_both_sets(
+            "LSTM, B = 64, ε_eff = 2.8: mixed, now kernels of the cell",
+            ("the LSTM's {} perplexity", "{} perplexity"),
             (old["lstm_b64"], new["lstm_b64"]),
-            lambda run, key=key: run[key],  # type: ignore[misc]
             rate=2.8,
             decimals=2,
-        )
-        for name, key in (("test", "test_metric"), ("training", "train_metric"))
+        ),
     ]
-    return found
+
+
+def _on_both_sets(
+    name: str, words: tuple[str, str], contents: tuple[Any, Any], *, rate: float, decimals: int
+) -> list[Cell]:
+    """Return the metric of a cell on the test set and on the training set; the words leave a place for which it is."""
+    short, quantity = words
+    return [
+        _cell(
+            (name, short.format(which)),
+            quantity.format(which),
+            contents,
+            operator.itemgetter(key),
+            rate=rate,
+            decimals=decimals,
+        )
+        for which, key in (("test", "test_metric"), ("training", "train_metric"))
+    ]
 
 
 def _by_seed(content: Any, quantity: Callable[[Row], float], rate: float) -> tuple[float, ...]:
