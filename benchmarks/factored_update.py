@@ -26,6 +26,7 @@ from torch import Tensor
 
 from isotherm.engine import factors
 from isotherm.engine.products import aligned
+from isotherm.engine.weights import heavy_ball
 from isotherm.models import kernels
 
 WIDTHS = (784, 1000, 500, 250, 30, 250, 500, 1000, 784)
@@ -68,8 +69,7 @@ def by_kernel(layer: Layer, rate_M1: Tensor, momentum_M1: Tensor, tile: Any) -> 
 def by_torch(layer: Layer, rate_M1: Tensor, momentum_M1: Tensor) -> None:
     """Update as a program without the kernel does."""
     gradient = factors.product(layer.left, layer.right).to(layer.velocity.dtype)
-    torch.addcmul(gradient, layer.velocity, momentum_M1, out=layer.velocity)
-    layer.value.addcmul_(layer.velocity, rate_M1, value=-1.0)
+    heavy_ball(layer.value, layer.velocity, gradient, rate_M1, momentum_M1, None)
     layer.half.copy_(layer.value)
 
 

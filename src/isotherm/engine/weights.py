@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from isotherm.engine.factors import product
 from isotherm.engine.factors import update as update_by_factors
 from isotherm.engine.products import Block, aligned
 
@@ -142,13 +143,8 @@ class Weights:
         for place, (block, value, velocity, g) in enumerate(blocks):
             if place in factored:
                 continue
-            if factor_M1 is None:
-                torch.addcmul(g, velocity, settings.momentum_M1, out=velocity)
-            else:
-                velocity.mul_(settings.momentum_M1).addcmul_(g, factor_M1)
-            if block.decays and settings.l2_M1 is not None:
-                velocity.addcmul_(value, settings.l2_M1)
-            value.addcmul_(velocity, learning_rate_M1, value=-1.0)
+            l2_M1 = settings.l2_M1 if block.decays else None
+            heavy_ball(value, velocity, g, learning_rate_M1, settings.momentum_M1, l2_M1, factor_M1=factor_M1)
 
     def apply_factors(
         self,
@@ -163,4 +159,29 @@ class Weights:
         """Update one matrix, and its rounded copy, by a gradient of two factors; there is no clipping."""
         assert settings.clip_M1 is None
         l2_M1 = settings.l2_M1 if self._blocks[place].decays else None
-        update_by_factors(value, velocity, half, *factors, learning_rate_M1, settings.momentum_M1, l2_M1)
+        if value.is_cuda:
+            update_by_factors(value, velocity, half, *factors, learning_rate_M1, settings.momentum_M1, l2_M1)
+        else:
+            gradient = product(*factors).to(velocity.dtype)
+            heavy_ball(value, velocity, gradient, learning_rate_M1, settings.momentum_M1, l2_M1)
+            half.copy_(value)
+
+
+def heavy_ball(
+    value: Tensor,
+    velocity: Tensor,
+    gradient: Tensor,
+    learning_rate_M1: Tensor,
+    momentum_M1: Tensor,
+    l2_M1: Tensor | None,
+    *,
+    factor_M1: Tensor | None = None,
+) -> None:
+    """Update values (M, N) and their velocities in place by a gradient, cut by a factor if there is one."""
+    if factor_M1 is None:
+        torch.addcmul(gradient, velocity, momentum_M1, out=velocity)
+    else:
+        velocity.mul_(momentum_M1).addcmul_(gradient, factor_M1)
+    if l2_M1 is not None:
+        velocity.addcmul_(value, l2_M1)
+    value.addcmul_(velocity, learning_rate_M1, value=-1.0)
