@@ -1,0 +1,447 @@
+"""Convolutions of many runs at once, each with filters of its own, as Triton kernels for images with the channels last.
+
+One run's small batch is too little work for a GPU, and libraries have one set of filters for all images. Here every
+program belongs to a run and makes a tile of its result, a sum of products over taps and channels. Pixels come as boxes,
+which the GPU copies by itself (TMA) to where products read them. A box moved by a tap is the same box elsewhere, and
+what lies outside of the image arrives as zeros. With a stride s, pixels that lie s apart are neighbours in a view of
+shape (images, height / s, s, width / s, s * channels).
+
+    forward            result    = sum over taps and input channels of filters x pixels
+    input_gradient     the same with the filters turned; pixels of each remainder by the stride meet taps of their own
+    weight_gradient    by tap, sum over pixels of gradient x pixels; parts of it are added up in a fixed order
+
+How work is cut depends on the shape of one run's tensors alone, never on the number of runs: nor do a run's results.
+
+Shape suffixes: M runs, B examples, C channels in, O channels out, H x W pixels, Y x X taps of a filter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from isotherm.models.kernels import device_of
+
+# Channels come in multiples of it.
+ALIGNED = 16
+# Tiles of fewer pixels have too little to multiply.
+FEWEST_PIXELS = 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launch:
+    """How much a program of `forward` or `input_gradient` does.
+
+    Args:
+        pixels: of a tile, at most.
+        channels: of a tile, at most.
+        inner: channels that are summed over at once, at most.
+        num_warps: of a program.
+        num_stages: products whose operands are on their way.
+    """
+
+    pixels: int
+    channels: int
+    inner: int = 64
+    num_warps: int
+    num_stages: int = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WeightLaunch:
+    """How much a program of `weight_gradient` does.
+
+    Args:
+        pixels: that are summed over at once, at most.
+        outputs: channels of the gradient's tile, at most.
+        inputs: channels of the pixels' tile, at most.
+        takes_row: make all taps of a filter's row, if it has three, with the gradient read once.
+        num_warps: of a program.
+        num_stages: products whose operands are on their way.
+        num_programs: of a run, about; pixels are cut into parts for it.
+    """
+
+    pixels: int
+    outputs: int
+    inputs: int
+    takes_row: bool
+    num_warps: int
+    num_stages: int = 3
+    num_programs: int = 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tile:
+    """A box of pixels, powers of two.
+
+    >>> Tile.of(256, num_images=64, height=8, width=8)
+    Tile(images=4, rows=8, columns=8)
+    """
+
+    images: int
+    rows: int
+    columns: int
+
+    @classmethod
+    def of(cls, pixels: int, *, num_images: int, height: int, width: int) -> Tile:
+        """Return a box of at most so many pixels: whole rows first, whole images next."""
+        columns = min(_power_above(width), pixels)
+        rows = min(_power_above(height), pixels // columns)
+        return cls(images=min(num_images & -num_images, pixels // (columns * rows)), rows=rows, columns=columns)
+
+    @property
+    def num_pixels(self) -> int:
+        """How many pixels it has."""
+        return self.images * self.rows * self.columns
+
+    def count(self, *, num_images: int, height: int, width: int) -> int:
+        """Return how many of them cover so many images."""
+        return num_images // self.images * triton.cdiv(height, self.rows) * triton.cdiv(width, self.columns)
+
+    def is_consecutive(self, *, height: int, width: int) -> bool:
+        """Tell whether its pixels lie one after another in memory."""
+        return self.columns == width and height % self.rows == 0 and (self.images == 1 or self.rows == height)
+
+
+def launch_for(num_inner: int) -> Launch:
+    """Return how results are made of so many channels. The best of those that `benchmarks/convolutions.py` tries."""
+    if num_inner < 64:
+        return Launch(pixels=256, channels=64, num_warps=4)
+    return Launch(pixels=128, channels=128, num_warps=4)
+
+
+def weight_launch_for(num_inputs: int, num_outputs: int) -> WeightLaunch:
+    """Return how gradients of filters with so many channels are made; found as those of `launch_for`."""
+    if num_outputs % 128:
+        return WeightLaunch(pixels=128, outputs=64, inputs=64, takes_row=True, num_warps=4)
+    if num_inputs % 128:
+        return WeightLaunch(pixels=128, outputs=128, inputs=64, takes_row=False, num_warps=4, num_stages=4)
+    if num_inputs % 256:
+        return WeightLaunch(pixels=128, outputs=128, inputs=128, takes_row=False, num_warps=8)
+    return WeightLaunch(pixels=64, outputs=128, inputs=256, takes_row=False, num_warps=8)
+
+
+def forward(x: Tensor, weight: Tensor, *, stride: int, padding: int, launch: Launch | None = None) -> Tensor:
+    """Return the convolution (M, B, O, H, W) of images (M, B, C, H, W) with filters (M, O, C, Y, X)."""
+    (_, num_images, num_in, height, width), (num_out, _, *taps) = x.shape, weight.shape[1:]
+    height, width = ((size + 2 * padding - tap) // stride + 1 for size, tap in zip((height, width), taps, strict=True))
+    y = _images(x, (*x.shape[:2], num_out, height, width))
+    launch = launch or launch_for(num_in)
+    tile = Tile.of(launch.pixels, num_images=num_images, height=height, width=width)
+    channels, inner = _divisor(num_out, launch.channels), _divisor(num_in, launch.inner)
+    grid = (len(x) * tile.count(num_images=num_images, height=height, width=width) * (num_out // channels),)
+    with device_of(x):
+        _convolve[grid](
+            _boxes(x, tile, inner, stride=stride),
+            _filters(weight, (channels, inner)),
+            _boxes(y, tile, channels),
+            num_images,
+            height,
+            width,
+            **_constants(taps, stride, padding, tile, channels, inner, launch),
+            C=num_in,
+            O=num_out,
+            BACKWARD=False,
+        )
+    return y
+
+
+def input_gradient(
+    dy: Tensor,
+    weight: Tensor,
+    *,
+    size: tuple[int, int],
+    stride: int,
+    padding: int,
+    launch: Launch | None = None,
+) -> Tensor:
+    """Return the gradient of images (M, B, C, *size), whose sides are multiples of the stride."""
+    (num_out, num_in, *taps), num_images = weight.shape[1:], dy.shape[1]
+    dx = _images(dy, (*dy.shape[:2], num_in, *size))
+    height, width = (side // stride for side in size)
+    launch = launch or launch_for(num_out)
+    tile = Tile.of(launch.pixels, num_images=num_images, height=height, width=width)
+    channels, inner = _divisor(num_in, launch.channels), _divisor(num_out, launch.inner)
+    num_tiles = tile.count(num_images=num_images, height=height, width=width)
+    grid = (len(dy) * num_tiles * stride**2 * (num_in // channels),)
+    with device_of(dy):
+        _convolve[grid](
+            _boxes(dy, tile, inner),
+            _filters(weight, (inner, channels)),
+            _boxes(dx, tile, channels, stride=stride),
+            num_images,
+            height,
+            width,
+            **_constants(taps, stride, padding, tile, channels, inner, launch),
+            C=num_out,
+            O=num_in,
+            BACKWARD=True,
+        )
+    return dx
+
+
+def weight_gradient(
+    dy: Tensor,
+    x: Tensor,
+    *,
+    taps: tuple[int, int],
+    stride: int,
+    padding: int,
+    launch: WeightLaunch | None = None,
+) -> Tensor:
+    """Return the gradient of filters (M, O, C, Y, X) in float32, the input channels last in memory."""
+    num_runs, num_images, num_out, height, width = dy.shape
+    num_in = x.shape[2]
+    launch = launch or weight_launch_for(num_in, num_out)
+    tile = Tile.of(launch.pixels, num_images=num_images, height=height, width=width)
+    outputs, inputs = _divisor(num_out, launch.outputs), _divisor(num_in, launch.inputs)
+    taps_at_once = 3 if launch.takes_row and taps[1] == 3 else 1
+    num_tiles = tile.count(num_images=num_images, height=height, width=width)
+    num_products = (num_out // outputs) * (num_in // inputs) * (taps[0] * taps[1] // taps_at_once)
+    tiles_of_part = max(1, min(num_tiles, round(num_tiles * num_products / launch.num_programs)))
+    num_parts = triton.cdiv(num_tiles, tiles_of_part)
+    parts = torch.empty(num_parts, num_runs, num_out, *taps, num_in, dtype=torch.float32, device=x.device)
+    is_flat = tile.is_consecutive(height=height, width=width)
+    with device_of(x):
+        _sum_gradients[(num_runs * num_parts * num_products,)](
+            _rows(dy, tile, outputs) if is_flat else _boxes(dy, tile, outputs),
+            _boxes(x, tile, inputs, stride=stride),
+            parts,
+            num_runs,
+            num_images,
+            height,
+            width,
+            num_tiles,
+            tiles_of_part,
+            Y=taps[0],
+            X=taps[1],
+            STRIDE=stride,
+            PADDING=padding,
+            C=num_in,
+            O=num_out,
+            BLOCK_B=tile.images,
+            BLOCK_H=tile.rows,
+            BLOCK_W=tile.columns,
+            BLOCK_O=outputs,
+            BLOCK_C=inputs,
+            TAPS=taps_at_once,
+            IS_FLAT=is_flat,
+            NUM_STAGES=launch.num_stages,
+            num_warps=launch.num_warps,
+        )
+    total = parts[0] if num_parts == 1 else parts.sum(dim=0)
+    return total.permute(0, 1, 4, 2, 3)
+
+
+# -- what the kernels are told ----------------------------------------------------------------------------------------
+
+
+def _constants(
+    taps: Sequence[int], stride: int, padding: int, tile: Tile, channels: int, inner: int, launch: Launch
+) -> dict[str, int]:
+    return {
+        "Y": taps[0],
+        "X": taps[1],
+        "STRIDE": stride,
+        "PADDING": padding,
+        "BLOCK_B": tile.images,
+        "BLOCK_H": tile.rows,
+        "BLOCK_W": tile.columns,
+        "BLOCK_O": channels,
+        "BLOCK_C": inner,
+        "NUM_STAGES": launch.num_stages,
+        "num_warps": launch.num_warps,
+    }
+
+
+def _images(like: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return new images (M, B, C, H, W) with the channels last."""
+    num_runs, num_images, num_channels, height, width = shape
+    return like.new_empty(num_runs, num_images, height, width, num_channels).permute(0, 1, 4, 2, 3)
+
+
+def _boxes(x: Tensor, tile: Tile, num_channels: int, *, stride: int = 1) -> TensorDescriptor:
+    """Return images as something that boxes of pixels of one remainder by the stride are copied from or to."""
+    num_runs, num_images, channels, height, width = x.shape
+    shape = [num_runs * num_images, height // stride, stride, width // stride, stride * channels]
+    row = width * channels
+    strides = [height * row, stride * row, row, stride * channels, 1]
+    return TensorDescriptor(x, shape, strides, [tile.images, tile.rows, 1, tile.columns, num_channels])
+
+
+def _rows(x: Tensor, tile: Tile, num_channels: int) -> TensorDescriptor:
+    """Return images as a matrix with a row for each pixel."""
+    channels = x.shape[2]
+    return TensorDescriptor(x, [x.numel() // channels, channels], [channels, 1], [tile.num_pixels, num_channels])
+
+
+def _filters(weight: Tensor, block: tuple[int, int]) -> TensorDescriptor:
+    """Return filters as a matrix with a row for each output channel of each run."""
+    num_runs, num_out, *rest = weight.shape
+    columns = rest[0] * rest[1] * rest[2]
+    return TensorDescriptor(weight, [num_runs * num_out, columns], [columns, 1], list(block))
+
+
+def _divisor(number: int, largest: int) -> int:
+    """Return the largest power of two up to one given that divides a number."""
+    return min(number & -number, largest)
+
+
+def _power_above(number: int) -> int:
+    return 1 << (number - 1).bit_length()
+
+
+# -- the kernels ------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _convolve(
+    source,
+    filters,
+    target,
+    images_of_run,
+    height,
+    width,
+    Y: tl.constexpr,
+    X: tl.constexpr,
+    STRIDE: tl.constexpr,
+    PADDING: tl.constexpr,
+    C: tl.constexpr,
+    O: tl.constexpr,  # noqa: E741
+    BLOCK_B: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    BLOCK_W: tl.constexpr,
+    BLOCK_O: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BACKWARD: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
+):
+    """Make a tile of the target from C channels of the source; O are the target's, height and width its boxes'."""
+    PIXELS: tl.constexpr = BLOCK_B * BLOCK_H * BLOCK_W
+    # Products have 64 rows at least. Where there are fewer channels, pixels are the rows.
+    PIXELS_FIRST: tl.constexpr = BLOCK_O < 64
+    place = tl.program_id(0)
+    channel = place % (O // BLOCK_O) * BLOCK_O
+    place = place // (O // BLOCK_O)
+    first_y, first_x, down, across = 0, 0, 0, 0
+    num_y, num_x = Y, X
+    if BACKWARD and STRIDE > 1:
+        # Pixels that leave the remainders `down` and `across` by the stride, and the taps that meet them.
+        across = place % STRIDE
+        down = place // STRIDE % STRIDE
+        place = place // (STRIDE * STRIDE)
+        first_y, first_x = (down + PADDING) % STRIDE, (across + PADDING) % STRIDE
+        num_y, num_x = (Y - first_y + STRIDE - 1) // STRIDE, (X - first_x + STRIDE - 1) // STRIDE
+    image, row, column = _box(place, height, width, BLOCK_B, BLOCK_H, BLOCK_W)
+    run = image // images_of_run
+    total = tl.zeros((PIXELS, BLOCK_O) if PIXELS_FIRST else (BLOCK_O, PIXELS), tl.float32)
+    for step in tl.range(0, num_y * num_x * (C // BLOCK_C), num_stages=NUM_STAGES):
+        inner = step % (C // BLOCK_C) * BLOCK_C
+        tap = step // (C // BLOCK_C)
+        if BACKWARD:
+            y, x = first_y + tap // num_x * STRIDE, first_x + tap % num_x * STRIDE
+            # Both are multiples of the stride.
+            by_y, by_x = (down + PADDING - y) // STRIDE, (across + PADDING - x) // STRIDE
+            pixels = source.load([image, row + by_y, 0, column + by_x, inner]).reshape(PIXELS, BLOCK_C)
+            part = filters.load([run * C + inner, (y * X + x) * O + channel]).T
+        else:
+            by_y, rest_y = _moved(tap // X, STRIDE, PADDING)
+            by_x, rest_x = _moved(tap % X, STRIDE, PADDING)
+            box = source.load([image, row + by_y, rest_y, column + by_x, rest_x * C + inner])
+            pixels = box.reshape(PIXELS, BLOCK_C)
+            part = filters.load([run * O + channel, tap * C + inner])
+        total = tl.dot(pixels, part.T, total) if PIXELS_FIRST else tl.dot(part, pixels.T, total)
+    result = total.to(target.dtype)
+    if not PIXELS_FIRST:
+        result = result.T
+    target.store(
+        [image, row, down, column, across * O + channel], result.reshape(BLOCK_B, BLOCK_H, 1, BLOCK_W, BLOCK_O)
+    )
+
+
+@triton.jit
+def _sum_gradients(
+    gradients,
+    source,
+    parts_ptr,
+    num_runs,
+    images_of_run,
+    height,
+    width,
+    num_tiles,
+    tiles_of_part,
+    Y: tl.constexpr,
+    X: tl.constexpr,
+    STRIDE: tl.constexpr,
+    PADDING: tl.constexpr,
+    C: tl.constexpr,
+    O: tl.constexpr,  # noqa: E741
+    BLOCK_B: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    BLOCK_W: tl.constexpr,
+    BLOCK_O: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    TAPS: tl.constexpr,
+    IS_FLAT: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
+):
+    """Store one part of the gradient of one tap, or of three in a row, for a block of either side's channels."""
+    PIXELS: tl.constexpr = BLOCK_B * BLOCK_H * BLOCK_W
+    place = tl.program_id(0)
+    inner = place % (C // BLOCK_C) * BLOCK_C
+    place = place // (C // BLOCK_C)
+    channel = place % (O // BLOCK_O) * BLOCK_O
+    place = place // (O // BLOCK_O)
+    tap = place % (Y * X // TAPS) * TAPS
+    place = place // (Y * X // TAPS)
+    run = place % num_runs
+    part = place // num_runs
+    by_y, rest_y = _moved(tap // X, STRIDE, PADDING)
+    by_x0, rest_x0 = _moved(tap % X, STRIDE, PADDING)
+    by_x1, rest_x1 = _moved(tap % X + 1, STRIDE, PADDING)
+    by_x2, rest_x2 = _moved(tap % X + 2, STRIDE, PADDING)
+    total0 = tl.zeros((BLOCK_O, BLOCK_C), tl.float32)
+    total1 = total0
+    total2 = total0
+    tiles_of_run = images_of_run // BLOCK_B * tl.cdiv(height, BLOCK_H) * tl.cdiv(width, BLOCK_W)
+    first = part * tiles_of_part
+    for tile in tl.range(first, tl.minimum(first + tiles_of_part, num_tiles), num_stages=NUM_STAGES):
+        image, row, column = _box(run * tiles_of_run + tile, height, width, BLOCK_B, BLOCK_H, BLOCK_W)
+        if IS_FLAT:
+            gradient = gradients.load([(image * height + row) * width + column, channel]).T
+        else:
+            gradient = gradients.load([image, row, 0, column, channel]).reshape(PIXELS, BLOCK_O).T
+        at_y = row + by_y
+        pixels0 = source.load([image, at_y, rest_y, column + by_x0, rest_x0 * C + inner]).reshape(PIXELS, BLOCK_C)
+        total0 = tl.dot(gradient, pixels0, total0)
+        if TAPS == 3:
+            pixels1 = source.load([image, at_y, rest_y, column + by_x1, rest_x1 * C + inner]).reshape(PIXELS, BLOCK_C)
+            total1 = tl.dot(gradient, pixels1, total1)
+            pixels2 = source.load([image, at_y, rest_y, column + by_x2, rest_x2 * C + inner]).reshape(PIXELS, BLOCK_C)
+            total2 = tl.dot(gradient, pixels2, total2)
+    parts_ptr += (part * num_runs + run).to(tl.int64) * (O * Y * X * C)
+    at = (channel + tl.arange(0, BLOCK_O))[:, None] * (Y * X * C) + (tap * C + inner + tl.arange(0, BLOCK_C))[None, :]
+    tl.store(parts_ptr + at, total0)
+    if TAPS == 3:
+        tl.store(parts_ptr + at + C, total1)
+        tl.store(parts_ptr + at + 2 * C, total2)
+
+
+@triton.jit
+def _box(place, height, width, BLOCK_B: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr):
+    """Return the first image, row and column of a box."""
+    across, down = tl.cdiv(width, BLOCK_W), tl.cdiv(height, BLOCK_H)
+    return place // (across * down) * BLOCK_B, place // across % down * BLOCK_H, place % across * BLOCK_W
+
+
+@triton.jit
+def _moved(tap, STRIDE: tl.constexpr, PADDING: tl.constexpr):
+    """Return by how many strides a tap lies beside its pixel, and the remainder."""
+    rest = (tap + PADDING * (STRIDE - 1)) % STRIDE
+    return (tap - PADDING - rest) // STRIDE, rest
