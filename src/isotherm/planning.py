@@ -311,7 +311,7 @@ class _Probe:
         self._block_seconds += self._lap()
         self._block_updates += num
         if not self._covered:  # runs that are trained one after another tell of every update
-            alone = num == 1 and not wants_own_streams(self._problem)
+            alone = num == 1 and not wants_own_streams(self._problem, self._fleet[0].batch_size)
             self._covered = 1 if alone else len(self._fleet)
             self._whole_block = 1 if alone else self._covered * self._block
         if self._block_updates >= self._whole_block:

@@ -3,8 +3,9 @@
 A fleet's runs share the module's structure, the batch size and the number of updates; learning rate, momentum, L2,
 clipping, schedule, seed and data order are each run's own. A run's numbers depend on nothing but its own spec.
 
-On a GPU an update is recorded once and played back. Networks of matrix products are one batched program; convolutions
-of many runs with weights of their own are slow that way, so there each run is a compiled program on its own stream.
+On a GPU an update is recorded once and played back. Networks of matrix products are one batched program, and so are
+convolutions with kernels of ours. PyTorch's convolutions of many runs with weights of their own are slow that way, and
+large batches need no help, so there each run is a compiled program on its own stream.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ from isotherm.engine.trial import probe
 from isotherm.errors import UserError
 from isotherm.records import CurvePoint, RunResult, RunSpec
 from isotherm.seeding import seeded
+
+# Above it the convolutions of one run fill a GPU by themselves.
+LARGEST_BATCH_TOGETHER = 512
 
 logger = logging.getLogger("isotherm")
 
@@ -72,7 +76,7 @@ def _run(
     except NotVectorisable as reason:
         logger.warning("training one run at a time, as this model cannot be trained as a fleet: %s", reason)
         return [_run_alone(problem, spec, index, listeners) for index, spec in enumerate(specs)]
-    if wants_own_streams(problem):
+    if wants_own_streams(problem, specs[0].batch_size):
         lanes = _lanes(problem, specs, listeners, block=block)
     else:
         lanes = [fleet or Lane(problem, specs, listeners, block=block)]
@@ -107,7 +111,7 @@ def _probed(problem: Problem, specs: Sequence[RunSpec], listeners: Listeners, *,
         fleet = Lane(problem, specs, listeners, block=block)
         probe(fleet)
         return fleet
-    ends = [specs[0]] if len(specs) == 1 or wants_own_streams(problem) else [specs[0], specs[-1]]
+    ends = [specs[0]] if len(specs) == 1 or wants_own_streams(problem, specs[0].batch_size) else [specs[0], specs[-1]]
     tried = specs[0].batch_size, len(ends) > 1  # one run alone is tried without `vmap`
     if tried in problem.tried:
         return None
@@ -116,9 +120,11 @@ def _probed(problem: Problem, specs: Sequence[RunSpec], listeners: Listeners, *,
     return None
 
 
-def wants_own_streams(problem: Problem) -> bool:
-    """Tell whether each run should be a program of its own: on a GPU, where there are convolutions."""
-    return problem.device.type == "cuda" and problem.has_convolutions
+def wants_own_streams(problem: Problem, batch_size: int) -> bool:
+    """Tell whether each run should be a program of its own: on a GPU, where convolutions are faster so."""
+    if problem.device.type != "cuda" or not problem.has_convolutions:
+        return False
+    return batch_size > LARGEST_BATCH_TOGETHER or not problem.convolves_together
 
 
 def _lanes(problem: Problem, specs: Sequence[RunSpec], listeners: Listeners, *, block: int) -> list[Lane]:

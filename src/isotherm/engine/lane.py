@@ -1,7 +1,7 @@
 """Some runs trained as one program: their state, and the updates in blocks.
 
-On a CPU a lane is a whole fleet. On a GPU it is one for networks of matrix products; where there are convolutions every
-run has a lane of its own, with its own stream.
+On a CPU a lane is a whole fleet. On a GPU it is one for networks of matrix products, and where there are kernels for
+convolutions of many runs; else every run of a network with convolutions has a lane of its own, with its own stream.
 
 Shape suffixes: M runs, S seeds, K updates of a block, B batch; `parameters_M` maps names to tensors with M in front.
 """
@@ -36,6 +36,7 @@ from isotherm.engine.reader import Reader
 from isotherm.engine.trace import trace, writes
 from isotherm.engine.weights import Settings, Weights
 from isotherm.errors import UserError
+from isotherm.models.convolution_ops import by_kernels
 from isotherm.penalty import is_penalised
 from isotherm.records import CurvePoint, RunSpec
 from isotherm.schedule import multipliers
@@ -94,6 +95,8 @@ class Lane:
         self.channels_last = self.is_single and problem.device.type == "cuda"
         # Products of many runs in half precision read copies of the matrices, which every update renews.
         self.takes_halves = not self.is_single and problem.is_mixed and problem.device.type == "cuda"
+        # Convolutions of many runs by kernels read filters with the channels last.
+        self.convolves = not self.is_single and problem.convolves_together
 
         self.seeds = sorted({s.seed for s in specs})
         models = [problem.model(seed=seed, batch_size=self.batch_size) for seed in self.seeds]
@@ -111,7 +114,7 @@ class Lane:
         self.weights = Weights(
             {name: stacked[name] for name in trainable},
             decayed=set(self.penalised) - self._unused_parameters(),
-            channels_last=self.channels_last,
+            channels_last=self.channels_last or self.convolves,
             aligns=self.takes_halves,
         )
         self.fixed_M = {name: stacked[name] for name, p in named.items() if not p.requires_grad}
@@ -193,7 +196,8 @@ class Lane:
     def over_runs(self, function: Callable[..., Any], in_dims: tuple[int | None, ...]) -> Callable[..., Any]:
         """Return a function of one run as one of all runs; of a single run without `vmap`."""
         if not self.is_single:
-            return vmap(function, in_dims=in_dims)
+            vectorised = vmap(function, in_dims=in_dims)
+            return by_kernels(vectorised) if self.convolves else vectorised
 
         def single(*arguments: Any) -> Any:
             alone = [

@@ -16,6 +16,7 @@ from isotherm.budget import updates_per_pass
 from isotherm.data.augment import Transform
 from isotherm.engine.noise import KeyedBits, KeyedDropout
 from isotherm.errors import UserError
+from isotherm.models import convolution_ops
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
 from isotherm.records import Precision, RunSpec
 from isotherm.seeding import DataOrder, StreamOrder, initial_model
@@ -47,6 +48,11 @@ class Problem:
     num_parameters: int = 0
     # Batch sizes at which the module was found to be trainable, and whether by several runs at once.
     tried: set[tuple[int, bool]] = field(default_factory=set)
+
+    @property
+    def convolves_together(self) -> bool:
+        """Tell whether there are kernels for convolutions of many runs at once, each with its own filters."""
+        return self.has_convolutions and self.is_mixed and convolution_ops.are_usable(self.device)
 
     @property
     def num_train(self) -> int:

@@ -134,7 +134,7 @@ class LocalExecutor:
             by_speed = CPU_EXAMPLES_PER_FLEET // (spec.batch_size * (problem.unroll or 1))
             by_speed = max(1, min(CPU_RUNS_PER_FLEET, by_speed))
         else:
-            by_speed = GPU_STREAMS if wants_own_streams(problem) else GPU_RUNS_PER_FLEET
+            by_speed = GPU_STREAMS if wants_own_streams(problem, spec.batch_size) else GPU_RUNS_PER_FLEET
         return min(by_speed, runs_that_fit(problem, spec.batch_size, shared_by=self._num_workers))
 
     def problem(self, spec: RunSpec) -> Problem:

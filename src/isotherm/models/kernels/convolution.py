@@ -18,7 +18,6 @@ Shape suffixes: M runs, B examples, C channels in, O channels out, H x W pixels,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 import triton
@@ -27,104 +26,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from isotherm.models.kernels import device_of
-
-# Channels come in multiples of it.
-ALIGNED = 16
-# Tiles of fewer pixels have too little to multiply.
-FEWEST_PIXELS = 16
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Launch:
-    """How much a program of `forward` or `input_gradient` does.
-
-    Args:
-        pixels: of a tile, at most.
-        channels: of a tile, at most.
-        inner: channels that are summed over at once, at most.
-        num_warps: of a program.
-        num_stages: products whose operands are on their way.
-    """
-
-    pixels: int
-    channels: int
-    inner: int = 64
-    num_warps: int
-    num_stages: int = 3
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WeightLaunch:
-    """How much a program of `weight_gradient` does.
-
-    Args:
-        pixels: that are summed over at once, at most.
-        outputs: channels of the gradient's tile, at most.
-        inputs: channels of the pixels' tile, at most.
-        takes_row: make all taps of a filter's row, if it has three, with the gradient read once.
-        num_warps: of a program.
-        num_stages: products whose operands are on their way.
-        num_programs: of a run, about; pixels are cut into parts for it.
-    """
-
-    pixels: int
-    outputs: int
-    inputs: int
-    takes_row: bool
-    num_warps: int
-    num_stages: int = 3
-    num_programs: int = 16
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tile:
-    """A box of pixels, powers of two.
-
-    >>> Tile.of(256, num_images=64, height=8, width=8)
-    Tile(images=4, rows=8, columns=8)
-    """
-
-    images: int
-    rows: int
-    columns: int
-
-    @classmethod
-    def of(cls, pixels: int, *, num_images: int, height: int, width: int) -> Tile:
-        """Return a box of at most so many pixels: whole rows first, whole images next."""
-        columns = min(_power_above(width), pixels)
-        rows = min(_power_above(height), pixels // columns)
-        return cls(images=min(num_images & -num_images, pixels // (columns * rows)), rows=rows, columns=columns)
-
-    @property
-    def num_pixels(self) -> int:
-        """How many pixels it has."""
-        return self.images * self.rows * self.columns
-
-    def count(self, *, num_images: int, height: int, width: int) -> int:
-        """Return how many of them cover so many images."""
-        return num_images // self.images * triton.cdiv(height, self.rows) * triton.cdiv(width, self.columns)
-
-    def is_consecutive(self, *, height: int, width: int) -> bool:
-        """Tell whether its pixels lie one after another in memory."""
-        return self.columns == width and height % self.rows == 0 and (self.images == 1 or self.rows == height)
-
-
-def launch_for(num_inner: int) -> Launch:
-    """Return how results are made of so many channels. The best of those that `benchmarks/convolutions.py` tries."""
-    if num_inner < 64:
-        return Launch(pixels=256, channels=64, num_warps=4)
-    return Launch(pixels=128, channels=128, num_warps=4)
-
-
-def weight_launch_for(num_inputs: int, num_outputs: int) -> WeightLaunch:
-    """Return how gradients of filters with so many channels are made; found as those of `launch_for`."""
-    if num_outputs % 128:
-        return WeightLaunch(pixels=128, outputs=64, inputs=64, takes_row=True, num_warps=4)
-    if num_inputs % 128:
-        return WeightLaunch(pixels=128, outputs=128, inputs=64, takes_row=False, num_warps=4, num_stages=4)
-    if num_inputs % 256:
-        return WeightLaunch(pixels=128, outputs=128, inputs=128, takes_row=False, num_warps=8)
-    return WeightLaunch(pixels=64, outputs=128, inputs=256, takes_row=False, num_warps=8)
+from isotherm.models.kernels.tiles import Launch, Tile, WeightLaunch, launch_for, weight_launch_for
 
 
 def forward(x: Tensor, weight: Tensor, *, stride: int, padding: int, launch: Launch | None = None) -> Tensor:
@@ -291,10 +193,6 @@ def _filters(weight: Tensor, block: tuple[int, int]) -> TensorDescriptor:
 def _divisor(number: int, largest: int) -> int:
     """Return the largest power of two up to one given that divides a number."""
     return min(number & -number, largest)
-
-
-def _power_above(number: int) -> int:
-    return 1 << (number - 1).bit_length()
 
 
 # -- the kernels ------------------------------------------------------------------------------------------------------

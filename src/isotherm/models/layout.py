@@ -1,0 +1,70 @@
+"""Where the values of many runs lie in memory, for operations that take those of all runs at once.
+
+Images, and filters alike, are (..., C, H, W) to PyTorch; in memory their channels come last.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C import _functorch
+
+
+def has_channels_last(x: Tensor) -> bool:
+    """Tell whether images (..., C, H, W) lie in memory one after another, each with the channels last."""
+    return x.movedim(-3, -1).is_contiguous()
+
+
+def with_channels_last(x: Tensor) -> Tensor:
+    """Return images (..., C, H, W) that lie so, copied where they do not."""
+    return x if has_channels_last(x) else x.movedim(-3, -1).contiguous().movedim(-1, -3)
+
+
+def of_all_runs(x: Tensor) -> Tensor | None:
+    """Return the tensor behind those of `torch.func`, under `vmap` with the runs in front, or None if it is not so.
+
+    A compiler that reads this code is told of no `vmap`.
+    """
+    if torch.compiler.is_compiling():
+        return x
+    places = []
+    while _functorch.is_functorch_wrapped_tensor(x):
+        if _functorch.is_batchedtensor(x):
+            places.append(_functorch.maybe_get_bdim(x))
+        x = _functorch.get_unwrapped(x)
+    num_vmaps = _num_vmaps()
+    return x if num_vmaps < 2 and places == [0] * num_vmaps else None
+
+
+def is_under_one_vmap() -> bool:
+    """Tell whether many runs are computed at once, and nothing else is."""
+    return not torch.compiler.is_compiling() and _num_vmaps() == 1
+
+
+def _num_vmaps() -> int:
+    stack = _functorch.get_interpreter_stack() or ()
+    return sum(level.key() == _functorch.TransformType.Vmap for level in stack)
+
+
+def runs_first(info: Any, in_dims: Any, arguments: tuple[Any, ...]) -> list[Any]:
+    """Return what `vmap` hands over to an operation with the runs in front, repeated if it has none.
+
+    Images (M, B, C, H, W) have the channels last; of anything else one value lies after the other.
+    """
+    return [
+        _stored(with_runs_first(argument, dim, info.batch_size)) if isinstance(argument, Tensor) else argument
+        for argument, dim in zip(arguments, in_dims, strict=True)
+    ]
+
+
+def with_runs_first(tensor: Tensor, dim: int | None, num_runs: int) -> Tensor:
+    """Return a tensor that `vmap` hands over with the runs in front, repeated without a copy if it has none."""
+    if dim is None:
+        return tensor.expand(num_runs, *tensor.shape)
+    return tensor if dim == 0 else tensor.movedim(dim, 0)
+
+
+def _stored(tensor_M: Tensor) -> Tensor:
+    return with_channels_last(tensor_M) if tensor_M.ndim == 5 else tensor_M.contiguous()
