@@ -66,12 +66,19 @@ def test_programs_of_the_wide_resnet(batch_size, num_programs):
 
 def images(shape: tuple[int, ...], *, seed: int, dtype: torch.dtype, device: str, mean: float = 0.0) -> Tensor:
     values = mean + torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-    return values.to(device, dtype).contiguous(memory_format=torch.channels_last)
+    return values.to(device, dtype).movedim(-3, -1).contiguous().movedim(-1, -3)
+
+
+def scale_and_shift(shape: tuple[int, ...], *, device: str) -> list[Tensor]:
+    """Return weight and bias for images of a shape, of each run its own."""
+    generator = torch.Generator().manual_seed(5)
+    return list(0.5 + 0.3 * torch.randn(2, *shape[:-4], shape[-3], generator=generator).to(device))
 
 
 def worst(ours: Tensor, expected: Tensor, *, rtol: float) -> float:
     """Return the largest error over what is allowed: relative to each value, and 1e-5 of the largest."""
     ours, expected = ours.double(), expected.double()
+    assert ours.shape == expected.shape
     error = (ours - expected).abs() / (rtol * expected.abs() + 1e-5 * expected.abs().max() + 1e-30)
     assert error.isfinite().all()
     return float(error.max())
@@ -81,7 +88,8 @@ def compare(shape: tuple[int, ...], ghost_size: int, *, dtype: torch.dtype, relu
     """Run the kernels in both directions and compare everything they give with float64.
 
     Sums of float32 may be off by 1e-5 of the largest. To bfloat16 a GPU rounds to nearest, half of 2^-7 relative at
-    most; the interpreter cuts off, up to 2^-7. The backward kernels are given what the forward kernels gave.
+    most; the interpreter cuts off, up to 2^-7. The backward kernels are given what the forward kernels gave. A shape
+    with one more dimension in front is of several runs.
     """
     from isotherm.models.kernels import ghost_norm as kernels
 
@@ -90,9 +98,8 @@ def compare(shape: tuple[int, ...], ghost_size: int, *, dtype: torch.dtype, relu
     settings = {"dtype": dtype, "device": device}
     a, b = images(shape, seed=1, mean=options.pop("mean", 3.0), **settings), images(shape, seed=2, **settings)
     dy, other = images(shape, seed=3, **settings), images(shape, seed=4, **settings)
-    generator = torch.Generator().manual_seed(5)
-    weight, bias = (0.5 + 0.3 * torch.randn(shape[1], generator=generator).to(device) for _ in range(2))
-    num_ghosts = shape[0] // ghost_size
+    weight, bias = scale_and_shift(shape, device=device)
+    num_ghosts = shape[-4] // ghost_size
 
     total, y, mean, var = kernels.forward(
         a, weight, bias, num_ghosts=num_ghosts, eps=EPS, relu=relu, other=b if adds else None, launch=launch
@@ -100,9 +107,9 @@ def compare(shape: tuple[int, ...], ghost_size: int, *, dtype: torch.dtype, relu
     assert all(t.stride() == a.stride() and t.dtype == dtype for t in (total, y))
     assert worst(total, a.double() + b.double() if adds else a, rtol=rounding) <= 1
     wide = (total.double(), weight.double(), bias.double(), ghost_size, EPS)
-    x_GNCHW = wide[0].view(num_ghosts, ghost_size, *shape[1:])
-    assert worst(mean, x_GNCHW.mean(dim=(1, 3, 4)), rtol=1e-5) <= 1
-    assert worst(var, x_GNCHW.var(dim=(1, 3, 4), correction=0), rtol=1e-5) <= 1
+    x_GNCHW, pixels = wide[0].unflatten(-4, (num_ghosts, ghost_size)), (-4, -2, -1)
+    assert worst(mean, x_GNCHW.mean(dim=pixels), rtol=1e-5) <= 1
+    assert worst(var, x_GNCHW.var(dim=pixels, correction=0), rtol=1e-5) <= 1
     z = _torch_forward(*wide, relu=False)
     assert worst(y, z.relu() if relu else z, rtol=rounding) <= 1
 
@@ -115,15 +122,39 @@ def compare(shape: tuple[int, ...], ghost_size: int, *, dtype: torch.dtype, relu
     expected = _torch_forward(wide_x, wide_weight, wide_bias, ghost_size, EPS, relu=relu)
     gradients = torch.autograd.grad(expected, [wide_x, wide_weight, wide_bias], dy.double())
     assert worst(dx, gradients[0] + other.double() if adds else gradients[0], rtol=rounding) <= 1
-    assert worst(dweight.sum(dim=0), gradients[1], rtol=1e-5) <= 1
-    assert worst(dbias.sum(dim=0), gradients[2], rtol=1e-5) <= 1
+    assert worst(dweight.sum(dim=-2), gradients[1], rtol=1e-5) <= 1
+    assert worst(dbias.sum(dim=-2), gradients[2], rtol=1e-5) <= 1
 
 
 def _torch_forward(x: Tensor, weight: Tensor, bias: Tensor, ghost_size: int, eps: float, *, relu: bool) -> Tensor:
-    """Return the layer's result in the precision of x, on any device."""
+    """Return the layer's result in the precision of x, on any device, of several runs one at a time."""
+    if x.ndim == 5:
+        runs = zip(x, weight, bias, strict=True)
+        return torch.stack([_torch_forward(*of_run, ghost_size, eps, relu=relu) for of_run in runs])
     norm = GhostBatchNorm2d(x.shape[1], ghost_size=ghost_size, eps=eps, activation="relu" if relu else None)
     buffers = dict(norm.to(x.device, x.dtype).named_buffers())
     return functional_call(norm, ({"weight": weight, "bias": bias}, buffers), (x,))
+
+
+def compare_with_each_alone(shape: tuple[int, ...], ghost_size: int, *, device: str) -> None:
+    """Run the kernels for several runs and for each alone, cut into equal parts: equal bits."""
+    from isotherm.models.kernels import ghost_norm as kernels
+
+    num_ghosts, settings = shape[1] // ghost_size, {"eps": EPS, "relu": True, "launch": SMALL}
+
+    def both_ways(a, b, dy, other, weight, bias) -> tuple[Tensor, ...]:
+        total, y, mean, var = kernels.forward(a, weight, bias, num_ghosts=num_ghosts, other=b, **settings)
+        return total, y, mean, var, *kernels.backward(dy, total, mean, var, weight, bias, other=other, **settings)
+
+    tensors = [images(shape, seed=seed, dtype=torch.bfloat16, device=device) for seed in range(4)]
+    given = [*tensors, *scale_and_shift(shape, device=device)]
+    cuts = [kernels._split(x, num_ghosts, SMALL).arguments() for x in (tensors[0], tensors[0][0])]
+    assert cuts[0] == cuts[1]
+    together = both_ways(*given)
+    assert [t.shape for t in together[2:4]] == [(shape[0], num_ghosts, shape[2])] * 2
+    for run in range(shape[0]):
+        for ours, alone in zip(together, both_ways(*(t[run] for t in given)), strict=True):
+            assert torch.equal(ours[run], alone)
 
 
 SMALL_SHAPES = [
@@ -131,6 +162,12 @@ SMALL_SHAPES = [
     ((6, 16, 5, 7), 2),  # rows are no multiple of anything
     ((2, 48, 9, 9), 1),  # channels are no power of two
     ((8, 80, 11, 10), 4),  # several parts, the last one short
+]
+SHAPES_OF_RUNS = [
+    ((1, 4, 16, 4, 4), 4),
+    ((3, 2, 16, 5, 7), 2),  # one ghost of each run, several parts
+    ((2, 2, 48, 4, 5), 1),
+    ((3, 4, 32, 3, 5), 2),
 ]
 
 
@@ -140,6 +177,13 @@ SMALL_SHAPES = [
 @pytest.mark.parametrize(("shape", "ghost_size"), SMALL_SHAPES)
 def test_interpreted(shape, ghost_size, relu, adds, dtype):
     compare(shape, ghost_size, dtype=dtype, relu=relu, adds=adds, launch=SMALL)
+
+
+@interpreted
+@pytest.mark.parametrize(("shape", "ghost_size"), SHAPES_OF_RUNS)
+def test_interpreted_runs(shape, ghost_size):
+    compare(shape, ghost_size, dtype=torch.float32, relu=True, adds=True, launch=SMALL)
+    compare_with_each_alone(shape, ghost_size, device="cpu")
 
 
 @interpreted
@@ -211,6 +255,23 @@ def test_on_a_gpu(num_channels, size, batch_size, relu, adds, dtype):
 def test_small_on_a_gpu(shape, ghost_size):
     for launch in (LAUNCH, SMALL):
         compare(shape, ghost_size, dtype=torch.bfloat16, relu=True, adds=True, device="cuda", launch=launch)
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize(("shape", "ghost_size"), SHAPES_OF_RUNS)
+def test_small_runs_on_a_gpu(shape, ghost_size):
+    compare_with_each_alone(shape, ghost_size, device="cuda")
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize(("num_runs", "batch_size"), [(1, 64), (4, 64), (3, 128)])
+@pytest.mark.parametrize(("num_channels", "size"), WIDE_RESNET_SHAPES)
+def test_runs_on_a_gpu(num_channels, size, num_runs, batch_size, adds):
+    shape = (num_runs, batch_size, num_channels, size, size)
+    compare(shape, 64, dtype=torch.bfloat16, relu=True, adds=adds, device="cuda")
 
 
 @pytest.mark.gpu

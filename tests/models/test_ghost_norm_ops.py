@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch._subclasses import FakeTensorMode
 from torch.func import functional_call, grad, grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -23,6 +24,8 @@ from isotherm.tasks import cross_entropy
 
 # (batch, channels, height, width), ghost size
 SHAPES = [((8, 16, 5, 5), 4), ((6, 16, 3, 7), 6), ((6, 48, 1, 9), 2), ((5, 3, 4, 5), 1), ((4, 32, 1, 1), 2)]
+# The same of several runs, in front.
+SHAPES_OF_RUNS = [((num_runs, *shape), size) for num_runs, (shape, size) in zip((3, 2, 1, 3, 2), SHAPES, strict=True)]
 # Of float32: sums of a few hundred values. Of bfloat16: the same, and then a value may be rounded to its neighbour.
 TOLERANCES = {
     torch.float64: {"rtol": 1e-10, "atol": 1e-10},
@@ -36,7 +39,14 @@ WIDE = {torch.float64: torch.float64, torch.float32: torch.float32, torch.bfloat
 def images(shape: tuple[int, ...], *, seed: int, dtype: torch.dtype = torch.float64, mean: float = 0.0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     values = mean + torch.randn(shape, generator=generator, dtype=torch.float64)
-    return values.to(dtype).contiguous(memory_format=torch.channels_last)
+    return values.to(dtype).movedim(-3, -1).contiguous().movedim(-1, -3)
+
+
+def scale_and_shift(shape: tuple[int, ...], *, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    """Return weight and bias for images of a shape, of each run its own."""
+    generator = torch.Generator().manual_seed(7)
+    by_channel = (2, *shape[:-4], shape[-3])
+    return list(0.5 + 0.3 * torch.randn(by_channel, generator=generator, dtype=torch.float64).to(dtype))
 
 
 def layer(num_channels: int, *, dtype: torch.dtype = torch.float64, **settings) -> GhostBatchNorm2d:
@@ -137,8 +147,7 @@ def test_what_is_not_finite_shows():
 
 def calls(shape: tuple[int, ...], ghost_size: int, dtype: torch.dtype) -> list[tuple[torch._ops.OpOverload, tuple]]:
     """Return every operation with arguments."""
-    norm = layer(shape[1], dtype=WIDE[dtype])
-    weight, bias = norm.weight.detach(), norm.bias.detach()
+    weight, bias = scale_and_shift(shape, dtype=WIDE[dtype])
     x, dy = images(shape, seed=1, dtype=dtype), images(shape, seed=2, dtype=dtype)
     _, mean_GC, var_GC = FORWARD(x, weight, bias, ghost_size, 1e-5, True)
     back = (dy, x, mean_GC, var_GC, weight, bias, 1e-5, True)
@@ -151,7 +160,7 @@ def calls(shape: tuple[int, ...], ghost_size: int, dtype: torch.dtype) -> list[t
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("shape", "ghost_size"), SHAPES)
+@pytest.mark.parametrize(("shape", "ghost_size"), [*SHAPES, *SHAPES_OF_RUNS])
 def test_shapes_strides_and_types_are_foretold(shape, ghost_size, dtype):
     for operation, arguments in calls(shape, ghost_size, dtype):
         real = operation(*arguments)
@@ -161,8 +170,9 @@ def test_shapes_strides_and_types_are_foretold(shape, ghost_size, dtype):
             assert (ours.shape, ours.stride(), ours.dtype) == (foretold.shape, foretold.stride(), foretold.dtype)
 
 
-def test_pytorch_checks_the_operations():
-    for operation, arguments in calls((4, 16, 3, 3), 2, torch.float32):
+@pytest.mark.parametrize("shape", [(4, 16, 3, 3), (3, 4, 16, 3, 3)])
+def test_pytorch_checks_the_operations(shape):
+    for operation, arguments in calls(shape, 2, torch.float32):
         torch.library.opcheck(operation, arguments, test_utils=("test_schema", "test_faketensor"))
 
 
@@ -172,6 +182,9 @@ def test_pytorch_checks_the_operations():
         ({"x": torch.zeros(4, 16, 3, 3)}, "do not have their channels last"),
         ({"x": torch.zeros(4, 16)}, r"not \(4, 16\)"),
         ({"x": images((4, 16, 3, 3), seed=0).long()}, "torch.int64"),
+        ({"x": images((0, 16, 3, 3), seed=0)}, r"not \(0, 16, 3, 3\)"),
+        ({"x": images((3, 4, 16, 3, 3), seed=0)}, r"\(3, 16\), not \(16,\) and \(16,\)"),
+        ({"x": images((1, 3, 4, 16, 3, 3), seed=0)}, r"not \(1, 3, 4, 16, 3, 3\)"),
         ({"weight": torch.ones(15)}, "16 channels need as many"),
         ({"bias": torch.ones(16, 2)[:, 0]}, "one after another"),
         ({"ghost_size": 3}, "a batch of 4 cannot be cut into ghosts of 3"),
@@ -192,6 +205,146 @@ def test_images_that_do_not_go_together_are_refused():
             FORWARD_OF_SUM(x, other, one, one, 2, 1e-5, False)
         with pytest.raises(ValueError, match="do not"):
             BACKWARD(other, x, torch.ones(2, 16), torch.ones(2, 16), one, one, 1e-5, False, None)
+
+
+def test_runs_whose_images_would_be_read_wrongly_are_refused():
+    shape = (3, 4, 16, 3, 3)
+    x, (weight, bias) = images(shape, seed=0), scale_and_shift(shape)
+    for other in (torch.zeros(shape).double(), images((4, 3, 16, 3, 3), seed=0).transpose(0, 1), x[:1].expand(shape)):
+        with pytest.raises(ValueError, match="channels last in memory, run after run"):
+            FORWARD(other, weight, bias, 2, 1e-5, False)
+    with pytest.raises(ValueError, match="a batch of 4 cannot be cut into ghosts of 3"):
+        FORWARD(x, weight, bias, 3, 1e-5, False)
+    with pytest.raises(ValueError, match="one after another"):
+        FORWARD(x, weight.t().contiguous().t(), bias, 2, 1e-5, False)
+
+
+@pytest.mark.parametrize("shape", [(6, 16), (2, 16), (3, 3, 16), (3, 0, 16), (3, 2, 8), (16,)], ids=str)
+def test_statistics_of_something_else_are_refused(shape):
+    x, (weight, bias) = images((3, 4, 16, 3, 3), seed=0), scale_and_shift((3, 4, 16, 3, 3))
+    right, wrong = torch.ones(3, 2, 16).double(), torch.ones(shape).double()
+    for mean, var in ((wrong, wrong), (wrong, right), (right, wrong), (right, right.mT.contiguous().mT)):
+        with pytest.raises(ValueError, match="not those of ghosts"):
+            BACKWARD(x, x, mean, var, weight, bias, 1e-5, False, None)
+
+
+# -- several runs at once -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(("shape", "ghost_size"), SHAPES_OF_RUNS)
+def test_runs_equal_each_alone(shape, ghost_size, dtype):
+    for operation, arguments in calls(shape, ghost_size, dtype):
+        ours = operation(*arguments)
+        for run in range(shape[0]):
+            alone = operation(*(a[run] if isinstance(a, Tensor) else a for a in arguments))
+            for mine, theirs in zip(ours, alone, strict=True):
+                torch.testing.assert_close(mine[run], theirs, **TOLERANCES[theirs.dtype])
+
+
+def normalised(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    y, *statistics = ghost_norm(x, weight, bias, ghost_size=2, eps=1e-5, relu=True)
+    return (y * y.detach().cos()).sum(), statistics
+
+
+@pytest.mark.parametrize("in_dims", [(0, 0, 0), (2, 1, 0), (None, 0, 0), (0, None, None), (4, None, 1)], ids=str)
+def test_vmap_equals_a_loop(in_dims):
+    """Wherever the runs are, and where they share something."""
+    shape = (3, 4, 16, 2, 5)
+    stacked = [images(shape, seed=1), *scale_and_shift(shape)]
+    given = [t[0] if dim is None else t.movedim(0, dim) for t, dim in zip(stacked, in_dims, strict=True)]
+    gradient = grad_and_value(normalised, argnums=(0, 1, 2), has_aux=True)
+    gradients, (value, statistics) = vmap(gradient, in_dims=in_dims)(*given)
+    for run in range(3):
+        alone = [t[0 if dim is None else run] for t, dim in zip(stacked, in_dims, strict=True)]
+        expected, (loss, moments) = gradient(*alone)
+        ours = [t[run] for t in (*gradients, value, *statistics)]
+        assert_same(ours, (*expected, loss, *moments))
+
+
+def test_the_gradient_of_a_sum_over_runs():
+    """The other way around, `vmap` inside; what the runs share gets the sum of their gradients."""
+    shape = (3, 4, 16, 2, 5)
+    x, (weight, bias) = images(shape, seed=1), scale_and_shift(shape)
+    gradient = grad(lambda *given: vmap(normalised, in_dims=(0, 0, None))(*given)[0].sum(), argnums=(0, 1, 2))
+    dx, dweight, dbias = gradient(x, weight, bias[0])
+    alone = [grad(lambda *g: normalised(*g)[0], argnums=(0, 1, 2))(x[run], weight[run], bias[0]) for run in range(3)]
+    expected = [torch.stack(gradients) for gradients in zip(*alone, strict=True)]
+    assert_same((dx, dweight, dbias), (*expected[:2], expected[2].sum(dim=0)))
+
+
+def blocks_of_runs(num_runs: int):
+    """Return a step of runs with residual blocks of nothing but normalisation, and arguments for it."""
+    torch.manual_seed(0)
+    norms = nn.ModuleList([GhostBatchNorm2d(16, ghost_size=2, activation="relu") for _ in range(3)]).double()
+    states = {
+        name: tensor.detach() + torch.rand(num_runs, *tensor.shape, dtype=torch.float64)
+        for name, tensor in [*norms.named_parameters(), *norms.named_buffers()]
+    }
+    shape = (num_runs, 4, 16, 3, 5)
+
+    def loss(parameters, buffers, x, target):
+        after, value = {name: buffer.clone() for name, buffer in buffers.items()}, x
+        for place, norm in enumerate(norms):
+            inside = [
+                {n.removeprefix(f"{place}."): t for n, t in named.items() if n.startswith(f"{place}.")}
+                for named in (parameters, after)
+            ]
+            value = value + functional_call(norm, tuple(inside), (value,)) * target
+        value = (value * target).sum()
+        return value, (value, after)
+
+    def step(*tensors: Tensor, mapped=vmap) -> tuple[Tensor, ...]:
+        named = dict(zip(states, tensors, strict=False))
+        parameters = {name: named[name] for name, _ in norms.named_parameters()}
+        buffers = {name: named[name] for name, _ in norms.named_buffers()}
+        gradient = grad_and_value(loss, argnums=(0, 2), has_aux=True)
+        (gradients, dx), (_, (value, after)) = mapped(gradient)(parameters, buffers, *tensors[-2:])
+        return value, dx, *gradients.values(), *after.values()
+
+    return step, (*states.values(), images(shape, seed=1), images(shape, seed=2))
+
+
+def in_turn(step, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return what a step gives for each run alone, without `vmap`."""
+    results = [step(*(t[run] for t in arguments), mapped=lambda f: f) for run in range(len(arguments[0]))]
+    return tuple(torch.stack(values) for values in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("num_runs", [1, 3])
+def test_a_traced_step_of_runs_calls_the_operations_directly(num_runs, monkeypatch):
+    step, arguments = blocks_of_runs(num_runs)
+    expected = in_turn(step, arguments)
+    monkeypatch.setattr(ghost_norm_ops, "fits", lambda _x: True)
+    program = trace(step, *arguments)
+    assert not writes(program)
+    assert operations_of(program) == {FORWARD: 3, BACKWARD: 3}
+    assert_same(program(*arguments), expected)
+    for node in program.graph.nodes:
+        if node.target in (FORWARD, BACKWARD):
+            assert node.args[0].meta["val"].shape == (num_runs, 4, 16, 3, 5)
+            made_by = {a.target for a in node.args if isinstance(a, fx.Node) and a.op == "call_function"}
+            assert made_by <= {torch.ops.aten.add.Tensor, torch.ops.aten.mul.Tensor, operator.getitem}
+
+    num_sums = Counter(node.target for node in program.graph.nodes)[torch.ops.aten.add.Tensor]
+    rewrite_for_gpu(program)
+    program.graph.lint()
+    # The first layer normalises no sum; the last sum is not normalised. Every gradient of an input is added to another.
+    assert operations_of(program) == {FORWARD: 1, FORWARD_OF_SUM: 2, BACKWARD: 3}
+    assert all(node.args[-1] is not None for node in program.graph.nodes if node.target is BACKWARD)
+    assert Counter(node.target for node in program.graph.nodes)[torch.ops.aten.add.Tensor] == num_sums - 5
+    assert_same(program(*arguments), expected)
+
+
+@pytest.mark.usefixtures("by_operations")
+def test_runs_of_a_network():
+    """Whose convolutions do not lay out the images as the operations need them."""
+    step, alone = step_of(small())
+    arguments = [torch.stack([t, t * 0.9 if t.is_floating_point() else t.roll(1)]) for t in alone]
+    program = trace(vmap(step), *arguments)
+    assert operations_of(program) == {FORWARD: 7, BACKWARD: 7}
+    expected = [torch.stack(values) for values in zip(*(step(*(t[r] for t in arguments)) for r in (0, 1)), strict=True)]
+    assert_same(program(*arguments), expected)
 
 
 # -- which way the layer goes -------------------------------------------------------------------------------------
@@ -235,28 +388,61 @@ def test_evaluation_does_without():
     assert operations_of(make_fx(norm.eval())(x)) == {}
 
 
-def test_several_runs_at_once_do_without(monkeypatch):
-    """Under `vmap`, where asking for the layout would raise."""
+# How images lie in memory, which place of that each dimension has, and which dimension `vmap` is over.
+LAYOUTS_OF_RUNS = {
+    "run after run": ((2, 4, 3, 3, 16), (0, 1, 4, 2, 3), 0),
+    "channels first": ((2, 4, 16, 3, 3), (0, 1, 2, 3, 4), 0),
+    "batch outside": ((4, 2, 3, 3, 16), (1, 0, 4, 2, 3), 0),
+    "runs beside channels": ((4, 3, 3, 2, 16), (3, 0, 4, 1, 2), 0),  # as a convolution by groups gives them
+    "run after run, not in front": ((2, 4, 3, 3, 16), (1, 0, 4, 2, 3), 1),
+    "batch outside and in front": ((4, 2, 3, 3, 16), (0, 1, 4, 2, 3), 1),
+    "shared": ((4, 3, 3, 16), (0, 3, 1, 2), None),
+}
+
+
+def of_runs(function, in_dim: int | None):
+    """Return a function of images and of something that each run has."""
+    return vmap(function, in_dims=(in_dim, 0))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS_OF_RUNS)
+def test_a_gpu_uses_the_kernels_for_runs_where_they_fit(layout, monkeypatch):
     monkeypatch.setattr(ghost_norm_ops, "HAS_TRITON", True)
+    monkeypatch.setattr(ghost_norm_ops, "ARE_ASKED_FOR", True)
+    shape, order, in_dim = LAYOUTS_OF_RUNS[layout]
     found = []
 
-    def output(x: Tensor) -> Tensor:
+    def output(x: Tensor, run: Tensor) -> Tensor:
         found.append(ghost_norm_ops.fits(x))
-        return x
+        return run
 
     with FakeTensorMode():
-        vmap(output)(torch.empty(2, 4, 16, 3, 3, dtype=torch.bfloat16, device="cuda"))
-    assert found == [False]
+        runs = torch.empty(2)
+        for channels, dtype in ((16, torch.bfloat16), (24, torch.bfloat16), (16, torch.float32)):
+            sizes = [channels if size == 16 else size for size in shape]
+            of_runs(output, in_dim)(torch.empty(sizes, dtype=dtype, device="cuda").permute(order), runs)
+    assert found == [layout == "run after run", False, False]
 
-    def loss(weight: Tensor) -> Tensor:
-        found.append(ghost_norm_ops._is_under_vmap())
-        return weight.pow(2).sum()
 
+@pytest.mark.parametrize("layout", LAYOUTS_OF_RUNS)
+def test_the_layout_of_runs_is_seen_through_derivatives(layout):
+    shape, order, in_dim = LAYOUTS_OF_RUNS[layout]
+    x, runs = torch.zeros(shape).permute(order), torch.zeros(2)
+    found = []
+
+    def loss(x: Tensor, run: Tensor) -> Tensor:
+        images = ghost_norm_ops._of_all_runs(x)
+        found.append(images is not None and ghost_norm_ops.has_channels_last(images))
+        return x.sum() + run
+
+    inside, outside = of_runs(grad(loss), in_dim), grad(lambda *given: of_runs(loss, in_dim)(*given).sum())
+    for function in (inside, make_fx(inside), outside, make_fx(outside)):
+        function(x, runs)
+    assert found == [layout == "run after run"] * 4
     found.clear()
-    for function in (loss, grad(loss), vmap(loss), vmap(grad(loss)), grad(lambda w: vmap(loss)(w).sum())):
-        function(torch.ones(2, 3))
-        make_fx(function)(torch.ones(2, 3))
-    assert found == [False] * 4 + [True] * 6
+    vmap(of_runs(loss, in_dim))(x[None], runs[None])
+    vmap(of_runs(loss, in_dim), in_dims=(None, 0))(x, runs[None])
+    assert found == [False] * 2
 
 
 def test_what_the_operations_cannot_do_is_said():
@@ -266,8 +452,10 @@ def test_what_the_operations_cannot_do_is_said():
     def output(x: Tensor) -> Tensor:
         return ghost_norm(x, one, one, ghost_size=2, eps=1e-5, relu=False)[0].pow(2).sum()
 
-    with pytest.raises(RuntimeError, match="no kernels for several runs"):
-        vmap(output)(torch.stack([x, x]))
+    with pytest.raises(RuntimeError, match="no kernels for a vmap within another"):
+        vmap(vmap(output))(torch.stack([x, x])[None])
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        grad(lambda x: vmap(grad(output))(x).pow(2).sum())(torch.stack([x, x]))
     with pytest.raises(RuntimeError, match="no second derivative"):
         grad(lambda x: grad(output)(x).pow(2).sum())(x)
 
@@ -298,7 +486,7 @@ def test_how_it_is_computed_identifies_no_run(monkeypatch):
 # -- as the engine runs it ----------------------------------------------------------------------------------------
 
 
-def operations_of(program: torch.fx.GraphModule) -> dict[object, int]:
+def operations_of(program: fx.GraphModule) -> dict[object, int]:
     """Return how often a program calls each of our operations."""
     counts = Counter(node.target for node in program.graph.nodes)
     return {operation: counts[operation] for operation in (FORWARD, FORWARD_OF_SUM, BACKWARD) if counts[operation]}
@@ -375,8 +563,11 @@ def test_gradients_of_shortcuts_go_into_the_operations():
             assert node.meta.get("val") is not None, node
 
 
-def test_sums_that_are_more_than_sums_stay():
-    x, other, one = images((4, 16, 3, 3), seed=1), images((4, 16, 3, 3), seed=2), torch.ones(16, dtype=torch.float64)
+@pytest.mark.parametrize("runs", [(), (3,)], ids=str)
+def test_sums_that_are_more_than_sums_stay(runs):
+    x, other = images((*runs, 4, 16, 3, 3), seed=1), images((*runs, 4, 16, 3, 3), seed=2)
+    one = torch.ones((*runs, 16), dtype=torch.float64)
+    mean = var = torch.ones((*runs, 2, 16), dtype=torch.float64)
 
     def doubled(x: Tensor, other: Tensor) -> tuple[Tensor, ...]:
         return FORWARD(torch.add(x, other, alpha=2), one, one, 2, 1e-5, True)
@@ -388,25 +579,26 @@ def test_sums_that_are_more_than_sums_stay():
         total = x + other
         return FORWARD(total, one * total.sum(), one, 2, 1e-5, True)
 
+    def laid_out_otherwise(x: Tensor, other: Tensor) -> tuple[Tensor, ...]:
+        return FORWARD(x + other.clone(memory_format=torch.contiguous_format), one, one, 2, 1e-5, True)
+
     def elsewhere(x: Tensor, other: Tensor) -> tuple[Tensor, ...]:
         return FORWARD((x + other).relu(), one, one, 2, 1e-5, True)
 
     def depends_on_it(x: Tensor, other: Tensor) -> tuple[Tensor, ...]:
-        mean = var = torch.ones(2, 16, dtype=torch.float64)
         dx, weight_GC, _ = BACKWARD(x, other, mean, var, one, one, 1e-5, True, None)
         return (dx + other * weight_GC.sum(),)
 
     def used_twice(x: Tensor, other: Tensor) -> tuple[Tensor, ...]:
-        mean = var = torch.ones(2, 16, dtype=torch.float64)
         dx, *_ = BACKWARD(x, other, mean, var, one, one, 1e-5, True, None)
         return dx + other, dx.exp()
 
     def with_itself(x: Tensor, other: Tensor) -> tuple[Tensor, ...]:
-        mean = var = torch.ones(2, 16, dtype=torch.float64)
         dx, *_ = BACKWARD(x, other, mean, var, one, one, 1e-5, True, None)
         return (dx + dx,)
 
-    for function in (doubled, broadcast, used_before, elsewhere, depends_on_it, used_twice, with_itself):
+    of_sums = (doubled, broadcast, used_before, laid_out_otherwise, elsewhere)
+    for function in (*of_sums, depends_on_it, used_twice, with_itself):
         program = trace(function, x, other)
         rewrite_for_gpu(program)
         assert FORWARD_OF_SUM not in operations_of(program), function

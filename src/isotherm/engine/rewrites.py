@@ -131,6 +131,5 @@ def _is_plain_sum(node: Any) -> bool:
     return (
         len(tensors) == 3
         and len({(tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors}) == 1
-        and tensors[0].ndim == 4
-        and tensors[0].is_contiguous(memory_format=torch.channels_last)
+        and ghost_norm_ops.has_channels_last(tensors[0])
     )

@@ -8,7 +8,10 @@ run's identity, as little as the rest of the engine is.
     isotherm::ghost_norm_of_sum      a, b -> a + b, y, means, variances
     isotherm::ghost_norm_backward    gradient of y -> gradients of x (plus one given), of weight and of bias by ghost
 
-Shape suffixes: G ghosts, N examples of each, C channels, H x W pixels.
+Each also takes several runs, whose images lie one after another in memory: x and what has its shape are then
+(M, batch, C, H, W), scales and shifts (M, C), statistics and gradients by ghost (M, G, C). Under `vmap` this is used.
+
+Shape suffixes: M runs, G ghosts of each, N examples of each, C channels, H x W pixels.
 """
 
 from __future__ import annotations
@@ -17,29 +20,31 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _functorch
 
 from isotherm.models.kernels import ARE_ASKED_FOR, HAS_TRITON
-from isotherm.models.operations import operation
+from isotherm.models.operations import operation, with_runs_first
 
 _FULL = (torch.float32, torch.float64)
+_PIXELS = (-4, -2, -1)  # of (..., G, N, C, H, W)
 _SETTINGS = "Tensor weight, Tensor bias, int ghost_size, float eps, bool relu"
 
 
 def fits(x: Tensor) -> bool:
-    """Tell whether the kernels are made for a batch of images: on a GPU, in bfloat16, channels last, not under `vmap`.
+    """Tell whether the kernels are made for a batch of images: on a GPU, in bfloat16, channels last.
 
-    Channels come in multiples of 16, or the kernels would read memory in small pieces.
+    Channels come in multiples of 16, or the kernels would read memory in small pieces. Under one `vmap` the images of
+    the runs have to lie one after another; under several the kernels are of no use.
     """
-    return (
-        x.is_cuda
-        and HAS_TRITON
-        and ARE_ASKED_FOR
-        and x.dtype == torch.bfloat16
-        and x.ndim == 4
-        and x.shape[1] % 16 == 0
-        and not _is_under_vmap()
-        and x.is_contiguous(memory_format=torch.channels_last)
-    )
+    if not (HAS_TRITON and ARE_ASKED_FOR and x.is_cuda and x.dtype == torch.bfloat16 and x.ndim == 4):
+        return False
+    images = _of_all_runs(x)
+    return images is not None and images.shape[-3] % 16 == 0 and has_channels_last(images)
+
+
+def has_channels_last(x: Tensor) -> bool:
+    """Tell whether images (..., C, H, W) lie in memory one after another, each with the channels last."""
+    return x.movedim(-3, -1).is_contiguous()
 
 
 def ghost_norm(
@@ -76,24 +81,21 @@ class _GhostNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, mean_GC, var_GC = ctx.saved_tensors
-        dy = dy.contiguous(memory_format=torch.channels_last)  # a mean over pixels gives back something else
         gradient = _Gradient.forward if torch.compiler.is_compiling() else _Gradient.apply  # a compiler reads one level
         dx, weight_GC, bias_GC = gradient(dy, x, mean_GC, var_GC, weight, bias, ctx.eps, ctx.relu)
-        return dx, weight_GC.sum(dim=0).to(weight.dtype), bias_GC.sum(dim=0).to(bias.dtype), None, None, None
+        return dx, weight_GC.sum(dim=-2).to(weight.dtype), bias_GC.sum(dim=-2).to(bias.dtype), None, None, None
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, *_: Any) -> Any:
-        raise RuntimeError(
-            "ghost_norm has no kernels for several runs at once; GhostBatchNorm2d itself works under vmap"
-        )
+    def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
+        return _GhostNorm.apply(*_runs_first(info, in_dims, arguments)), (0, 0, 0)  # type: ignore[no-untyped-call]
 
 
 class _Gradient(torch.autograd.Function):
     """The gradient; a function of its own, as `torch.func` would differentiate it again if asked to."""
 
     @staticmethod
-    def forward(*arguments: Any) -> Any:
-        return BACKWARD(*arguments, None)
+    def forward(dy: Tensor, *others: Any) -> Any:
+        return BACKWARD(_with_channels_last(dy), *others, None)  # a mean over pixels gives back something else
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -104,16 +106,44 @@ class _Gradient(torch.autograd.Function):
         raise RuntimeError("ghost_norm has no second derivative; GhostBatchNorm2d has one where it uses no kernels")
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, *_: Any) -> Any:
-        raise RuntimeError("ghost_norm has no kernels for several gradients at once")
+    def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
+        return _Gradient.apply(*_runs_first(info, in_dims, arguments)), (0, 0, 0)  # type: ignore[no-untyped-call]
 
 
-def _is_under_vmap() -> bool:
-    """Tell whether `vmap` is anywhere around; a compiler that reads this code is told no."""
+def _runs_first(info: Any, in_dims: Any, arguments: tuple[Any, ...]) -> list[Any]:
+    """Return what `vmap` hands over as the operations take it of several runs."""
+    return [
+        _as_stored(with_runs_first(argument, dim, info.batch_size)) if isinstance(argument, Tensor) else argument
+        for argument, dim in zip(arguments, in_dims, strict=True)
+    ]
+
+
+def _as_stored(tensor_M: Tensor) -> Tensor:
+    """Return images with the channels last, anything else as it is, one value after another in memory."""
+    if tensor_M.ndim > 5:
+        raise RuntimeError("ghost_norm has no kernels for a vmap within another; GhostBatchNorm2d itself works there")
+    return _with_channels_last(tensor_M) if tensor_M.ndim == 5 else tensor_M.contiguous()
+
+
+def _with_channels_last(x: Tensor) -> Tensor:
+    return x if has_channels_last(x) else x.movedim(-3, -1).contiguous().movedim(-1, -3)
+
+
+def _of_all_runs(x: Tensor) -> Tensor | None:
+    """Return the tensor behind those of `torch.func`, under `vmap` with the runs in front, or None if it is not so.
+
+    A compiler that reads this code is told of no `vmap`.
+    """
     if torch.compiler.is_compiling():
-        return False
-    stack = torch._C._functorch.get_interpreter_stack() or ()
-    return any(level.key() == torch._C._functorch.TransformType.Vmap for level in stack)
+        return x
+    stack = _functorch.get_interpreter_stack() or ()
+    num_vmaps = sum(level.key() == _functorch.TransformType.Vmap for level in stack)
+    places = []
+    while _functorch.is_functorch_wrapped_tensor(x):
+        if _functorch.is_batchedtensor(x):
+            places.append(_functorch.maybe_get_bdim(x))
+        x = _functorch.get_unwrapped(x)
+    return x if num_vmaps < 2 and places == [0] * num_vmaps else None
 
 
 # -- the operations on a CPU ------------------------------------------------------------------------------------------
@@ -154,20 +184,19 @@ def _backward(
     other: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     _check(x, weight, bias, dy, *(() if other is None else (other,)))
+    _check_statistics(x, mean_GC, var_GC)
     wide = var_GC.dtype
-    mean_G1C11, var_G1C11 = (t.view(len(t), 1, -1, 1, 1) for t in (mean_GC, var_GC))
-    inverse_G1C11 = torch.rsqrt(var_G1C11 + eps)
-    scale_G1C11 = weight.to(wide).view(-1, 1, 1) * inverse_G1C11
-    dz_GNCHW, x_GNCHW = (t.to(wide).view(len(mean_GC), -1, *x.shape[1:]) for t in (dy, x))
-    centred = x_GNCHW - mean_G1C11
+    inverse_GC = torch.rsqrt(var_GC + eps)
+    inverse_G1C11, scale_G1C11 = _along_channels(inverse_GC), _along_channels(_by_run(weight, wide) * inverse_GC)
+    dz_GNCHW, x_GNCHW = (_by_ghost(t.to(wide), mean_GC.shape[-2]) for t in (dy, x))
+    centred = x_GNCHW - _along_channels(mean_GC)
     if relu:
-        z = centred * scale_G1C11 + bias.to(wide).view(-1, 1, 1)
+        z = centred * scale_G1C11 + _along_channels(_by_run(bias, wide))
         dz_GNCHW = torch.where(z <= 0, 0, dz_GNCHW)
-    pixels = (1, 3, 4)
-    sums_GC = dz_GNCHW.sum(dim=pixels)
-    products_GC = (dz_GNCHW * centred).sum(dim=pixels) * inverse_G1C11.view(len(mean_GC), -1)
+    sums_GC = dz_GNCHW.sum(dim=_PIXELS)
+    products_GC = (dz_GNCHW * centred).sum(dim=_PIXELS) * inverse_GC
     num = x.numel() // mean_GC.numel()
-    mean_dz, mean_product = (t.view(len(t), 1, -1, 1, 1) / num for t in (sums_GC, products_GC))
+    mean_dz, mean_product = (_along_channels(t) / num for t in (sums_GC, products_GC))
     dx = (scale_G1C11 * (dz_GNCHW - mean_dz - centred * inverse_G1C11 * mean_product)).view(x.shape)
     return _stored_like(x, dx if other is None else dx + other), products_GC, sums_GC
 
@@ -176,12 +205,26 @@ def _normalised(
     x: Tensor, weight: Tensor, bias: Tensor, num_ghosts: int, eps: float, relu: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     wide = x.dtype if x.dtype in _FULL else torch.float32
-    x_GNCHW = x.to(wide).view(num_ghosts, -1, *x.shape[1:])
-    var_G1C11, mean_G1C11 = torch.var_mean(x_GNCHW, dim=(1, 3, 4), correction=0, keepdim=True)
-    scale_G1C11 = weight.to(wide).view(-1, 1, 1) * torch.rsqrt(var_G1C11 + eps)
-    y = (x_GNCHW - mean_G1C11) * scale_G1C11 + bias.to(wide).view(-1, 1, 1)
-    y = _stored_like(x, (y.relu() if relu else y).view(x.shape))
-    return y, mean_G1C11.view(num_ghosts, -1), var_G1C11.view(num_ghosts, -1)
+    x_GNCHW = _by_ghost(x.to(wide), num_ghosts)
+    var_GC, mean_GC = torch.var_mean(x_GNCHW, dim=_PIXELS, correction=0)
+    scale_G1C11 = _along_channels(_by_run(weight, wide) * torch.rsqrt(var_GC + eps))
+    y = (x_GNCHW - _along_channels(mean_GC)) * scale_G1C11 + _along_channels(_by_run(bias, wide))
+    return _stored_like(x, (y.relu() if relu else y).view(x.shape)), mean_GC, var_GC
+
+
+def _by_ghost(x: Tensor, num_ghosts: int) -> Tensor:
+    """Return images as (..., G, N, C, H, W)."""
+    return x.view(*x.shape[:-4], num_ghosts, -1, *x.shape[-3:])
+
+
+def _by_run(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return scales or shifts with one place for all ghosts of a run."""
+    return values.to(dtype).unsqueeze(-2)
+
+
+def _along_channels(values_GC: Tensor) -> Tensor:
+    """Return values by ghost and channel so that they go with (..., G, N, C, H, W)."""
+    return values_GC[..., None, :, None, None]
 
 
 def _stored_like(x: Tensor, values: Tensor) -> Tensor:
@@ -189,22 +232,45 @@ def _stored_like(x: Tensor, values: Tensor) -> Tensor:
 
 
 def _num_ghosts(x: Tensor, ghost_size: int) -> int:
-    if ghost_size < 1 or len(x) == 0 or len(x) % ghost_size:
-        raise ValueError(f"a batch of {len(x)} cannot be cut into ghosts of {ghost_size}")
-    return len(x) // ghost_size
+    """Return how many ghosts a run has."""
+    batch_size = x.shape[-4]
+    if ghost_size < 1 or batch_size % ghost_size:
+        raise ValueError(f"a batch of {batch_size} cannot be cut into ghosts of {ghost_size}")
+    return batch_size // ghost_size
 
 
 def _check(x: Tensor, weight: Tensor, bias: Tensor, *others: Tensor) -> None:
     """Refuse what the kernels would read wrongly."""
-    if x.ndim != 4 or not x.is_floating_point():
-        raise ValueError(f"images (batch, channels, height, width) are normalised, not {tuple(x.shape)} of {x.dtype}")
-    if not weight.shape == bias.shape == x.shape[1:2] or not (weight.is_contiguous() and bias.is_contiguous()):
-        raise ValueError(f"{x.shape[1]} channels need as many scales and shifts, one after another in memory")
+    if x.ndim not in (4, 5) or not x.numel() or not x.is_floating_point():
+        raise ValueError(
+            "images (batch, channels, height, width) are normalised, of several runs with these in front, "
+            f"not {tuple(x.shape)} of {x.dtype}"
+        )
+    by_channel = (*x.shape[:-4], x.shape[-3])
+    if not weight.shape == bias.shape == by_channel or not (weight.is_contiguous() and bias.is_contiguous()):
+        raise ValueError(
+            f"{x.shape[-3]} channels need as many scales and shifts of each run, one after another in memory: "
+            f"{by_channel}, not {tuple(weight.shape)} and {tuple(bias.shape)}"
+        )
     for tensor in (x, *others):
         if tensor.shape != x.shape or tensor.dtype != x.dtype or tensor.device != x.device:
             raise ValueError(f"tensors of shape {tuple(tensor.shape)} and {tuple(x.shape)} do not go together")
-        if not tensor.is_contiguous(memory_format=torch.channels_last):
-            raise ValueError(f"images of strides {tensor.stride()} do not have their channels last in memory")
+        if not has_channels_last(tensor):
+            raise ValueError(
+                f"images of strides {tensor.stride()} do not have their channels last in memory, run after run"
+            )
+
+
+def _check_statistics(x: Tensor, mean_GC: Tensor, var_GC: Tensor) -> None:
+    """Refuse statistics that are not of every ghost, one after another in memory."""
+    num_ghosts = max(mean_GC.numel() // (x.shape[:-4].numel() * x.shape[-3]), 1)
+    by_ghost = (*x.shape[:-4], num_ghosts, x.shape[-3])
+    is_dense = mean_GC.is_contiguous() and var_GC.is_contiguous()
+    if not mean_GC.shape == var_GC.shape == by_ghost or x.shape[-4] % num_ghosts or not is_dense:
+        raise ValueError(
+            f"statistics {tuple(mean_GC.shape)} of strides {mean_GC.stride()} and {tuple(var_GC.shape)} of strides "
+            f"{var_GC.stride()} are not those of ghosts of images {tuple(x.shape)}, one after another in memory"
+        )
 
 
 # As a traced program names them.
@@ -249,34 +315,34 @@ def _(
     from isotherm.models.kernels import ghost_norm as kernels
 
     _check_for_kernels(x, weight, bias, dy, *(() if other is None else (other,)))
+    _check_statistics(x, mean_GC, var_GC)
     return kernels.backward(dy, x, mean_GC, var_GC, weight, bias, eps=eps, relu=relu, other=other)
 
 
 def _check_for_kernels(x: Tensor, weight: Tensor, bias: Tensor, *others: Tensor) -> None:
     _check(x, weight, bias, *others)
-    if x.dtype == torch.float64 or x.shape[1] % 16:
-        raise ValueError(f"no kernel normalises {x.shape[1]} channels of {x.dtype}: multiples of 16, not float64")
+    if x.dtype == torch.float64 or x.shape[-3] % 16:
+        raise ValueError(f"no kernel normalises {x.shape[-3]} channels of {x.dtype}: multiples of 16, not float64")
 
 
 # -- what is known without values -------------------------------------------------------------------------------------
 
 
-def _statistics_like(x: Tensor, num_ghosts: int) -> Tensor:
-    return x.new_empty((num_ghosts, x.shape[1]), dtype=x.dtype if x.dtype in _FULL else torch.float32)
+def _statistics_like(x: Tensor, ghost_size: int) -> Tensor:
+    shape = (*x.shape[:-4], x.shape[-4] // ghost_size, x.shape[-3])
+    return x.new_empty(shape, dtype=x.dtype if x.dtype in _FULL else torch.float32)
 
 
 @_forward.register_fake
 def _(x: Tensor, weight: Tensor, bias: Tensor, ghost_size: int, eps: float, relu: bool) -> tuple[Tensor, ...]:
-    num = len(x) // ghost_size
-    return torch.empty_like(x), _statistics_like(x, num), _statistics_like(x, num)
+    return torch.empty_like(x), _statistics_like(x, ghost_size), _statistics_like(x, ghost_size)
 
 
 @_forward_of_sum.register_fake
 def _(
     a: Tensor, b: Tensor, weight: Tensor, bias: Tensor, ghost_size: int, eps: float, relu: bool
 ) -> tuple[Tensor, ...]:
-    num = len(a) // ghost_size
-    return torch.empty_like(a), torch.empty_like(a), _statistics_like(a, num), _statistics_like(a, num)
+    return torch.empty_like(a), torch.empty_like(a), _statistics_like(a, ghost_size), _statistics_like(a, ghost_size)
 
 
 @_backward.register_fake

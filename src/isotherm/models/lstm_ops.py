@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from isotherm.models.kernels import ARE_ASKED_FOR, HAS_TRITON
-from isotherm.models.operations import operation
+from isotherm.models.operations import operation, with_runs_first
 
 BackwardStep = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
 
@@ -204,10 +204,4 @@ def _(info: Any, in_dims: Any, *tensors: Tensor) -> tuple[tuple[Tensor, ...], tu
 
 
 def _runs_first(info: Any, in_dims: Any, tensors: tuple[Tensor, ...]) -> list[Tensor]:
-    return [_with_runs_first(t, dim, info.batch_size) for t, dim in zip(tensors, in_dims, strict=True)]
-
-
-def _with_runs_first(tensor: Tensor, dim: int | None, num_runs: int) -> Tensor:
-    if dim is None:
-        return tensor.expand(num_runs, *tensor.shape)
-    return tensor if dim == 0 else tensor.movedim(dim, 0)
+    return [with_runs_first(t, dim, info.batch_size) for t, dim in zip(tensors, in_dims, strict=True)]

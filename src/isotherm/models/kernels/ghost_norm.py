@@ -12,7 +12,10 @@ program has one part of a ghost and one block of channels (`split`), tile by til
 the last rows to the first, those of the second the other way: each begins with what was touched last and may still be
 in the cache.
 
-Shape suffixes: G ghosts, P parts of each, C channels.
+Several runs, whose images lie one after another, are just more ghosts, each of which reads the scales and shifts of its
+run. Images then are (M, batch, C, H, W), scales and shifts (M, C), statistics and gradients by ghost (M, G, C).
+
+Shape suffixes: M runs, G ghosts of each, P parts of each, C channels.
 """
 
 from __future__ import annotations
@@ -37,9 +40,12 @@ def forward(
     other: Tensor | None = None,
     launch: Launch = LAUNCH,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return x (with `other` added, where there is one), its normalisation, and means and variances (G, C)."""
+    """Return x (with `other` added, where there is one), its normalisation, and means and variances (G, C).
+
+    There are `num_ghosts` in each run.
+    """
     split = _split(x, num_ghosts, launch)
-    sums_2GPC, mean_GC, var_GC = _partial_sums(split, x), _per_ghost(split, x), _per_ghost(split, x)
+    sums_2GPC, mean_GC, var_GC = _partial_sums(split, x), _per_ghost(x, num_ghosts), _per_ghost(x, num_ghosts)
     total = x if other is None else torch.empty_like(x)
     y = torch.empty_like(x)
     with device_of(x):
@@ -56,6 +62,7 @@ def forward(
             mean_GC,
             var_GC,
             eps,
+            num_ghosts,
             **split.arguments(),
             BLOCK_P=split.parts_at_once,
             RELU=relu,
@@ -77,12 +84,15 @@ def backward(
     launch: Launch = LAUNCH,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of x (plus `other`, where there is one), and of weight and bias by ghost (G, C)."""
-    split = _split(x, len(mean_GC), launch)
-    sums_2GPC, weight_GC, bias_GC = _partial_sums(split, x), _per_ghost(split, x), _per_ghost(split, x)
+    num_ghosts = mean_GC.shape[-2]
+    split = _split(x, num_ghosts, launch)
+    sums_2GPC, weight_GC, bias_GC = _partial_sums(split, x), _per_ghost(x, num_ghosts), _per_ghost(x, num_ghosts)
     dx = torch.empty_like(x)
     given = (dy, x, mean_GC, var_GC, weight, bias)
     with device_of(x):
-        _gradient_sums[(split.num_programs,)](*given, sums_2GPC[0], sums_2GPC[1], eps, **split.arguments(), RELU=relu)
+        _gradient_sums[(split.num_programs,)](
+            *given, sums_2GPC[0], sums_2GPC[1], eps, num_ghosts, **split.arguments(), RELU=relu
+        )
         _input_gradient[(split.num_programs,)](
             *given,
             other,
@@ -92,6 +102,7 @@ def backward(
             weight_GC,
             bias_GC,
             eps,
+            num_ghosts,
             **split.arguments(),
             BLOCK_P=split.parts_at_once,
             RELU=relu,
@@ -100,17 +111,18 @@ def backward(
 
 
 def _split(x: Tensor, num_ghosts: int, launch: Launch) -> Split:
-    batch_size, num_channels, height, width = x.shape
+    batch_size, num_channels, height, width = x.shape[-4:]
     num_rows = batch_size // num_ghosts * height * width
-    return Split.of(num_ghosts=num_ghosts, num_rows=num_rows, num_channels=num_channels, launch=launch)
+    of_all_runs = x.shape[:-4].numel() * num_ghosts
+    return Split.of(num_ghosts=of_all_runs, num_rows=num_rows, num_channels=num_channels, launch=launch)
 
 
 def _partial_sums(split: Split, x: Tensor) -> Tensor:
     return x.new_empty((2, split.num_ghosts, split.num_parts, split.num_channels), dtype=torch.float32)
 
 
-def _per_ghost(split: Split, x: Tensor) -> Tensor:
-    return x.new_empty((split.num_ghosts, split.num_channels), dtype=torch.float32)
+def _per_ghost(x: Tensor, num_ghosts: int) -> Tensor:
+    return x.new_empty((*x.shape[:-4], num_ghosts, x.shape[-3]), dtype=torch.float32)
 
 
 # -- kernels -----------------------------------------------------------------------------------------------------------
@@ -218,6 +230,12 @@ def _ghost_moments(
 
 
 @triton.jit
+def _of_run(ptr, ghost, ghosts_of_run, channel, C: tl.constexpr):
+    """Return the scales or shifts of a ghost's run in float32."""
+    return tl.load(ptr + (ghost // ghosts_of_run * C + channel)).to(tl.float32)
+
+
+@triton.jit
 def _normalise(
     x_ptr,
     part_mean_ptr,
@@ -228,6 +246,7 @@ def _normalise(
     mean_ptr,
     var_ptr,
     eps,
+    ghosts_of_run,
     num_rows,
     num_parts,
     rows_of_part,
@@ -247,8 +266,8 @@ def _normalise(
     if part == 0:
         tl.store(mean_ptr + ghost * C + channel, mean)
         tl.store(var_ptr + ghost * C + channel, var)
-    scale = tl.load(weight_ptr + channel).to(tl.float32) * tl.rsqrt(var + eps)
-    bias = tl.load(bias_ptr + channel).to(tl.float32)
+    scale = _of_run(weight_ptr, ghost, ghosts_of_run, channel, C) * tl.rsqrt(var + eps)
+    bias = _of_run(bias_ptr, ghost, ghosts_of_run, channel, C)
     x_ptr += first
     y_ptr += first
     for start in range(0, count, BLOCK_R):
@@ -280,6 +299,7 @@ def _gradient_sums(
     sum_ptr,
     product_ptr,
     eps,
+    ghosts_of_run,
     num_rows,
     num_parts,
     rows_of_part,
@@ -295,8 +315,8 @@ def _gradient_sums(
     )
     mean = tl.load(mean_ptr + ghost * C + channel)
     inverse = tl.rsqrt(tl.load(var_ptr + ghost * C + channel) + eps)
-    scale = tl.load(weight_ptr + channel).to(tl.float32) * inverse
-    bias = tl.load(bias_ptr + channel).to(tl.float32)
+    scale = _of_run(weight_ptr, ghost, ghosts_of_run, channel, C) * inverse
+    bias = _of_run(bias_ptr, ghost, ghosts_of_run, channel, C)
     dy_ptr += first
     x_ptr += first
     sums = tl.zeros((BLOCK_R, BLOCK_C), dtype=tl.float32)
@@ -338,6 +358,7 @@ def _input_gradient(
     dweight_ptr,
     dbias_ptr,
     eps,
+    ghosts_of_run,
     num_rows,
     num_parts,
     rows_of_part,
@@ -358,8 +379,8 @@ def _input_gradient(
         tl.store(dweight_ptr + ghost * C + channel, sum_product)
     mean = tl.load(mean_ptr + ghost * C + channel)
     inverse = tl.rsqrt(tl.load(var_ptr + ghost * C + channel) + eps)
-    scale = tl.load(weight_ptr + channel).to(tl.float32) * inverse
-    bias = tl.load(bias_ptr + channel).to(tl.float32)
+    scale = _of_run(weight_ptr, ghost, ghosts_of_run, channel, C) * inverse
+    bias = _of_run(bias_ptr, ghost, ghosts_of_run, channel, C)
     mean_dz = sum_dz / num_rows
     slope = inverse * sum_product / num_rows
     dy_ptr += first
