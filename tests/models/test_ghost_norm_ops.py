@@ -395,6 +395,7 @@ LAYOUTS_OF_RUNS = {
     "batch outside": ((4, 2, 3, 3, 16), (1, 0, 4, 2, 3), 0),
     "runs beside channels": ((4, 3, 3, 2, 16), (3, 0, 4, 1, 2), 0),  # as a convolution by groups gives them
     "run after run, not in front": ((2, 4, 3, 3, 16), (1, 0, 4, 2, 3), 1),
+    "batch outside and in front": ((4, 2, 3, 3, 16), (0, 1, 4, 2, 3), 1),
     "shared": ((4, 3, 3, 16), (0, 3, 1, 2), None),
 }
 
@@ -431,7 +432,7 @@ def test_the_layout_of_runs_is_seen_through_derivatives(layout):
 
     def loss(x: Tensor, run: Tensor) -> Tensor:
         images = ghost_norm_ops._of_all_runs(x)
-        found.append(images is not None and ghost_norm_ops.has_channels_last(images) and images.ndim == 5)
+        found.append(images is not None and ghost_norm_ops.has_channels_last(images))
         return x.sum() + run
 
     inside, outside = of_runs(grad(loss), in_dim), grad(lambda *given: of_runs(loss, in_dim)(*given).sum())
