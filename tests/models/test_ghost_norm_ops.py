@@ -431,8 +431,8 @@ def test_the_layout_of_runs_is_seen_through_derivatives(layout):
     found = []
 
     def loss(x: Tensor, run: Tensor) -> Tensor:
-        images = ghost_norm_ops._of_all_runs(x)
-        found.append(images is not None and ghost_norm_ops.has_channels_last(images))
+        images = runs_layout.of_all_runs(x)
+        found.append(images is not None and runs_layout.has_channels_last(images))
         return x.sum() + run
 
     inside, outside = of_runs(grad(loss), in_dim), grad(lambda *given: of_runs(loss, in_dim)(*given).sum())

@@ -11,6 +11,7 @@ from torch import Tensor, fx
 
 from isotherm.engine.products import Block, call, improve_products, take_halves, value_of
 from isotherm.models import ghost_norm_ops
+from isotherm.models.layout import has_channels_last
 
 _aten = torch.ops.aten
 _ZEROS = (_aten.new_zeros.default, _aten.zeros_like.default, _aten.zeros.default)
@@ -131,5 +132,5 @@ def _is_plain_sum(node: Any) -> bool:
     return (
         len(tensors) == 3
         and len({(tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors}) == 1
-        and ghost_norm_ops.has_channels_last(tensors[0])
+        and has_channels_last(tensors[0])
     )

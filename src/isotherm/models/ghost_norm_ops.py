@@ -20,10 +20,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _functorch
 
 from isotherm.models.kernels import ARE_ASKED_FOR, HAS_TRITON
-from isotherm.models.operations import operation, with_runs_first
+from isotherm.models.layout import has_channels_last, of_all_runs, runs_first, with_channels_last
+from isotherm.models.operations import operation
 
 _FULL = (torch.float32, torch.float64)
 _PIXELS = (-4, -2, -1)  # of (..., G, N, C, H, W)
@@ -38,13 +38,8 @@ def fits(x: Tensor) -> bool:
     """
     if not (HAS_TRITON and ARE_ASKED_FOR and x.is_cuda and x.dtype == torch.bfloat16 and x.ndim == 4):
         return False
-    images = _of_all_runs(x)
+    images = of_all_runs(x)
     return images is not None and images.shape[-3] % 16 == 0 and has_channels_last(images)
-
-
-def has_channels_last(x: Tensor) -> bool:
-    """Tell whether images (..., C, H, W) lie in memory one after another, each with the channels last."""
-    return x.movedim(-3, -1).is_contiguous()
 
 
 def ghost_norm(
@@ -87,7 +82,7 @@ class _GhostNorm(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
-        return _GhostNorm.apply(*_runs_first(info, in_dims, arguments)), (0, 0, 0)  # type: ignore[no-untyped-call]
+        return _GhostNorm.apply(*runs_first(info, in_dims, arguments)), (0, 0, 0)  # type: ignore[no-untyped-call]
 
 
 class _Gradient(torch.autograd.Function):
@@ -95,7 +90,7 @@ class _Gradient(torch.autograd.Function):
 
     @staticmethod
     def forward(dy: Tensor, *others: Any) -> Any:
-        return BACKWARD(_with_channels_last(dy), *others, None)  # a mean over pixels gives back something else
+        return BACKWARD(with_channels_last(dy), *others, None)  # a mean over pixels gives back something else
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -107,43 +102,7 @@ class _Gradient(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
-        return _Gradient.apply(*_runs_first(info, in_dims, arguments)), (0, 0, 0)  # type: ignore[no-untyped-call]
-
-
-def _runs_first(info: Any, in_dims: Any, arguments: tuple[Any, ...]) -> list[Any]:
-    """Return what `vmap` hands over as the operations take it of several runs."""
-    return [
-        _as_stored(with_runs_first(argument, dim, info.batch_size)) if isinstance(argument, Tensor) else argument
-        for argument, dim in zip(arguments, in_dims, strict=True)
-    ]
-
-
-def _as_stored(tensor_M: Tensor) -> Tensor:
-    """Return images with the channels last, anything else as it is, one value after another in memory."""
-    if tensor_M.ndim > 5:
-        raise RuntimeError("ghost_norm has no kernels for a vmap within another; GhostBatchNorm2d itself works there")
-    return _with_channels_last(tensor_M) if tensor_M.ndim == 5 else tensor_M.contiguous()
-
-
-def _with_channels_last(x: Tensor) -> Tensor:
-    return x if has_channels_last(x) else x.movedim(-3, -1).contiguous().movedim(-1, -3)
-
-
-def _of_all_runs(x: Tensor) -> Tensor | None:
-    """Return the tensor behind those of `torch.func`, under `vmap` with the runs in front, or None if it is not so.
-
-    A compiler that reads this code is told of no `vmap`.
-    """
-    if torch.compiler.is_compiling():
-        return x
-    stack = _functorch.get_interpreter_stack() or ()
-    num_vmaps = sum(level.key() == _functorch.TransformType.Vmap for level in stack)
-    places = []
-    while _functorch.is_functorch_wrapped_tensor(x):
-        if _functorch.is_batchedtensor(x):
-            places.append(_functorch.maybe_get_bdim(x))
-        x = _functorch.get_unwrapped(x)
-    return x if num_vmaps < 2 and places == [0] * num_vmaps else None
+        return _Gradient.apply(*runs_first(info, in_dims, arguments)), (0, 0, 0)  # type: ignore[no-untyped-call]
 
 
 # -- the operations on a CPU ------------------------------------------------------------------------------------------

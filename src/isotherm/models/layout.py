@@ -67,4 +67,6 @@ def with_runs_first(tensor: Tensor, dim: int | None, num_runs: int) -> Tensor:
 
 
 def _stored(tensor_M: Tensor) -> Tensor:
+    if tensor_M.ndim > 5:
+        raise RuntimeError("there are no kernels for a vmap within another; ISOTHERM_KERNELS=0 goes without them")
     return with_channels_last(tensor_M) if tensor_M.ndim == 5 else tensor_M.contiguous()

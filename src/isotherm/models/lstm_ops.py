@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from isotherm.models.kernels import ARE_ASKED_FOR, HAS_TRITON
-from isotherm.models.operations import operation, with_runs_first
+from isotherm.models.layout import with_runs_first
+from isotherm.models.operations import operation
 
 BackwardStep = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch._library.custom_ops import CustomOpDef
 
 _names: list[str] = []
@@ -26,13 +25,6 @@ def operation(name: str, schema: str) -> Callable[[Callable[..., Any]], CustomOp
         # Compiled programs hand over tensors laid out as they were when the operation was recorded.
         tags=(torch.Tag.needs_exact_strides,),
     )
-
-
-def with_runs_first(tensor: Tensor, dim: int | None, num_runs: int) -> Tensor:
-    """Return a tensor that `vmap` hands over with the runs in front, repeated without a copy if it has none."""
-    if dim is None:
-        return tensor.expand(num_runs, *tensor.shape)
-    return tensor if dim == 0 else tensor.movedim(dim, 0)
 
 
 def register_with_compiler() -> None:
