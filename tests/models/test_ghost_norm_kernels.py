@@ -19,7 +19,7 @@ from isotherm.engine.trace import trace
 from isotherm.models import ghost_norm_ops
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
 from isotherm.models.ghost_norm_ops import BACKWARD, FORWARD, FORWARD_OF_SUM
-from isotherm.models.kernels.split import LAUNCH, MOST_PARTS, Launch, Split
+from isotherm.models.kernels.split import LAUNCH, MOST_PARTS, Launch, Split, parts_at_once
 from isotherm.models.wide_resnet import wide_resnet
 from isotherm.tasks import cross_entropy
 
@@ -46,7 +46,7 @@ def test_every_row_has_one_place(num_ghosts, num_rows, num_channels, launch):
     assert split.num_parts <= MOST_PARTS
     assert split.rows_of_part % split.rows_of_tile == 0
     assert num_channels % split.channels_of_block == 0
-    for size in (split.rows_of_tile, split.channels_of_block, split.parts_at_once, split.num_warps):
+    for size in (split.rows_of_tile, split.channels_of_block, parts_at_once(split.num_parts), split.num_warps):
         assert size & (size - 1) == 0
     values = split.rows_of_tile * split.channels_of_block
     assert values == launch.values_per_warp * split.num_warps

@@ -17,6 +17,7 @@ from isotherm.engine.trace import trace, writes
 from isotherm.errors import UserError
 from isotherm.identity import model_id
 from isotherm.models import ghost_norm_ops
+from isotherm.models import layout as layout_of_runs
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
 from isotherm.models.ghost_norm_ops import BACKWARD, FORWARD, FORWARD_OF_SUM, ghost_norm
 from isotherm.models.wide_resnet import wide_resnet
@@ -431,8 +432,8 @@ def test_the_layout_of_runs_is_seen_through_derivatives(layout):
     found = []
 
     def loss(x: Tensor, run: Tensor) -> Tensor:
-        images = runs_layout.of_all_runs(x)
-        found.append(images is not None and runs_layout.has_channels_last(images))
+        images = layout_of_runs.of_all_runs(x)
+        found.append(images is not None and layout_of_runs.has_channels_last(images))
         return x.sum() + run
 
     inside, outside = of_runs(grad(loss), in_dim), grad(lambda *given: of_runs(loss, in_dim)(*given).sum())

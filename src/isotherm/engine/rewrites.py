@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 
+from isotherm.engine.convolutions import is_plain_sum, join_convolutions_and_norms
 from isotherm.engine.products import Block, call, improve_products, take_halves, value_of
 from isotherm.models import ghost_norm_ops
 from isotherm.models.layout import has_channels_last
@@ -31,10 +31,12 @@ def rewrite_for_gpu(module: fx.GraphModule, blocks: Sequence[Block] = ()) -> lis
     if not any(node.target is _aten.as_strided.default for node in module.graph.nodes):  # it counts on the layout
         _allow_other_layouts(module.graph)
         _compare_instead_of_scattering(module.graph)
+        _sum_in_order_of_memory(module.graph)
         halved = take_halves(module.graph, blocks)
         improve_products(module.graph)
     _add_before_normalising(module.graph)
     _add_after_normalising_backwards(module.graph)
+    join_convolutions_and_norms(module.graph)
     module.graph.eliminate_dead_code()
     module.recompile()
     return halved
@@ -77,6 +79,32 @@ def _compare_instead_of_scattering(graph: fx.Graph) -> None:
         graph.erase_node(node)
 
 
+# -- sums over images ---------------------------------------------------------------------------------------------
+
+
+def _sum_in_order_of_memory(graph: fx.Graph) -> None:
+    """Where all values of each run's images are summed, and channels come last, tell so: Inductor goes by the shape.
+
+    The gradient of a scalar that multiplies images has this form.
+    """
+    for node in list(graph.nodes):
+        if node.target is not _aten.sum.dim_IntList:
+            continue
+        images, dims, *_ = node.args
+        value = value_of(images)
+        if value.ndim != 5 or {dim % 5 for dim in dims} != {1, 2, 3, 4} or value.is_contiguous():
+            continue
+        if not has_channels_last(value):
+            continue
+        with graph.inserting_before(node):
+            turned = call(graph, _aten.permute.default, images, [0, 1, 3, 4, 2])
+            rows = call(graph, _aten.reshape.default, turned, [len(value), -1])
+            total = call(graph, _aten.sum.dim_IntList, rows, [1], **node.kwargs)
+            total = call(graph, _aten.reshape.default, total, list(value_of(node).shape))
+        node.replace_all_uses_with(total)
+        graph.erase_node(node)
+
+
 # -- residual sums around ghost batch norm ------------------------------------------------------------------------
 
 
@@ -87,7 +115,7 @@ def _add_before_normalising(graph: fx.Graph) -> None:
         if node.target is not ghost_norm_ops.FORWARD:
             continue
         total, *settings = node.args
-        if not _is_plain_sum(total) or any(place[user] < place[node] for user in total.users):
+        if not is_plain_sum(total) or any(place[user] < place[node] for user in total.users):
             continue
         with graph.inserting_before(node):
             fused = graph.call_function(ghost_norm_ops.FORWARD_OF_SUM, (*total.args, *settings))
@@ -113,7 +141,7 @@ def _add_after_normalising_backwards(graph: fx.Graph) -> None:
             continue
         gradients = [user for user in node.users if user.args[1] == 0]
         sums = [user for gradient in gradients for user in gradient.users]
-        if len(gradients) != 1 or len(sums) != 1 or not _is_plain_sum(sums[0]):
+        if len(gradients) != 1 or len(sums) != 1 or not is_plain_sum(sums[0]):
             continue
         others = [argument for argument in sums[0].args if argument is not gradients[0]]
         if len(others) != 1 or place[others[0]] > place[node]:
@@ -121,16 +149,3 @@ def _add_after_normalising_backwards(graph: fx.Graph) -> None:
         node.args = (*node.args[:-1], others[0])
         sums[0].replace_all_uses_with(gradients[0])
         graph.erase_node(sums[0])
-
-
-def _is_plain_sum(node: Any) -> bool:
-    """Tell whether a node adds two tensors of equal shape, type and layout, as they are, with the channels last."""
-    if not isinstance(node, fx.Node) or node.target is not _aten.add.Tensor or node.kwargs or len(node.args) != 2:
-        return False
-    values = [part.meta.get("val") for part in (node, *node.args) if isinstance(part, fx.Node)]
-    tensors = [value for value in values if isinstance(value, Tensor)]
-    return (
-        len(tensors) == 3
-        and len({(tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors}) == 1
-        and has_channels_last(tensors[0])
-    )

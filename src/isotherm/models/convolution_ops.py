@@ -5,7 +5,7 @@ Under `vmap` every run has filters of its own, which PyTorch turns into one grou
 kernels are made for it (`fits`). Everything else is left to PyTorch.
 
     isotherm::convolution                    images (M, B, C, H, W), filters (M, O, C, Y, X) -> images (M, B, O, H, W)
-    isotherm::convolution_input_gradient     gradient of the result, filters -> gradient of the images
+    isotherm::convolution_input_gradient     gradient of the result, filters -> gradient of the images (plus one given)
     isotherm::convolution_weight_gradient    gradient of the result, images -> gradient of the filters, in float32
 
 All have the channels last in memory, filters too, and channels in multiples of 16.
@@ -25,6 +25,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from isotherm.models.kernels import ARE_ASKED_FOR, HAS_TRITON
+from isotherm.models.kernels.tiles import result_size
 from isotherm.models.layout import has_channels_last, is_under_one_vmap, of_all_runs, runs_first, with_channels_last
 from isotherm.models.operations import operation
 
@@ -135,7 +136,7 @@ def _sizes_fit(images: torch.Size, filters: torch.Size, *, stride: int, padding:
     whose tiles have 16 pixels at least.
     """
     sides, taps = images[2:], filters[2:]
-    results = [(side + 2 * padding - tap) // stride + 1 for side, tap in zip(sides, taps, strict=True)]
+    results = result_size(sides, taps, stride=stride, padding=padding)
     if images[1] != filters[1] or any(side % stride for side in sides) or min(results) < 1 or padding >= min(taps):
         return False
     num_pixels = (images[0] & -images[0]) * math.prod(1 << (size - 1).bit_length() for size in results)
@@ -172,7 +173,7 @@ class _Gradients(torch.autograd.Function):
     def forward(dy: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int) -> Any:
         dy = with_channels_last(dy)
         return (
-            INPUT_GRADIENT(dy, weight.to(dy.dtype), *x.shape[3:], stride, padding),
+            INPUT_GRADIENT(dy, weight.to(dy.dtype), None, *x.shape[3:], stride, padding),
             WEIGHT_GRADIENT(dy, x, *weight.shape[3:], stride, padding),
         )
 
@@ -194,21 +195,27 @@ class _Gradients(torch.autograd.Function):
 
 @operation("convolution", f"(Tensor x, Tensor weight, {_SETTINGS}) -> Tensor")
 def _forward(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
-    _check(x, weight, weight.shape[2])
+    check(x, weight, weight.shape[2])
     found = [functional.conv2d(*pair, stride=stride, padding=padding) for pair in zip(x, weight, strict=True)]
     return with_channels_last(torch.stack(found))
 
 
-@operation("convolution_input_gradient", f"(Tensor dy, Tensor weight, int height, int width, {_SETTINGS}) -> Tensor")
-def _input_gradient(dy: Tensor, weight: Tensor, height: int, width: int, stride: int, padding: int) -> Tensor:
-    _check(dy, weight, weight.shape[1])
+@operation(
+    "convolution_input_gradient",
+    f"(Tensor dy, Tensor weight, Tensor? other, int height, int width, {_SETTINGS}) -> Tensor",
+)
+def _input_gradient(
+    dy: Tensor, weight: Tensor, other: Tensor | None, height: int, width: int, stride: int, padding: int
+) -> Tensor:
+    check(dy, weight, weight.shape[1])
     x = dy.new_zeros(*dy.shape[:2], weight.shape[2], height, width)
-    return _gradients(dy, x, weight, stride, padding, of_images=True)
+    found = _gradients(dy, x, weight, stride, padding, of_images=True)
+    return found if other is None else with_channels_last(found + other)
 
 
 @operation("convolution_weight_gradient", f"(Tensor dy, Tensor x, int rows, int columns, {_SETTINGS}) -> Tensor")
 def _weight_gradient(dy: Tensor, x: Tensor, rows: int, columns: int, stride: int, padding: int) -> Tensor:
-    _check(x, dy, x.shape[2])
+    check(x, dy, x.shape[2])
     wide = _unrounded(x.dtype)
     weight = x.new_zeros(len(x), dy.shape[2], x.shape[2], rows, columns, dtype=wide)
     return _gradients(dy.to(wide), x.to(wide), weight, stride, padding, of_images=False)
@@ -225,7 +232,7 @@ def _unrounded(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def _check(x: Tensor, weight: Tensor, num_in: int) -> None:
+def check(x: Tensor, weight: Tensor, num_in: int) -> None:
     """Refuse what the kernels would read wrongly."""
     if x.ndim != 5 or weight.ndim != 5 or len(x) != len(weight):
         raise ValueError(
@@ -258,30 +265,30 @@ WEIGHT_GRADIENT = torch.ops.isotherm.convolution_weight_gradient.default
 def _(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
     from isotherm.models.kernels import convolution as kernels
 
-    _check(x, weight, weight.shape[2])
-    return kernels.forward(x, weight, stride=stride, padding=padding)
+    check(x, weight, weight.shape[2])
+    return kernels.forward(x, weight, stride=stride, padding=padding)[0]
 
 
 @_input_gradient.register_kernel("cuda")
-def _(dy: Tensor, weight: Tensor, height: int, width: int, stride: int, padding: int) -> Tensor:
+def _(dy: Tensor, weight: Tensor, other: Tensor | None, height: int, width: int, stride: int, padding: int) -> Tensor:
     from isotherm.models.kernels import convolution as kernels
 
-    _check(dy, weight, weight.shape[1])
-    return kernels.input_gradient(dy, weight, size=(height, width), stride=stride, padding=padding)
+    check(dy, weight, weight.shape[1])
+    return kernels.input_gradient(dy, weight, size=(height, width), stride=stride, padding=padding, other=other)[0]
 
 
 @_weight_gradient.register_kernel("cuda")
 def _(dy: Tensor, x: Tensor, rows: int, columns: int, stride: int, padding: int) -> Tensor:
     from isotherm.models.kernels import convolution as kernels
 
-    _check(x, dy, x.shape[2])
+    check(x, dy, x.shape[2])
     return kernels.weight_gradient(dy, x, taps=(rows, columns), stride=stride, padding=padding)
 
 
 # -- what is known without values -------------------------------------------------------------------------------------
 
 
-def _images(like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+def empty_images(like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
     """Return new images (M, B, C, H, W), or filters, with the channels last."""
     num_runs, num_images, num_channels, height, width = shape
     empty = like.new_empty((num_runs, num_images, height, width, num_channels), dtype=dtype or like.dtype)
@@ -290,15 +297,15 @@ def _images(like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tens
 
 @_forward.register_fake
 def _(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
-    sides = [(x.shape[dim] + 2 * padding - weight.shape[dim]) // stride + 1 for dim in (3, 4)]
-    return _images(x, *x.shape[:2], weight.shape[1], *sides)
+    sides = result_size(x.shape[3:], weight.shape[3:], stride=stride, padding=padding)
+    return empty_images(x, *x.shape[:2], weight.shape[1], *sides)
 
 
 @_input_gradient.register_fake
-def _(dy: Tensor, weight: Tensor, height: int, width: int, stride: int, padding: int) -> Tensor:
-    return _images(dy, *dy.shape[:2], weight.shape[2], height, width)
+def _(dy: Tensor, weight: Tensor, other: Tensor | None, height: int, width: int, stride: int, padding: int) -> Tensor:
+    return empty_images(dy, *dy.shape[:2], weight.shape[2], height, width)
 
 
 @_weight_gradient.register_fake
 def _(dy: Tensor, x: Tensor, rows: int, columns: int, stride: int, padding: int) -> Tensor:
-    return _images(x, len(x), dy.shape[2], x.shape[2], rows, columns, dtype=_unrounded(x.dtype))
+    return empty_images(x, len(x), dy.shape[2], x.shape[2], rows, columns, dtype=_unrounded(x.dtype))

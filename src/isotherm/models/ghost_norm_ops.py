@@ -112,7 +112,7 @@ class _Gradient(torch.autograd.Function):
 def _forward(
     x: Tensor, weight: Tensor, bias: Tensor, ghost_size: int, eps: float, relu: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    _check(x, weight, bias)
+    check(x, weight, bias)
     return _normalised(x, weight, bias, _num_ghosts(x, ghost_size), eps, relu)
 
 
@@ -120,7 +120,7 @@ def _forward(
 def _forward_of_sum(
     a: Tensor, b: Tensor, weight: Tensor, bias: Tensor, ghost_size: int, eps: float, relu: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    _check(a, weight, bias, b)
+    check(a, weight, bias, b)
     total = a + b
     return total, *_normalised(total, weight, bias, _num_ghosts(a, ghost_size), eps, relu)
 
@@ -142,33 +142,76 @@ def _backward(
     relu: bool,
     other: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    _check(x, weight, bias, dy, *(() if other is None else (other,)))
-    _check_statistics(x, mean_GC, var_GC)
-    wide = var_GC.dtype
+    check(x, weight, bias, dy, *(() if other is None else (other,)))
+    check_statistics(x, mean_GC, var_GC)
+    sums_GC, products_GC = gradient_sums(dy, x, mean_GC, var_GC, weight, bias, eps, relu)
+    dx = gradient_by_sums(dy, x, mean_GC, var_GC, weight, bias, sums_GC, products_GC, eps, relu, other)
+    return dx, products_GC, sums_GC
+
+
+def gradient_sums(
+    dy: Tensor, x: Tensor, mean_GC: Tensor, var_GC: Tensor, weight: Tensor, bias: Tensor, eps: float, relu: bool
+) -> tuple[Tensor, Tensor]:
+    """Return sums over each ghost of the gradient behind the ReLU, and of its product with the normalised x."""
+    dz_GNCHW, centred_GNCHW = _behind_relu(dy, x, mean_GC, var_GC, weight, bias, eps, relu)
+    products_GC = (dz_GNCHW * centred_GNCHW).sum(dim=_PIXELS)
+    return dz_GNCHW.sum(dim=_PIXELS), products_GC * torch.rsqrt(var_GC + eps)
+
+
+def gradient_by_sums(
+    dy: Tensor,
+    x: Tensor,
+    mean_GC: Tensor,
+    var_GC: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    sums_GC: Tensor,
+    products_GC: Tensor,
+    eps: float,
+    relu: bool,
+    other: Tensor | None,
+) -> Tensor:
+    """Return the gradient of x from those sums, plus another one where there is one."""
+    dz_GNCHW, centred_GNCHW = _behind_relu(dy, x, mean_GC, var_GC, weight, bias, eps, relu)
     inverse_GC = torch.rsqrt(var_GC + eps)
-    inverse_G1C11, scale_G1C11 = _along_channels(inverse_GC), _along_channels(_by_run(weight, wide) * inverse_GC)
-    dz_GNCHW, x_GNCHW = (_by_ghost(t.to(wide), mean_GC.shape[-2]) for t in (dy, x))
-    centred = x_GNCHW - _along_channels(mean_GC)
-    if relu:
-        z = centred * scale_G1C11 + _along_channels(_by_run(bias, wide))
-        dz_GNCHW = torch.where(z <= 0, 0, dz_GNCHW)
-    sums_GC = dz_GNCHW.sum(dim=_PIXELS)
-    products_GC = (dz_GNCHW * centred).sum(dim=_PIXELS) * inverse_GC
     num = x.numel() // mean_GC.numel()
-    mean_dz, mean_product = (_along_channels(t) / num for t in (sums_GC, products_GC))
-    dx = (scale_G1C11 * (dz_GNCHW - mean_dz - centred * inverse_G1C11 * mean_product)).view(x.shape)
-    return _stored_like(x, dx if other is None else dx + other), products_GC, sums_GC
+    mean_dz, slope = _along_channels(sums_GC / num), _along_channels(inverse_GC * products_GC / num)
+    scale_G1C11 = _along_channels(_by_run(weight, var_GC.dtype) * inverse_GC)
+    dx = (scale_G1C11 * (dz_GNCHW - mean_dz - centred_GNCHW * slope)).view(x.shape)
+    return _stored_like(x, dx if other is None else dx + other)
+
+
+def _behind_relu(
+    dy: Tensor, x: Tensor, mean_GC: Tensor, var_GC: Tensor, weight: Tensor, bias: Tensor, eps: float, relu: bool
+) -> tuple[Tensor, Tensor]:
+    """Return the gradient before the ReLU, and x minus its mean, by ghost."""
+    wide = var_GC.dtype
+    dz_GNCHW, x_GNCHW = (_by_ghost(t.to(wide), mean_GC.shape[-2]) for t in (dy, x))
+    centred_GNCHW = x_GNCHW - _along_channels(mean_GC)
+    if relu:
+        scale_G1C11 = _along_channels(_by_run(weight, wide) * torch.rsqrt(var_GC + eps))
+        z = centred_GNCHW * scale_G1C11 + _along_channels(_by_run(bias, wide))
+        dz_GNCHW = torch.where(z <= 0, 0, dz_GNCHW)
+    return dz_GNCHW, centred_GNCHW
 
 
 def _normalised(
     x: Tensor, weight: Tensor, bias: Tensor, num_ghosts: int, eps: float, relu: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     wide = x.dtype if x.dtype in _FULL else torch.float32
-    x_GNCHW = _by_ghost(x.to(wide), num_ghosts)
-    var_GC, mean_GC = torch.var_mean(x_GNCHW, dim=_PIXELS, correction=0)
+    var_GC, mean_GC = torch.var_mean(_by_ghost(x.to(wide), num_ghosts), dim=_PIXELS, correction=0)
+    return normalised_by(x, mean_GC, var_GC, weight, bias, eps, relu), mean_GC, var_GC
+
+
+def normalised_by(
+    x: Tensor, mean_GC: Tensor, var_GC: Tensor, weight: Tensor, bias: Tensor, eps: float, relu: bool
+) -> Tensor:
+    """Return x normalised by statistics that are known, scaled, shifted and rectified if asked for."""
+    wide = var_GC.dtype
+    centred_GNCHW = _by_ghost(x.to(wide), mean_GC.shape[-2]) - _along_channels(mean_GC)
     scale_G1C11 = _along_channels(_by_run(weight, wide) * torch.rsqrt(var_GC + eps))
-    y = (x_GNCHW - _along_channels(mean_GC)) * scale_G1C11 + _along_channels(_by_run(bias, wide))
-    return _stored_like(x, (y.relu() if relu else y).view(x.shape)), mean_GC, var_GC
+    y = centred_GNCHW * scale_G1C11 + _along_channels(_by_run(bias, wide))
+    return _stored_like(x, (y.relu() if relu else y).view(x.shape))
 
 
 def _by_ghost(x: Tensor, num_ghosts: int) -> Tensor:
@@ -198,7 +241,7 @@ def _num_ghosts(x: Tensor, ghost_size: int) -> int:
     return batch_size // ghost_size
 
 
-def _check(x: Tensor, weight: Tensor, bias: Tensor, *others: Tensor) -> None:
+def check(x: Tensor, weight: Tensor, bias: Tensor, *others: Tensor) -> None:
     """Refuse what the kernels would read wrongly."""
     if x.ndim not in (4, 5) or not x.numel() or not x.is_floating_point():
         raise ValueError(
@@ -220,7 +263,7 @@ def _check(x: Tensor, weight: Tensor, bias: Tensor, *others: Tensor) -> None:
             )
 
 
-def _check_statistics(x: Tensor, mean_GC: Tensor, var_GC: Tensor) -> None:
+def check_statistics(x: Tensor, mean_GC: Tensor, var_GC: Tensor) -> None:
     """Refuse statistics that are not of every ghost, one after another in memory."""
     num_ghosts = max(mean_GC.numel() // (x.shape[:-4].numel() * x.shape[-3]), 1)
     by_ghost = (*x.shape[:-4], num_ghosts, x.shape[-3])
@@ -245,7 +288,7 @@ BACKWARD = torch.ops.isotherm.ghost_norm_backward.default
 def _(x: Tensor, weight: Tensor, bias: Tensor, ghost_size: int, eps: float, relu: bool) -> tuple[Tensor, ...]:
     from isotherm.models.kernels import ghost_norm as kernels
 
-    _check_for_kernels(x, weight, bias)
+    check_for_kernels(x, weight, bias)
     return kernels.forward(x, weight, bias, num_ghosts=_num_ghosts(x, ghost_size), eps=eps, relu=relu)[1:]
 
 
@@ -255,7 +298,7 @@ def _(
 ) -> tuple[Tensor, ...]:
     from isotherm.models.kernels import ghost_norm as kernels
 
-    _check_for_kernels(a, weight, bias, b)
+    check_for_kernels(a, weight, bias, b)
     return kernels.forward(a, weight, bias, num_ghosts=_num_ghosts(a, ghost_size), eps=eps, relu=relu, other=b)
 
 
@@ -273,13 +316,14 @@ def _(
 ) -> tuple[Tensor, ...]:
     from isotherm.models.kernels import ghost_norm as kernels
 
-    _check_for_kernels(x, weight, bias, dy, *(() if other is None else (other,)))
-    _check_statistics(x, mean_GC, var_GC)
+    check_for_kernels(x, weight, bias, dy, *(() if other is None else (other,)))
+    check_statistics(x, mean_GC, var_GC)
     return kernels.backward(dy, x, mean_GC, var_GC, weight, bias, eps=eps, relu=relu, other=other)
 
 
-def _check_for_kernels(x: Tensor, weight: Tensor, bias: Tensor, *others: Tensor) -> None:
-    _check(x, weight, bias, *others)
+def check_for_kernels(x: Tensor, weight: Tensor, bias: Tensor, *others: Tensor) -> None:
+    """Refuse also what only PyTorch normalises."""
+    check(x, weight, bias, *others)
     if x.dtype == torch.float64 or x.shape[-3] % 16:
         raise ValueError(f"no kernel normalises {x.shape[-3]} channels of {x.dtype}: multiples of 16, not float64")
 

@@ -18,6 +18,7 @@ Shape suffixes: M runs, B examples, C channels in, O channels out, H x W pixels,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -26,23 +27,87 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from isotherm.models.kernels import device_of
-from isotherm.models.kernels.tiles import Launch, Tile, WeightLaunch, launch_for, weight_launch_for
+from isotherm.models.kernels.tiles import (
+    Launch,
+    Tile,
+    WeightLaunch,
+    launch_for,
+    parts_of_ghost,
+    result_size,
+    weight_launch_for,
+)
+
+# Box, statistics, scale and shift, eps, and ghosts of a run: nothing was normalised.
+_NOT_NORMALISED = (None, None, None, None, None, 0.0, 1)
 
 
-def forward(x: Tensor, weight: Tensor, *, stride: int, padding: int, launch: Launch | None = None) -> Tensor:
-    """Return the convolution (M, B, O, H, W) of images (M, B, C, H, W) with filters (M, O, C, Y, X)."""
-    (_, num_images, num_in, height, width), (num_out, _, *taps) = x.shape, weight.shape[1:]
-    height, width = ((size + 2 * padding - tap) // stride + 1 for size, tap in zip((height, width), taps, strict=True))
+class Moments(NamedTuple):
+    """Means, and sums of squared distances from them, of equal parts of every ghost, shape (M, G, P, C) each."""
+
+    means: Tensor
+    squares: Tensor
+
+
+class Normalised(NamedTuple):
+    """What was normalised by ghosts, and how: the gradient of the result is about to be computed."""
+
+    x: Tensor
+    mean_MGC: Tensor
+    var_MGC: Tensor
+    weight_MC: Tensor
+    bias_MC: Tensor
+    eps: float
+    relu: bool
+
+
+class Sums(NamedTuple):
+    """By channel, sums of the gradient behind the ReLU and of its product with the normalised x, (M, G, P, C) each."""
+
+    gradients: Tensor
+    products: Tensor
+
+
+def forward(
+    x: Tensor,
+    weight: Tensor,
+    *,
+    stride: int,
+    padding: int,
+    other: Tensor | None = None,
+    ghost_size: int | None = None,
+    launch: Launch | None = None,
+) -> tuple[Tensor, Moments | None]:
+    """Return the convolution (M, B, O, H, W) of images (M, B, C, H, W) with filters (M, O, C, Y, X).
+
+    Args:
+        x: images.
+        weight: filters.
+        stride: of the filters.
+        padding: zeros around the images.
+        other: added to the result.
+        ghost_size: also return the moments of the result, of ghosts of so many examples.
+        launch: how much a program does.
+    """
+    (num_out, num_in, *taps), num_images = weight.shape[1:], x.shape[1]
+    height, width = result_size(x.shape[3:], taps, stride=stride, padding=padding)
     y = _images(x, (*x.shape[:2], num_out, height, width))
-    launch = launch or launch_for(num_in)
-    tile = Tile.of(launch.pixels, num_images=num_images, height=height, width=width)
+    launch = launch or launch_for(num_in, num_out)
+    tile = Tile.of(launch.pixels, num_images=ghost_size or num_images, height=height, width=width)
     channels, inner = _divisor(num_out, launch.channels), _divisor(num_in, launch.inner)
-    grid = (len(x) * tile.count(num_images=num_images, height=height, width=width) * (num_out // channels),)
+    num_tiles = tile.count(num_images=num_images, height=height, width=width)
+    moments, tiles_of_part = None, 1
+    if ghost_size is not None:
+        cut = parts_of_ghost(tile, ghost_size, height=height, width=width)
+        assert cut is not None
+        moments, tiles_of_part = Moments(*_by_part(y, ghost_size, cut.num_parts)), cut.tiles_of_part
     with device_of(x):
-        _convolve[grid](
+        _convolve[(len(x) * num_tiles // tiles_of_part * (num_out // channels),)](
             _boxes(x, tile, inner, stride=stride),
             _filters(weight, (channels, inner)),
+            None if other is None else _boxes(other, tile, channels),
             _boxes(y, tile, channels),
+            *(moments or (None, None)),
+            *_NOT_NORMALISED,
             num_images,
             height,
             width,
@@ -50,8 +115,9 @@ def forward(x: Tensor, weight: Tensor, *, stride: int, padding: int, launch: Lau
             C=num_in,
             O=num_out,
             BACKWARD=False,
+            TILES=tiles_of_part,
         )
-    return y
+    return y, moments
 
 
 def input_gradient(
@@ -61,22 +127,51 @@ def input_gradient(
     size: tuple[int, int],
     stride: int,
     padding: int,
+    other: Tensor | None = None,
+    normalised: Normalised | None = None,
     launch: Launch | None = None,
-) -> Tensor:
-    """Return the gradient of images (M, B, C, *size), whose sides are multiples of the stride."""
+) -> tuple[Tensor, Sums | None]:
+    """Return the gradient of images (M, B, C, *size), whose sides are multiples of the stride.
+
+    Args:
+        dy: gradient of the convolution.
+        weight: filters.
+        size: of the images.
+        stride: of the filters.
+        padding: zeros around the images.
+        other: added to the result.
+        normalised: what the images are the normalisation of; also return the sums that its gradient needs.
+        launch: how much a program does.
+    """
     (num_out, num_in, *taps), num_images = weight.shape[1:], dy.shape[1]
     dx = _images(dy, (*dy.shape[:2], num_in, *size))
     height, width = (side // stride for side in size)
-    launch = launch or launch_for(num_out)
-    tile = Tile.of(launch.pixels, num_images=num_images, height=height, width=width)
+    launch = launch or launch_for(num_out, num_in)
+    ghost_size = num_images if normalised is None else num_images // normalised.mean_MGC.shape[1]
+    tile = Tile.of(launch.pixels, num_images=ghost_size, height=height, width=width)
     channels, inner = _divisor(num_in, launch.channels), _divisor(num_out, launch.inner)
     num_tiles = tile.count(num_images=num_images, height=height, width=width)
-    grid = (len(dy) * num_tiles * stride**2 * (num_in // channels),)
+    sums, tiles_of_part = None, 1
+    norm: tuple[Any, ...] = _NOT_NORMALISED
+    if normalised is not None:
+        cut = parts_of_ghost(tile, ghost_size, height=height, width=width)
+        assert cut is not None
+        sums = Sums(*_by_part(dx, ghost_size, stride**2 * cut.num_parts))
+        tiles_of_part = cut.tiles_of_part
+        norm = (
+            _boxes(normalised.x, tile, channels, stride=stride),
+            *normalised[1:5],
+            normalised.eps,
+            num_images // ghost_size,
+        )
     with device_of(dy):
-        _convolve[grid](
+        _convolve[(len(dy) * num_tiles // tiles_of_part * stride**2 * (num_in // channels),)](
             _boxes(dy, tile, inner),
             _filters(weight, (inner, channels)),
+            None if other is None else _boxes(other, tile, channels, stride=stride),
             _boxes(dx, tile, channels, stride=stride),
+            *(sums or (None, None)),
+            *norm,
             num_images,
             height,
             width,
@@ -84,8 +179,10 @@ def input_gradient(
             C=num_out,
             O=num_in,
             BACKWARD=True,
+            TILES=tiles_of_part,
+            RELU=normalised is not None and normalised.relu,
         )
-    return dx
+    return dx, sums
 
 
 def weight_gradient(
@@ -162,6 +259,14 @@ def _constants(
     }
 
 
+def _by_part(images: Tensor, ghost_size: int, num_parts: int) -> tuple[Tensor, Tensor]:
+    """Return two new tensors (M, G, P, C)."""
+    num_runs, num_images, num_channels = images.shape[:3]
+    shape = num_runs, num_images // ghost_size, num_parts, num_channels
+    first, second = (images.new_empty(shape, dtype=torch.float32) for _ in range(2))
+    return first, second
+
+
 def _images(like: Tensor, shape: Sequence[int]) -> Tensor:
     """Return new images (M, B, C, H, W) with the channels last."""
     num_runs, num_images, num_channels, height, width = shape
@@ -202,7 +307,17 @@ def _divisor(number: int, largest: int) -> int:
 def _convolve(
     source,
     filters,
+    other,
     target,
+    first_ptr,
+    second_ptr,
+    normalised,
+    mean_ptr,
+    var_ptr,
+    weight_ptr,
+    bias_ptr,
+    eps,
+    ghosts_of_run,
     images_of_run,
     height,
     width,
@@ -219,14 +334,22 @@ def _convolve(
     BLOCK_C: tl.constexpr,
     BACKWARD: tl.constexpr,
     NUM_STAGES: tl.constexpr,
+    TILES: tl.constexpr,
+    RELU: tl.constexpr = False,
 ):
-    """Make a tile of the target from C channels of the source; O are the target's, height and width its boxes'."""
+    """Make tiles of the target from C channels of the source; O are the target's, height and width its boxes'.
+
+    Then, where there are pointers for it, store two sums by channel over all tiles: the moments of the target, or if it
+    is the gradient of something normalised, what the gradient of that needs.
+    """
     PIXELS: tl.constexpr = BLOCK_B * BLOCK_H * BLOCK_W
     # Products have 64 rows at least. Where there are fewer channels, pixels are the rows.
     PIXELS_FIRST: tl.constexpr = BLOCK_O < 64
+    OVER_PIXELS: tl.constexpr = 0 if PIXELS_FIRST else 1
     place = tl.program_id(0)
     channel = place % (O // BLOCK_O) * BLOCK_O
     place = place // (O // BLOCK_O)
+    part = place
     first_y, first_x, down, across = 0, 0, 0, 0
     num_y, num_x = Y, X
     if BACKWARD and STRIDE > 1:
@@ -236,31 +359,68 @@ def _convolve(
         place = place // (STRIDE * STRIDE)
         first_y, first_x = (down + PADDING) % STRIDE, (across + PADDING) % STRIDE
         num_y, num_x = (Y - first_y + STRIDE - 1) // STRIDE, (X - first_x + STRIDE - 1) // STRIDE
-    image, row, column = _box(place, height, width, BLOCK_B, BLOCK_H, BLOCK_W)
-    run = image // images_of_run
-    total = tl.zeros((PIXELS, BLOCK_O) if PIXELS_FIRST else (BLOCK_O, PIXELS), tl.float32)
-    for step in tl.range(0, num_y * num_x * (C // BLOCK_C), num_stages=NUM_STAGES):
-        inner = step % (C // BLOCK_C) * BLOCK_C
-        tap = step // (C // BLOCK_C)
-        if BACKWARD:
-            y, x = first_y + tap // num_x * STRIDE, first_x + tap % num_x * STRIDE
-            # Both are multiples of the stride.
-            by_y, by_x = (down + PADDING - y) // STRIDE, (across + PADDING - x) // STRIDE
-            pixels = source.load([image, row + by_y, 0, column + by_x, inner]).reshape(PIXELS, BLOCK_C)
-            part = filters.load([run * C + inner, (y * X + x) * O + channel]).T
-        else:
-            by_y, rest_y = _moved(tap // X, STRIDE, PADDING)
-            by_x, rest_x = _moved(tap % X, STRIDE, PADDING)
-            box = source.load([image, row + by_y, rest_y, column + by_x, rest_x * C + inner])
-            pixels = box.reshape(PIXELS, BLOCK_C)
-            part = filters.load([run * O + channel, tap * C + inner])
-        total = tl.dot(pixels, part.T, total) if PIXELS_FIRST else tl.dot(part, pixels.T, total)
-    result = total.to(target.dtype)
-    if not PIXELS_FIRST:
-        result = result.T
-    target.store(
-        [image, row, down, column, across * O + channel], result.reshape(BLOCK_B, BLOCK_H, 1, BLOCK_W, BLOCK_O)
-    )
+    first = tl.zeros((BLOCK_O,), tl.float32)
+    second = tl.zeros((BLOCK_O,), tl.float32)
+    for number in range(TILES):
+        image, row, column = _box(place * TILES + number, height, width, BLOCK_B, BLOCK_H, BLOCK_W)
+        run = image // images_of_run
+        total = tl.zeros((PIXELS, BLOCK_O) if PIXELS_FIRST else (BLOCK_O, PIXELS), tl.float32)
+        for step in tl.range(0, num_y * num_x * (C // BLOCK_C), num_stages=NUM_STAGES):
+            inner = step % (C // BLOCK_C) * BLOCK_C
+            tap = step // (C // BLOCK_C)
+            if BACKWARD:
+                y, x = first_y + tap // num_x * STRIDE, first_x + tap % num_x * STRIDE
+                # Both are multiples of the stride.
+                by_y, by_x = (down + PADDING - y) // STRIDE, (across + PADDING - x) // STRIDE
+                pixels = source.load([image, row + by_y, 0, column + by_x, inner]).reshape(PIXELS, BLOCK_C)
+                some = filters.load([run * C + inner, (y * X + x) * O + channel]).T
+            else:
+                by_y, rest_y = _moved(tap // X, STRIDE, PADDING)
+                by_x, rest_x = _moved(tap % X, STRIDE, PADDING)
+                box = source.load([image, row + by_y, rest_y, column + by_x, rest_x * C + inner])
+                pixels = box.reshape(PIXELS, BLOCK_C)
+                some = filters.load([run * O + channel, tap * C + inner])
+            total = tl.dot(pixels, some.T, total) if PIXELS_FIRST else tl.dot(some, pixels.T, total)
+        at = [image, row, down, column, across * O + channel]
+        if other is not None:
+            total += _by_channel(other.load(at), PIXELS, BLOCK_O, PIXELS_FIRST).to(tl.float32)
+        result = total.to(target.dtype)
+        stored = result if PIXELS_FIRST else result.T
+        target.store(at, stored.reshape(BLOCK_B, BLOCK_H, 1, BLOCK_W, BLOCK_O))
+        if normalised is not None:
+            ghost = image // (images_of_run // ghosts_of_run)
+            channels = channel + tl.arange(0, BLOCK_O)
+            inverse = tl.rsqrt(tl.load(var_ptr + (ghost * O + channels)) + eps)
+            mean = tl.load(mean_ptr + (ghost * O + channels))
+            centred = _by_channel(normalised.load(at), PIXELS, BLOCK_O, PIXELS_FIRST).to(tl.float32)
+            centred -= tl.expand_dims(mean, OVER_PIXELS)
+            dz = result.to(tl.float32)
+            if RELU:
+                scale = tl.load(weight_ptr + (run * O + channels)).to(tl.float32) * inverse
+                bias = tl.load(bias_ptr + (run * O + channels)).to(tl.float32)
+                z = centred * tl.expand_dims(scale, OVER_PIXELS) + tl.expand_dims(bias, OVER_PIXELS)
+                dz = tl.where(z <= 0.0, 0.0, dz)
+            first += tl.sum(dz, axis=OVER_PIXELS)
+            second += tl.sum(dz * centred, axis=OVER_PIXELS) * inverse
+        elif first_ptr is not None:
+            # Means of tiles, and squared distances from them, put together tile by tile.
+            values = result.to(tl.float32)
+            mean = tl.sum(values, axis=OVER_PIXELS) / PIXELS
+            values -= tl.expand_dims(mean, OVER_PIXELS)
+            away = mean - first
+            first += away / (number + 1)
+            second += tl.sum(values * values, axis=OVER_PIXELS) + away * away * (PIXELS * number / (number + 1))
+    if first_ptr is not None:
+        to = part * O + channel + tl.arange(0, BLOCK_O)
+        tl.store(first_ptr + to, first)
+        tl.store(second_ptr + to, second)
+
+
+@triton.jit
+def _by_channel(box, PIXELS: tl.constexpr, BLOCK_O: tl.constexpr, PIXELS_FIRST: tl.constexpr):
+    """Return a box as a matrix like the one that products are added up in."""
+    matrix = box.reshape(PIXELS, BLOCK_O)
+    return matrix if PIXELS_FIRST else matrix.T
 
 
 @triton.jit

@@ -26,7 +26,7 @@ import triton.language as tl
 from torch import Tensor
 
 from isotherm.models.kernels import device_of
-from isotherm.models.kernels.split import LAUNCH, Launch, Split
+from isotherm.models.kernels.split import LAUNCH, Launch, Split, parts_at_once
 
 
 def forward(
@@ -38,24 +38,33 @@ def forward(
     eps: float,
     relu: bool,
     other: Tensor | None = None,
+    moments: tuple[Tensor, Tensor] | None = None,
     launch: Launch = LAUNCH,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return x (with `other` added, where there is one), its normalisation, and means and variances (G, C).
 
-    There are `num_ghosts` in each run.
+    There are `num_ghosts` in each run. Whoever made x may know its moments: means, and sums of squared distances from
+    them, of equal parts of each ghost (..., G, P, C).
     """
     split = _split(x, num_ghosts, launch)
-    sums_2GPC, mean_GC, var_GC = _partial_sums(split, x), _per_ghost(x, num_ghosts), _per_ghost(x, num_ghosts)
+    mean_GC, var_GC = _per_ghost(x, num_ghosts), _per_ghost(x, num_ghosts)
     total = x if other is None else torch.empty_like(x)
     y = torch.empty_like(x)
     with device_of(x):
-        _moments[(split.num_programs,)](
-            x, other, None if other is None else total, sums_2GPC[0], sums_2GPC[1], **split.arguments()
-        )
+        if moments is None:
+            means, squares = _partial_sums(split, x)
+            _moments[(split.num_programs,)](
+                x, other, None if other is None else total, means, squares, **split.arguments()
+            )
+            rows_of_sum = split.rows_of_part
+        else:
+            assert other is None
+            means, squares = moments
+            rows_of_sum = split.num_rows // means.shape[-2]
         _normalise[(split.num_programs,)](
             total,
-            sums_2GPC[0],
-            sums_2GPC[1],
+            means,
+            squares,
             weight,
             bias,
             y,
@@ -63,8 +72,10 @@ def forward(
             var_GC,
             eps,
             num_ghosts,
+            means.shape[-2],
+            rows_of_sum,
             **split.arguments(),
-            BLOCK_P=split.parts_at_once,
+            BLOCK_P=parts_at_once(means.shape[-2]),
             RELU=relu,
         )
     return total, y, mean_GC, var_GC
@@ -81,30 +92,40 @@ def backward(
     eps: float,
     relu: bool,
     other: Tensor | None = None,
+    sums: tuple[Tensor, Tensor] | None = None,
     launch: Launch = LAUNCH,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of x (plus `other`, where there is one), and of weight and bias by ghost (G, C)."""
+    """Return the gradients of x (plus `other`, where there is one), and of weight and bias by ghost (G, C).
+
+    Whoever made dy may know its sums, and those of its products with the normalised x, both behind the ReLU, of parts
+    of each ghost (..., G, P, C).
+    """
     num_ghosts = mean_GC.shape[-2]
     split = _split(x, num_ghosts, launch)
-    sums_2GPC, weight_GC, bias_GC = _partial_sums(split, x), _per_ghost(x, num_ghosts), _per_ghost(x, num_ghosts)
+    weight_GC, bias_GC = _per_ghost(x, num_ghosts), _per_ghost(x, num_ghosts)
     dx = torch.empty_like(x)
     given = (dy, x, mean_GC, var_GC, weight, bias)
     with device_of(x):
-        _gradient_sums[(split.num_programs,)](
-            *given, sums_2GPC[0], sums_2GPC[1], eps, num_ghosts, **split.arguments(), RELU=relu
-        )
+        if sums is None:
+            gradients, products = _partial_sums(split, x)
+            _gradient_sums[(split.num_programs,)](
+                *given, gradients, products, eps, num_ghosts, **split.arguments(), RELU=relu
+            )
+        else:
+            gradients, products = sums
         _input_gradient[(split.num_programs,)](
             *given,
             other,
-            sums_2GPC[0],
-            sums_2GPC[1],
+            gradients,
+            products,
             dx,
             weight_GC,
             bias_GC,
             eps,
             num_ghosts,
+            gradients.shape[-2],
             **split.arguments(),
-            BLOCK_P=split.parts_at_once,
+            BLOCK_P=parts_at_once(gradients.shape[-2]),
             RELU=relu,
         )
     return dx, weight_GC, bias_GC
@@ -117,8 +138,10 @@ def _split(x: Tensor, num_ghosts: int, launch: Launch) -> Split:
     return Split.of(num_ghosts=of_all_runs, num_rows=num_rows, num_channels=num_channels, launch=launch)
 
 
-def _partial_sums(split: Split, x: Tensor) -> Tensor:
-    return x.new_empty((2, split.num_ghosts, split.num_parts, split.num_channels), dtype=torch.float32)
+def _partial_sums(split: Split, x: Tensor) -> tuple[Tensor, Tensor]:
+    shape = split.num_ghosts, split.num_parts, split.num_channels
+    first, second = (x.new_empty(shape, dtype=torch.float32) for _ in range(2))
+    return first, second
 
 
 def _per_ghost(x: Tensor, num_ghosts: int) -> Tensor:
@@ -247,6 +270,8 @@ def _normalise(
     var_ptr,
     eps,
     ghosts_of_run,
+    num_sums,
+    rows_of_sum,
     num_rows,
     num_parts,
     rows_of_part,
@@ -261,7 +286,7 @@ def _normalise(
         tl.program_id(0), num_rows, num_parts, rows_of_part, C, BLOCK_R, BLOCK_C
     )
     mean, var = _ghost_moments(
-        part_mean_ptr, part_square_ptr, ghost, channel, num_rows, num_parts, rows_of_part, C, BLOCK_P, BLOCK_C
+        part_mean_ptr, part_square_ptr, ghost, channel, num_rows, num_sums, rows_of_sum, C, BLOCK_P, BLOCK_C
     )
     if part == 0:
         tl.store(mean_ptr + ghost * C + channel, mean)
@@ -359,6 +384,7 @@ def _input_gradient(
     dbias_ptr,
     eps,
     ghosts_of_run,
+    num_sums,
     num_rows,
     num_parts,
     rows_of_part,
@@ -372,8 +398,8 @@ def _input_gradient(
     ghost, part, count, first, channel, row, at = _place(
         tl.program_id(0), num_rows, num_parts, rows_of_part, C, BLOCK_R, BLOCK_C
     )
-    sum_dz = _ghost_sum(part_sum_ptr, ghost, channel, num_parts, C, BLOCK_P, BLOCK_C)
-    sum_product = _ghost_sum(part_product_ptr, ghost, channel, num_parts, C, BLOCK_P, BLOCK_C)
+    sum_dz = _ghost_sum(part_sum_ptr, ghost, channel, num_sums, C, BLOCK_P, BLOCK_C)
+    sum_product = _ghost_sum(part_product_ptr, ghost, channel, num_sums, C, BLOCK_P, BLOCK_C)
     if part == 0:
         tl.store(dbias_ptr + ghost * C + channel, sum_dz)
         tl.store(dweight_ptr + ghost * C + channel, sum_product)

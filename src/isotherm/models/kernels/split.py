@@ -108,10 +108,10 @@ class Split:
             "enable_fp_fusion": True,  # in both directions, so that both find the same sign before a ReLU
         }
 
-    @property
-    def parts_at_once(self) -> int:
-        """How many parts the second kernel adds up at once, a power of two."""
-        return min(PARTS_AT_ONCE, 1 << (self.num_parts - 1).bit_length())
+
+def parts_at_once(num_parts: int) -> int:
+    """Return how many of so many parts the second kernel adds up at once, a power of two."""
+    return min(PARTS_AT_ONCE, 1 << (num_parts - 1).bit_length())
 
 
 def _ceil(amount: int, size: int) -> int:

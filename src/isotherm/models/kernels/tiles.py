@@ -6,7 +6,11 @@ The constants are the best of those that `benchmarks/convolutions.py` tries on a
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+# Whoever needs the sums over a ghost reads those of all its parts.
+MOST_PARTS = 128
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,11 +88,53 @@ class Tile:
         return self.columns == width and height % self.rows == 0 and (self.images == 1 or self.rows == height)
 
 
-def launch_for(num_inner: int) -> Launch:
-    """Return how results are made of so many channels."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """A ghost's tiles in parts of consecutive ones, each made by one program."""
+
+    num_parts: int
+    tiles_of_part: int
+
+
+def parts_of_ghost(tile: Tile, ghost_size: int, *, height: int, width: int) -> Parts | None:
+    """Return how ghosts of so many images are cut into parts of equal size, or None if tiles do not fill them.
+
+    >>> parts_of_ghost(Tile(images=1, rows=4, columns=32), 64, height=32, width=32)
+    Parts(num_parts=128, tiles_of_part=4)
+    """
+    if ghost_size % tile.images or height % tile.rows or width % tile.columns:
+        return None
+    num_tiles = tile.count(num_images=ghost_size, height=height, width=width)
+    tiles = 1
+    while num_tiles // tiles > MOST_PARTS and num_tiles % (2 * tiles) == 0:
+        tiles *= 2
+    return Parts(num_parts=num_tiles // tiles, tiles_of_part=tiles)
+
+
+def result_size(sides: Sequence[int], taps: Sequence[int], *, stride: int, padding: int) -> tuple[int, int]:
+    """Return height and width of a convolution.
+
+    >>> result_size((32, 32), (3, 3), stride=2, padding=1)
+    (16, 16)
+    """
+    height, width = ((side + 2 * padding - tap) // stride + 1 for side, tap in zip(sides, taps, strict=True))
+    return height, width
+
+
+def parts_for(num_inner: int, num_outer: int, ghost_size: int, *, height: int, width: int) -> Parts | None:
+    """Return how ghosts of `num_outer` channels, made of `num_inner`, are cut; None as for `parts_of_ghost`."""
+    launch = launch_for(num_inner, num_outer)
+    tile = Tile.of(launch.pixels, num_images=ghost_size, height=height, width=width)
+    return parts_of_ghost(tile, ghost_size, height=height, width=width)
+
+
+def launch_for(num_inner: int, num_outer: int) -> Launch:
+    """Return how results of `num_outer` channels are made of `num_inner`."""
     if num_inner < 64:
         return Launch(pixels=256, channels=64, num_warps=4)
-    return Launch(pixels=128, channels=128, num_warps=4)
+    if num_outer % 128:
+        return Launch(pixels=128, channels=64, num_warps=4, num_stages=2)
+    return Launch(pixels=128, channels=128, num_warps=8)
 
 
 def weight_launch_for(num_inputs: int, num_outputs: int) -> WeightLaunch:
