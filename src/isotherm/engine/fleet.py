@@ -27,9 +27,6 @@ from isotherm.errors import UserError
 from isotherm.records import CurvePoint, RunResult, RunSpec
 from isotherm.seeding import seeded
 
-# Above it the convolutions of one run fill a GPU by themselves.
-LARGEST_BATCH_TOGETHER = 512
-
 logger = logging.getLogger("isotherm")
 
 
@@ -111,8 +108,10 @@ def _probed(problem: Problem, specs: Sequence[RunSpec], listeners: Listeners, *,
         fleet = Lane(problem, specs, listeners, block=block)
         probe(fleet)
         return fleet
-    ends = [specs[0]] if len(specs) == 1 or wants_own_streams(problem, specs[0].batch_size) else [specs[0], specs[-1]]
-    tried = specs[0].batch_size, len(ends) > 1  # one run alone is tried without `vmap`
+    batch_size = specs[0].batch_size
+    is_alone = len(specs) == 1 and not problem.convolves_together(batch_size)
+    ends = [specs[0]] if is_alone or wants_own_streams(problem, batch_size) else [specs[0], specs[-1]]
+    tried = batch_size, len(ends) > 1  # one run alone is tried without `vmap`
     if tried in problem.tried:
         return None
     probe(Lane(dataclasses.replace(problem, is_mixed=False), ends, listeners))
@@ -122,9 +121,8 @@ def _probed(problem: Problem, specs: Sequence[RunSpec], listeners: Listeners, *,
 
 def wants_own_streams(problem: Problem, batch_size: int) -> bool:
     """Tell whether each run should be a program of its own: on a GPU, where convolutions are faster so."""
-    if problem.device.type != "cuda" or not problem.has_convolutions:
-        return False
-    return batch_size > LARGEST_BATCH_TOGETHER or not problem.convolves_together
+    has_convolutions = problem.device.type == "cuda" and problem.has_convolutions
+    return has_convolutions and not problem.convolves_together(batch_size)
 
 
 def _lanes(problem: Problem, specs: Sequence[RunSpec], listeners: Listeners, *, block: int) -> list[Lane]:

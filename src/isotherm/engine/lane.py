@@ -90,13 +90,13 @@ class Lane:
         self.clips = first.clip_norm is not None
         self.evaluate_at = evaluation_steps(first)
         self.window = running_window(first, problem)
+        # Convolutions of many runs by kernels read filters with the channels last.
+        self.convolves = problem.convolves_together(self.batch_size)
         # One run alone needs no vectorisation; on a GPU its images and filters have the channels last.
-        self.is_single = len(specs) == 1
+        self.is_single = len(specs) == 1 and not self.convolves
         self.channels_last = self.is_single and problem.device.type == "cuda"
         # Products of many runs in half precision read copies of the matrices, which every update renews.
         self.takes_halves = not self.is_single and problem.is_mixed and problem.device.type == "cuda"
-        # Convolutions of many runs by kernels read filters with the channels last.
-        self.convolves = not self.is_single and problem.convolves_together
 
         self.seeds = sorted({s.seed for s in specs})
         models = [problem.model(seed=seed, batch_size=self.batch_size) for seed in self.seeds]

@@ -28,6 +28,9 @@ DTYPES: dict[Precision, torch.dtype] = {
     "mixed": torch.float32,  # of what is kept; products are computed in bfloat16
 }
 
+# Above it cuDNN's convolutions of one run are faster than ours of several.
+LARGEST_BATCH_TOGETHER = 512
+
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Problem:
@@ -49,10 +52,10 @@ class Problem:
     # Batch sizes at which the module was found to be trainable, and whether by several runs at once.
     tried: set[tuple[int, bool]] = field(default_factory=set)
 
-    @property
-    def convolves_together(self) -> bool:
-        """Tell whether there are kernels for convolutions of many runs at once, each with its own filters."""
-        return self.has_convolutions and self.is_mixed and convolution_ops.are_usable(self.device)
+    def convolves_together(self, batch_size: int) -> bool:
+        """Tell whether the convolutions of many runs, each with its own filters, are best done at once, by kernels."""
+        is_possible = self.has_convolutions and self.is_mixed and convolution_ops.are_usable(self.device)
+        return is_possible and batch_size <= LARGEST_BATCH_TOGETHER
 
     @property
     def num_train(self) -> int:

@@ -203,7 +203,8 @@ def weight_gradient(
     taps_at_once = 3 if launch.takes_row and taps[1] == 3 else 1
     num_tiles = tile.count(num_images=num_images, height=height, width=width)
     num_products = (num_out // outputs) * (num_in // inputs) * (taps[0] * taps[1] // taps_at_once)
-    tiles_of_part = max(1, min(num_tiles, round(num_tiles * num_products / launch.num_programs)))
+    num_programs = launch.num_programs * num_images / 64
+    tiles_of_part = max(1, min(num_tiles, round(num_tiles * num_products / num_programs)))
     num_parts = triton.cdiv(num_tiles, tiles_of_part)
     parts = torch.empty(num_parts, num_runs, num_out, *taps, num_in, dtype=torch.float32, device=x.device)
     is_flat = tile.is_consecutive(height=height, width=width)

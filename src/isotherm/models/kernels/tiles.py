@@ -43,7 +43,7 @@ class WeightLaunch:
         takes_row: make all taps of a filter's row, if it has three, with the gradient read once.
         num_warps: of a program.
         num_stages: products whose operands are on their way.
-        num_programs: of a run, about; pixels are cut into parts for it.
+        num_programs: of a run for each 64 of its examples, about; pixels are cut into parts for it.
     """
 
     pixels: int
