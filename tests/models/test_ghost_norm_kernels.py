@@ -362,8 +362,8 @@ def test_a_recorded_step_on_a_gpu(compiled, monkeypatch):
         for to, value in zip(found, run(*arguments), strict=True):
             to.copy_(value)
 
-    graph = capture(recorded, keep=[])
-    graph.replay()
+    recording = capture(recorded, keep=[])
+    recording.play()
     torch.cuda.synchronize()
     num_buffers = len(states) - len(names)
     torch.testing.assert_close(found[0], expected[0], rtol=1e-2, atol=0)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from isotherm.engine.capture import Recording, capture
 from isotherm.engine.problem import Problem
 from isotherm.records import CurvePoint, Outcome, RunResult
 
@@ -90,20 +91,18 @@ class _StreamStep:
         self._state = evaluator.initial_state.clone()
         self._x, self._y = (torch.zeros(WINDOW, dtype=torch.int64, device=device) for _ in range(2))
         self.sums = torch.zeros(2, evaluator.num_runs, dtype=torch.float64, device=device)
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self._recording: Recording | None = None
         if device.type == "cuda":
-            from isotherm.engine.capture import capture
-
-            self._graph = capture(lambda: self._add(self._x, self._y), keep=[self._state, self.sums])
+            self._recording = capture(lambda: self._add(self._x, self._y), keep=[self._state, self.sums])
 
     def __call__(self, x: Tensor, y: Tensor) -> None:
         """Evaluate the next window."""
-        if self._graph is None or len(x) != WINDOW:
+        if self._recording is None or len(x) != WINDOW:
             self._add(x, y)
             return
         self._x.copy_(x)
         self._y.copy_(y)
-        self._graph.replay()
+        self._recording.play()
 
     def _add(self, x: Tensor, y: Tensor) -> None:
         assert self._evaluator.window is not None

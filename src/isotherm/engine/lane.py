@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from isotherm.engine.arena import FixedProgram
-from isotherm.engine.capture import capture
+from isotherm.engine.capture import Recording, capture
 from isotherm.engine.checkpoint import State
 from isotherm.engine.evaluate import Tensors
 from isotherm.engine.factors import are_usable
@@ -140,7 +140,7 @@ class Lane:
         self._halves: list[Tensor] = []  # rounded copies of blocks that it reads
         self._update: Update | None = None
         self._shared: Lane | None = None
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self._recording: Recording | None = None
         self._stream: torch.cuda.Stream | None = None
         self.reader = Reader(problem, self.orders, self.seeds) if problem.is_lazy else None
         if problem.device.type == "cuda":
@@ -367,13 +367,16 @@ class Lane:
                 self._losses_KM[offset] = self._make_update(index_KMB[offset], self._rates_KM1[offset])
                 self.step += 1
             return
-        if self._graph is None:
+        if self._recording is None:
             self._capture()
-        assert self._graph is not None
+        assert self._recording is not None
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
+            if self.reader is None:
+                self._recording.play(self._size)
+                return
             for _ in self._offsets():
-                self._graph.replay()
+                self._recording.play()
 
     def _offsets(self) -> Iterator[int]:
         """Count the updates of the block; where inputs come from disk, with those of the update in place."""
@@ -398,8 +401,11 @@ class Lane:
         """Record an update; the trial calls before it also let cuDNN choose the fastest convolutions."""
         changed = [*self.weights.values, *self.weights.velocities, *self.buffers_M.values(), self.num_clipped_M1]
         with exact_arithmetic(self.problem.device, tries_convolutions=True):
-            self._graph = capture(
-                self._recorded_update, keep=[*changed, self._losses_KM, self._place, self.step], stream=self._stream
+            self._recording = capture(
+                self._recorded_update,
+                keep=[*changed, self._losses_KM, self._place, self.step],
+                stream=self._stream,
+                also_several=self.reader is None,
             )
         self._renew_halves()  # the trial calls made and changed them
 
@@ -493,7 +499,7 @@ class Lane:
         for name in ("seed_M", "key_M", *_COUNTS):
             setattr(self, name, getattr(self, name)[keep])
         self.index_M = [self.index_M[place] for place in places]
-        self._program, self._update, self._graph = None, None, None
+        self._program, self._update, self._recording = None, None, None
         self._halves = []
         self._allocate()
 

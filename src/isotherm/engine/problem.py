@@ -29,7 +29,7 @@ DTYPES: dict[Precision, torch.dtype] = {
 }
 
 # Above it cuDNN's convolutions of one run are faster than ours of several.
-LARGEST_BATCH_TOGETHER = 512
+LARGEST_BATCH_TOGETHER = 1024
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -48,13 +48,15 @@ class Problem:
     metric_is_exponential: bool = False
     reestimates: bool = True
     has_convolutions: bool = False
+    convolutions_suit_kernels: bool = False
     num_parameters: int = 0
     # Batch sizes at which the module was found to be trainable, and whether by several runs at once.
     tried: set[tuple[int, bool]] = field(default_factory=set)
 
     def convolves_together(self, batch_size: int) -> bool:
         """Tell whether the convolutions of many runs, each with its own filters, are best done at once, by kernels."""
-        is_possible = self.has_convolutions and self.is_mixed and convolution_ops.are_usable(self.device)
+        suit = self.has_convolutions and self.convolutions_suit_kernels and not self.is_lazy
+        is_possible = suit and self.is_mixed and convolution_ops.are_usable(self.device)
         return is_possible and batch_size <= LARGEST_BATCH_TOGETHER
 
     @property
@@ -213,6 +215,7 @@ def prepare(task: Task, *, precision: Precision, device: torch.device | str = "c
         metric_is_exponential=task.metric_definition.exponential,
         reestimates=task.norm_statistics == "reestimated",
         has_convolutions=any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules()),
+        convolutions_suit_kernels=convolution_ops.suits(module),
         num_parameters=sum(p.numel() for p in module.parameters()),
     )
 

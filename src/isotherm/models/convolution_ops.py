@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -100,6 +100,33 @@ def _filled_up(values: Tensor, *, dims: tuple[int, ...]) -> Tensor:
     for dim in dims:
         padding[2 * (values.ndim - dim) - 1] = -values.shape[dim] % ALIGNED
     return functional.pad(values, padding) if any(padding) else values
+
+
+def suits(module: nn.Module) -> bool:
+    """Tell whether the kernels are made for all convolutions of a module, and quick there, as far as layers tell.
+
+    Tiles have channels in powers of two. Where these divide numbers like 160 by 32 at most, cuDNN is quicker.
+    """
+    parts = [part for part in module.modules() if isinstance(part, nn.modules.conv._ConvNd)]
+    return all(
+        isinstance(part, nn.Conv2d)
+        and part.padding_mode == "zeros"
+        and not isinstance(part.padding, str)
+        and None not in (_common(part.stride), _common(part.padding))
+        and _common(part.dilation) == part.groups == 1
+        and all(_is_quick(number) for number in (part.in_channels, part.out_channels))
+        for part in parts
+    )
+
+
+def _is_quick(num_channels: int) -> bool:
+    """Tell whether so many channels, filled up, make large tiles.
+
+    >>> [number for number in (3, 16, 20, 48, 64, 96, 128, 160, 192, 256) if _is_quick(number)]
+    [3, 16, 20, 64, 128, 192, 256]
+    """
+    filled_up = num_channels + -num_channels % ALIGNED
+    return filled_up & -filled_up >= min(filled_up, 64)
 
 
 def fits(x: Tensor, weight: Tensor, *, stride: int, padding: int) -> bool:
