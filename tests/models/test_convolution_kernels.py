@@ -238,7 +238,7 @@ def test_the_kernels_convolve_as_wide_resnets_do(case, num_runs):
         (Case(images=(3, 16, 16, 16), num_out=16), True, True),  # half an image each
         (Case(images=(1, 16, 6, 10), num_out=16), False, False),
         (Case(images=(12, 16, 9, 9), num_out=16), False, True),
-        (Case(images=(2, 16, 6, 8), num_out=16), False, False),  # whole rows, but not whole images
+        (Case(images=(2, 16, 6, 8), num_out=16), False, False),  # whole rows, but more of them than there are
     ],
     ids=str,
 )

@@ -64,6 +64,11 @@ def test_consecutive_tiles_are_those_whose_pixels_have_neighbouring_numbers(pixe
     assert seen == {True, False}
 
 
+def test_parts_of_several_images_are_not_consecutive():
+    assert Tile(images=2, rows=8, columns=8).is_consecutive(height=8, width=8)
+    assert not Tile(images=2, rows=4, columns=8).is_consecutive(height=8, width=8)
+
+
 def _ranges(number: int, size: int) -> list[range]:
     """Return ranges of a size that cover 0 .. number - 1; the last may be shorter."""
     return [range(first, min(first + size, number)) for first in range(0, number, size)]
