@@ -151,6 +151,7 @@ def test_what_the_kernels_would_read_wrongly_is_refused():
         ((24, 16, 1, 1), (16, 16, 1, 1), 1, 0, False),  # tiles of 8 images
         ((1, 16, 3, 3), (16, 16, 3, 3), 1, 1, True),
         ((1, 16, 2, 4), (16, 16, 3, 3), 1, 1, False),
+        ((1, 16, 2, 2), (16, 16, 3, 3), 1, 2, True),
         ((0, 16, 8, 8), (16, 16, 3, 3), 1, 1, False),
     ],
     ids=str,
