@@ -9,9 +9,9 @@ import torch
 
 import cases
 from isotherm.engine import fleet, lane
-from isotherm.engine.fleet import LARGEST_BATCH_TOGETHER, run_fleet, wants_own_streams
+from isotherm.engine.fleet import run_fleet, wants_own_streams
 from isotherm.engine.lane import BLOCK
-from isotherm.engine.problem import prepare
+from isotherm.engine.problem import LARGEST_BATCH_TOGETHER, prepare
 from isotherm.errors import UserError
 from isotherm.models import convolution_ops
 from isotherm.records import Outcome
@@ -281,23 +281,25 @@ def test_which_runs_are_programs_of_their_own(make, precision, device, expected,
     if problem.has_convolutions and device == "cuda" and not are_usable:
         expected = [True, True]
     assert found == expected
-    assert problem.convolves_together == (make is cases.conv_task and precision == "mixed" and are_usable)
+    is_possible = make is cases.conv_task and precision == "mixed" and are_usable
+    assert problem.convolves_together(SMALL_BATCH) == is_possible
+    assert not problem.convolves_together(LARGE_BATCH)
     assert {place.type for place in asked} <= {device}
 
 
 @pytest.mark.parametrize("are_usable", [True, False], ids=["with kernels", "without"])
 def test_a_trial_is_of_several_runs_where_they_train_together(are_usable, monkeypatch):
-    """Else one run alone is tried, as it will be trained."""
+    """Else one run alone is tried, as it will be trained; by kernels it is trained as several are."""
     tried: list[int] = []
     monkeypatch.setattr(convolution_ops, "are_usable", lambda _device: are_usable)
     monkeypatch.setattr(fleet, "probe", lambda lane: tried.append(lane))
     monkeypatch.setattr(fleet, "Lane", lambda _problem, specs, _listeners: len(specs))
     task = cases.conv_task()
     problem = dataclasses.replace(prepare(task, precision="mixed"), device=torch.device("cuda"))
-    for batch_size in (4, LARGE_BATCH):
-        specs = [cases.spec(task, batch_size=batch_size, seed=seed, precision="mixed") for seed in range(3)]
+    for batch_size, num_runs in ((4, 3), (LARGE_BATCH, 3), (8, 1)):
+        specs = [cases.spec(task, batch_size=batch_size, seed=seed, precision="mixed") for seed in range(num_runs)]
         fleet._probed(problem, specs, None, block=1)
-    assert tried == ([2, 1] if are_usable else [1, 1])
+    assert tried == ([2, 1, 2] if are_usable else [1, 1, 1])
 
 
 @pytest.mark.parametrize("are_usable", [True, False], ids=["with kernels", "without"])

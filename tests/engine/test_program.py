@@ -239,13 +239,25 @@ def test_convolutions_of_many_runs_in_the_program_of_a_gpu() -> None:
 @pytest.mark.usefixtures("usable")
 @pytest.mark.parametrize(
     ("num_runs", "precision", "make"),
-    [(1, "mixed", skip_init_task), (2, "float32", skip_init_task), (2, "mixed", autoencoder_task)],
+    [(1, "float32", skip_init_task), (2, "float32", skip_init_task), (2, "mixed", autoencoder_task)],
 )
 def test_lanes_without_convolutions_of_many_runs(num_runs: int, precision: str, make: Callable[[], Task]) -> None:
-    """One run alone, float32, or a network of matrices: filters stay as PyTorch has them."""
+    """In float32, or a network of matrices: filters stay as PyTorch has them."""
     task = make()
     given = [dataclasses.replace(spec, precision=precision) for spec in image_specs(task, num_runs)]
     lane = Lane(prepare(task, precision=precision), given, nobody())
     assert not lane.convolves
+    assert lane.is_single == (num_runs == 1)
     filters = [p for p in lane.weights.parameters().values() if p.ndim == 5]
     assert all(p.is_contiguous() for p in filters)
+
+
+@pytest.mark.usefixtures("usable")
+def test_one_run_alone_convolves_as_many_do() -> None:
+    task = skip_init_task()
+    lane = Lane(prepare(task, precision="mixed"), image_specs(task, 1), nobody())
+    assert lane.convolves
+    assert not lane.is_single
+    filters = [p for p in lane.weights.parameters().values() if p.ndim == 5]
+    assert filters
+    assert all(has_channels_last(p) for p in filters)

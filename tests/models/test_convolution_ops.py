@@ -54,7 +54,7 @@ def calls_of(x: Tensor, weight: Tensor, dy: Tensor, stride: int, padding: int) -
     """Return the three operations with arguments."""
     return [
         (FORWARD, (x, weight, stride, padding)),
-        (INPUT_GRADIENT, (dy, weight, *x.shape[3:], stride, padding)),
+        (INPUT_GRADIENT, (dy, weight, None, *x.shape[3:], stride, padding)),
         (WEIGHT_GRADIENT, (dy, x, *weight.shape[3:], stride, padding)),
     ]
 
@@ -92,6 +92,16 @@ def test_the_operations_keep_what_they_promise(case, dtype):
         assert found.dtype == (wide if operation is WEIGHT_GRADIENT else dtype)
 
 
+def test_a_gradient_of_images_is_added_to_another():
+    case = CASES[1]
+    x, weight, dy = tensors_of(*case)
+    given = (*x.shape[3:], *case[2:])
+    found = INPUT_GRADIENT(dy, weight, x, *given)
+    torch.testing.assert_close(found, INPUT_GRADIENT(dy, weight, None, *given) + x)
+    assert steps_of(found) == steps_of(INPUT_GRADIENT(*(t.to("meta") for t in (dy, weight, x)), *given))
+    assert found.movedim(2, -1).is_contiguous()
+
+
 def test_the_operations_are_what_pytorch_asks_of_new_ones():
     case = CASES[1]
     for operation, given in calls_of(*tensors_of(*case), *case[2:]):
@@ -116,7 +126,7 @@ def test_what_the_kernels_would_read_wrongly_is_refused():
         with pytest.raises(ValueError, match="do not go together"):
             FORWARD(*given, 1, 1)
     with pytest.raises(ValueError, match="do not go together"):
-        INPUT_GRADIENT(x, weight, 6, 8, 1, 1)  # 16 channels are those of the images, not of the result
+        INPUT_GRADIENT(x, weight, None, 6, 8, 1, 1)  # 16 channels are those of the images, not of the result
     with pytest.raises(ValueError, match=r"torch\.float64 and torch\.float32, do not go together"):
         WEIGHT_GRADIENT(dy.float(), x, 3, 3, 1, 1)
     message = (

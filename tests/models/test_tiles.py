@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isotherm.models.kernels.tiles import Tile, launch_for, weight_launch_for
+from isotherm.models.kernels.tiles import (
+    MOST_PARTS,
+    Tile,
+    launch_for,
+    parts_of_ghost,
+    result_size,
+    weight_launch_for,
+)
 
 SIZES = st.integers(1, 70)
 PIXELS = st.sampled_from([16, 64, 128, 256])
@@ -90,11 +97,43 @@ def test_tiles_by_hand(sizes, tile):
 
 
 @pytest.mark.parametrize("num_inner", [16, 48, 64, 128, 256, 2048])
-def test_launches_have_sizes_that_products_can_be_made_of(num_inner):
-    launch = launch_for(num_inner)
+@pytest.mark.parametrize("num_outer", [16, 64, 128, 160, 256])
+def test_launches_have_sizes_that_products_can_be_made_of(num_inner, num_outer):
+    launch = launch_for(num_inner, num_outer)
     sizes = (launch.pixels, launch.channels, launch.inner, launch.num_warps)
     assert all(is_power_of_two(size) for size in sizes)
-    assert launch.pixels * launch.channels <= 2**14  # sums of a program stay in registers
+    assert launch.pixels * launch.channels <= 128 * launch.num_warps * 32  # a program's sums stay in registers
+    if launch.channels == 128:
+        assert num_outer % 128 == 0
+
+
+@given(pixels=PIXELS, ghost_size=st.integers(1, 300), height=SIZES, width=SIZES)
+def test_parts_of_ghosts_have_equal_numbers_of_full_tiles(pixels, ghost_size, height, width):
+    tile = Tile.of(pixels, num_images=ghost_size, height=height, width=width)
+    parts = parts_of_ghost(tile, ghost_size, height=height, width=width)
+    is_filled = height % tile.rows == 0 and width % tile.columns == 0
+    assert (parts is not None) == is_filled
+    if parts is not None:
+        num_tiles = tile.count(num_images=ghost_size, height=height, width=width)
+        assert parts.num_parts * parts.tiles_of_part == num_tiles
+        assert parts.num_parts * parts.tiles_of_part * tile.num_pixels == ghost_size * height * width
+        assert is_power_of_two(parts.tiles_of_part)
+        assert parts.num_parts <= MOST_PARTS or parts.num_parts % 2 == 1
+        assert parts.tiles_of_part == 1 or 2 * parts.num_parts > MOST_PARTS  # no more in a part than it takes
+
+
+def test_tiles_of_other_ghosts_are_no_parts():
+    assert parts_of_ghost(Tile(images=4, rows=8, columns=8), 6, height=8, width=8) is None
+
+
+@given(sides=st.tuples(SIZES, SIZES), taps=st.tuples(st.integers(1, 5), st.integers(1, 5)), stride=st.integers(1, 3))
+def test_the_size_of_a_result_is_how_often_the_taps_can_be_laid_down(sides, taps, stride):
+    padding = 2
+    expected = [
+        sum(1 for first in range(-padding, side + padding, stride) if first + tap <= side + padding)
+        for side, tap in zip(sides, taps, strict=True)
+    ]
+    assert list(result_size(sides, taps, stride=stride, padding=padding)) == expected
 
 
 @pytest.mark.parametrize("num_inputs", [16, 48, 64, 128, 160, 256, 384, 2048])
