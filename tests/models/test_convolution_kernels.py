@@ -259,6 +259,87 @@ def test_a_last_part_may_be_short(launched):
     assert launched["_sum_gradients"][0]["num_parts"] == [3]
 
 
+# -- what else the kernels do on the way ----------------------------------------------------------------------------
+
+# Of each: images with ghosts of 4, of which tiles are parts.
+GHOST_SIZE = 4
+GHOST_CASES = [
+    Case(images=(8, 16, 8, 8), num_out=16),
+    Case(images=(8, 32, 8, 8), num_out=64, stride=2),  # pixels are the columns of products
+    Case(images=(4, 16, 16, 16), num_out=16, taps=(1, 1), padding=0),
+]
+
+
+def assert_near(ours: Tensor, expected: Tensor, *, rounding: float = 0.0) -> None:
+    """Compare with float64: 1e-4 of the largest, and one rounding."""
+    allowed = rounding * expected.abs() + 1e-4 * expected.abs().max()
+    assert bool(((ours.double() - expected).abs() <= allowed).all())
+
+
+@pytest.mark.parametrize("case", [*GHOST_CASES, Case(images=(3, 16, 6, 10), num_out=16, stride=2)], ids=str)
+def test_results_are_added_to_others(case):
+    from isotherm.models.kernels import convolution
+
+    x, weight, dy = case.tensors(2)
+    of_result, of_images = normal(*dy.shape, seed=3), normal(*x.shape, seed=4)
+    y, moments = convolution.forward(x, weight, **case.settings, other=of_result)
+    dx, sums = convolution.input_gradient(dy, weight, size=case.images[2:], **case.settings, other=of_images)
+    assert moments is None
+    assert sums is None
+    expected_y, expected_dx, _ = by_torch(case, x, weight, dy)
+    assert_near(y, expected_y + of_result.double(), rounding=2**-7)
+    assert_near(dx, expected_dx + of_images.double(), rounding=2**-7)
+
+
+@pytest.mark.parametrize("most_parts", [128, 1], ids=["a tile a part", "a part"])
+@pytest.mark.parametrize("case", GHOST_CASES, ids=str)
+def test_moments_of_results(case, most_parts, monkeypatch):
+    from isotherm.models.kernels import convolution, tiles
+
+    monkeypatch.setattr(tiles, "MOST_PARTS", most_parts)
+    x, weight, dy = case.tensors(2)
+    other = 3 + normal(*dy.shape, seed=3)  # far from a mean of zero
+    y, (means, squares) = convolution.forward(x, weight, **case.settings, other=other, ghost_size=GHOST_SIZE)
+    assert_near(y, by_torch(case, x, weight, dy)[0] + other.double(), rounding=2**-7)
+    ghosts = y.double().unflatten(1, (-1, GHOST_SIZE))  # the kernel's own results, as they were stored
+    mean = means.double().mean(dim=2)
+    num_values = ghosts[0, 0, :, 0].numel()
+    assert means.shape[2] == min(most_parts, max(1, num_values // 256))
+    between = (means.double() - mean.unsqueeze(2)).square().sum(dim=2) * (num_values / means.shape[2])
+    assert_near(mean, ghosts.mean(dim=(2, 4, 5)))
+    assert_near((squares.double().sum(dim=2) + between) / num_values, ghosts.var(dim=(2, 4, 5), correction=0))
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("case", GHOST_CASES, ids=str)
+def test_sums_for_the_gradient_of_a_normalisation(case, relu):
+    """Values lie on half numbers, so that none is normalised to nearly zero, where rounding would decide."""
+    from isotherm.models.kernels import convolution
+
+    x, weight, dy = case.tensors(2)
+    x = torch.floor(2 * x.float()).add(0.5).to(DTYPE)
+    generator = torch.Generator().manual_seed(5)
+    by_ghost = (2, case.images[0] // GHOST_SIZE, case.images[1])
+    mean, var = (0.2 * torch.rand(by_ghost, generator=generator) + offset for offset in (-0.1, 1.0))
+    scale = 0.5 + torch.rand(2, case.images[1], generator=generator)
+    shift = 0.2 * torch.rand(2, case.images[1], generator=generator) - 0.1
+    mean, var, scale, shift = (t.to(DEVICE) for t in (mean, var, scale, shift))
+    normalised = convolution.Normalised(x, mean, var, scale, shift, 1e-5, relu)
+    dx, (gradients, products) = convolution.input_gradient(
+        dy, weight, size=case.images[2:], **case.settings, normalised=normalised
+    )
+    assert_near(dx, by_torch(case, x, weight, dy)[1], rounding=2**-7)
+    ghosts, dz = (t.double().unflatten(1, (-1, GHOST_SIZE)) for t in (x, dx))
+    along = (slice(None), slice(None), None, slice(None), None, None)
+    hat = (ghosts - mean.double()[along]) / (var.double()[along] + 1e-5).sqrt()
+    if relu:
+        z = hat * scale.double()[:, None, None, :, None, None] + shift.double()[:, None, None, :, None, None]
+        assert float(z.abs().min()) > 1e-2
+        dz = torch.where(z > 0, dz, 0.0)
+    assert_near(gradients.double().sum(dim=2), dz.sum(dim=(2, 4, 5)))
+    assert_near(products.double().sum(dim=2), (dz * hat).sum(dim=(2, 4, 5)))
+
+
 # -- a run's own results --------------------------------------------------------------------------------------------
 
 
