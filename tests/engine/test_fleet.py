@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import cases
+from cases_paper import lazy_task
 from isotherm.engine import fleet, lane
 from isotherm.engine.fleet import run_fleet, wants_own_streams
 from isotherm.engine.lane import BLOCK
@@ -285,6 +286,21 @@ def test_which_runs_are_programs_of_their_own(make, precision, device, expected,
     assert problem.convolves_together(SMALL_BATCH) == is_possible
     assert not problem.convolves_together(LARGE_BATCH)
     assert {place.type for place in asked} <= {device}
+
+
+def test_modules_that_do_not_suit_and_inputs_from_disk_are_programs_of_their_own(monkeypatch):
+    monkeypatch.setattr(convolution_ops, "are_usable", lambda _device: True)
+    on_gpu = {"device": torch.device("cuda")}
+    problem = dataclasses.replace(prepare(cases.conv_task(), precision="mixed"), **on_gpu)
+    assert problem.convolutions_suit_kernels
+    assert not wants_own_streams(problem, 4)
+    assert wants_own_streams(dataclasses.replace(problem, convolutions_suit_kernels=False), 4)
+    circular = functools.partial(torch.nn.Conv2d, 1, 3, 8, padding_mode="circular")
+    other = prepare(dataclasses.replace(cases.conv_task(), model=circular), precision="mixed")
+    assert not other.convolutions_suit_kernels
+    lazy = prepare(lazy_task(), precision="mixed")
+    assert lazy.convolutions_suit_kernels
+    assert wants_own_streams(dataclasses.replace(lazy, **on_gpu), 4)
 
 
 @pytest.mark.parametrize("are_usable", [True, False], ids=["with kernels", "without"])

@@ -182,6 +182,30 @@ def test_kernels_are_for_gpus_that_copy_boxes(has_triton, is_asked_for, capabili
     assert not convolution_ops.are_usable(torch.device("cpu"))
 
 
+@pytest.mark.parametrize(
+    ("layer", "suits"),
+    [
+        (nn.Conv2d(3, 16, 3, padding=1), True),
+        (nn.Conv2d(20, 64, 1, stride=2), True),
+        (nn.Conv2d(192, 256, (3, 5), padding=1), True),
+        (nn.Linear(48, 48), True),
+        (nn.Conv2d(64, 160, 3), False),  # tiles of 32 channels
+        (nn.Conv2d(48, 64, 3), False),
+        (nn.Conv2d(16, 16, 3, groups=2), False),
+        (nn.Conv2d(16, 16, 3, dilation=2), False),
+        (nn.Conv2d(16, 16, 3, stride=(1, 2)), False),
+        (nn.Conv2d(16, 16, 3, padding=(0, 1)), False),
+        (nn.Conv2d(16, 16, 3, padding="same"), False),
+        (nn.Conv2d(16, 16, 3, padding=1, padding_mode="circular"), False),
+        (nn.Conv1d(16, 16, 3), False),
+        (nn.ConvTranspose2d(16, 16, 3), False),
+    ],
+    ids=str,
+)
+def test_modules_that_suit_the_kernels(layer, suits):
+    assert convolution_ops.suits(nn.Sequential(nn.Conv2d(16, 64, 3), nn.Sequential(layer))) == suits
+
+
 # -- in networks ----------------------------------------------------------------------------------------------------
 
 
