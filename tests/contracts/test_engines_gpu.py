@@ -1,4 +1,4 @@
-"""Fleet equals reference on a GPU too: recorded updates, one program per run for convolutions, compiled programs."""
+"""Fleet equals reference on a GPU too: recorded updates, compiled programs, convolutions by run or of all at once."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from cases_paper import (
     autoencoder_task,
@@ -18,11 +19,12 @@ from cases_paper import (
     skip_init_task,
     spec_of,
 )
-from helpers_engines import assert_same, by_fleet, by_reference, distance
+from helpers_engines import Trained, assert_same, by_fleet, by_reference, distance
 from isotherm.engine import lane, weights
-from isotherm.engine.problem import prepare
-from isotherm.models import kernels
-from isotherm.records import Outcome
+from isotherm.engine.fleet import wants_own_streams
+from isotherm.engine.problem import Problem, prepare
+from isotherm.models import convolution_ops, kernels
+from isotherm.records import Outcome, RunSpec
 from isotherm.tasks import Task
 
 pytestmark = [
@@ -87,13 +89,70 @@ def test_a_fleet_in_mixed_precision_agrees_with_the_reference_as_bfloat16_does(
     assert bool(calls) == (
         name == "autoencoder" and kernels.HAS_TRITON and kernels.ARE_ASKED_FOR
     )  # clipping needs the gradients themselves
+    assert_agree(problem, ours, specs, of_losses=0.005, of_parameters=0.02)
+
+
+def assert_agree(
+    problem: Problem, ours: list[Trained], specs: list[RunSpec], *, of_losses: float, of_parameters: float
+) -> None:
+    """Compare with the reference: losses, and parameters as parts of the way they went."""
     for (result, parameters), spec in zip(ours, specs, strict=True):
         model = problem.model(seed=spec.seed, batch_size=spec.batch_size)
         start = {name: p.detach() for name, p in model.named_parameters()}
         expected, expected_parameters = by_reference(problem, spec)
-        assert result.train_loss == pytest.approx(expected.train_loss, rel=0.005)
-        assert result.train_loss_running == pytest.approx(expected.train_loss_running, rel=0.005)
-        assert distance(parameters, expected_parameters) < 0.02 * distance(start, expected_parameters)
+        assert result.train_loss == pytest.approx(expected.train_loss, rel=of_losses)
+        assert result.train_loss_running == pytest.approx(expected.train_loss_running, rel=of_losses)
+        assert distance(parameters, expected_parameters) < of_parameters * distance(start, expected_parameters)
+
+
+# How far two ways of rounding may come apart in 25 updates; the reference rounds the gradients of filters, ours does
+# not. By the same operations on a CPU losses are up to 0.2 per cent apart, and parameters 6 per cent with ghost batch
+# norm, 1 without; the reference itself is 8 and 1.5 per cent off float32. Parameters are allowed two or three times as
+# much, losses five times.
+WITH_CONVOLUTIONS = {
+    "ghost batch norm": {"of_losses": 0.01, "of_parameters": 0.12},
+    "SkipInit": {"of_losses": 0.01, "of_parameters": 0.03},
+}
+
+
+@pytest.mark.parametrize("name", WITH_CONVOLUTIONS)
+@pytest.mark.parametrize("is_compiled", [False, True], ids=["recorded", "compiled"])
+def test_convolutions_of_a_fleet_in_mixed_precision_agree_with_the_reference_as_bfloat16_does(
+    name: str, is_compiled: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    by_kernels = convolution_ops.are_usable(torch.device("cuda"))
+    is_new_enough = torch.cuda.get_device_capability() >= (9, 0)
+    assert by_kernels == (kernels.HAS_TRITON and kernels.ARE_ASKED_FOR and is_new_enough)
+    numbers_of_runs = watched_convolutions(monkeypatch) if by_kernels else []
+    monkeypatch.setattr(lane, "UPDATES_WORTH_COMPILING", 1 if is_compiled else 10**9)
+    make, settings = TASKS[name]
+    task = make()
+    problem = prepare(task, precision="mixed", device="cuda")
+    specs = specs_of(task, precision="mixed", **settings)
+    assert wants_own_streams(problem, settings["batch_size"]) != by_kernels
+    with caplog.at_level(logging.WARNING, logger="isotherm"):
+        ours = by_fleet(problem, specs, block=7)
+    assert "one run at a time" not in caplog.text
+    if by_kernels:
+        assert set(numbers_of_runs) == {len(specs)}  # all at once
+    numbers_of_runs.clear()
+    assert_agree(problem, ours, specs, **WITH_CONVOLUTIONS[name])
+    assert not numbers_of_runs  # the reference is PyTorch's own
+
+
+def watched_convolutions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list of how many runs' filters have their gradients made by the kernels, in every call."""
+    from isotherm.models.kernels import convolution
+
+    seen: list[int] = []
+    plain = convolution.weight_gradient
+
+    def watch(dy: Tensor, x: Tensor, **settings: Any) -> Tensor:
+        seen.append(len(dy))
+        return plain(dy, x, **settings)
+
+    monkeypatch.setattr(convolution, "weight_gradient", watch)
+    return seen
 
 
 def test_a_gpu_gives_the_numbers_of_a_cpu() -> None:

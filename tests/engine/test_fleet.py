@@ -1,5 +1,6 @@
 """What `contracts/test_engines.py` does not see: refusals, the fleet's size, and memory."""
 
+import contextlib
 import dataclasses
 import functools
 
@@ -7,11 +8,13 @@ import pytest
 import torch
 
 import cases
+from cases_paper import lazy_task
 from isotherm.engine import fleet, lane
-from isotherm.engine.fleet import run_fleet
+from isotherm.engine.fleet import run_fleet, wants_own_streams
 from isotherm.engine.lane import BLOCK
-from isotherm.engine.problem import prepare
+from isotherm.engine.problem import LARGEST_BATCH_TOGETHER, prepare
 from isotherm.errors import UserError
+from isotherm.models import convolution_ops
 from isotherm.records import Outcome
 
 
@@ -246,3 +249,87 @@ def test_lanes_share_the_program_of_one_that_still_trains(blocks):
     assert all(lane.is_done for lane in lanes)
     active = [lane for lane, num in zip(lanes, blocks, strict=True) if num]
     assert all(lane.shared is (None if lane is active[0] else active[0]) for lane in active)
+
+
+# -- one program, or one for each run -------------------------------------------------------------------------------
+
+SMALL_BATCH, LARGE_BATCH = LARGEST_BATCH_TOGETHER, LARGEST_BATCH_TOGETHER + 1
+
+
+@pytest.mark.parametrize("are_usable", [True, False], ids=["with kernels", "without"])
+@pytest.mark.parametrize(
+    ("make", "precision", "device", "expected"),
+    [
+        (cases.conv_task, "mixed", "cpu", [False, False]),
+        (cases.conv_task, "mixed", "cuda", [False, True]),
+        (cases.conv_task, "float32", "cuda", [True, True]),
+        (cases.conv_task, "float64", "cuda", [True, True]),
+        (cases.blobs_task, "mixed", "cuda", [False, False]),
+        (cases.blobs_task, "float32", "cuda", [False, False]),
+    ],
+)
+def test_which_runs_are_programs_of_their_own(make, precision, device, expected, are_usable, monkeypatch):
+    """On a GPU those with convolutions, except in small batches where there are kernels for many runs."""
+    asked: list[torch.device] = []
+
+    def usable(place: torch.device) -> bool:
+        asked.append(place)
+        return are_usable
+
+    monkeypatch.setattr(convolution_ops, "are_usable", usable)
+    problem = dataclasses.replace(prepare(make(), precision=precision), device=torch.device(device))
+    found = [wants_own_streams(problem, batch_size) for batch_size in (SMALL_BATCH, LARGE_BATCH)]
+    if problem.has_convolutions and device == "cuda" and not are_usable:
+        expected = [True, True]
+    assert found == expected
+    is_possible = make is cases.conv_task and precision == "mixed" and are_usable
+    assert problem.convolves_together(SMALL_BATCH) == is_possible
+    assert not problem.convolves_together(LARGE_BATCH)
+    assert {place.type for place in asked} <= {device}
+
+
+def test_modules_that_do_not_suit_and_inputs_from_disk_are_programs_of_their_own(monkeypatch):
+    monkeypatch.setattr(convolution_ops, "are_usable", lambda _device: True)
+    on_gpu = {"device": torch.device("cuda")}
+    problem = dataclasses.replace(prepare(cases.conv_task(), precision="mixed"), **on_gpu)
+    assert problem.convolutions_suit_kernels
+    assert not wants_own_streams(problem, 4)
+    assert wants_own_streams(dataclasses.replace(problem, convolutions_suit_kernels=False), 4)
+    circular = functools.partial(torch.nn.Conv2d, 1, 3, 8, padding_mode="circular")
+    other = prepare(dataclasses.replace(cases.conv_task(), model=circular), precision="mixed")
+    assert not other.convolutions_suit_kernels
+    lazy = prepare(lazy_task(), precision="mixed")
+    assert lazy.convolutions_suit_kernels
+    assert wants_own_streams(dataclasses.replace(lazy, **on_gpu), 4)
+
+
+@pytest.mark.parametrize("are_usable", [True, False], ids=["with kernels", "without"])
+def test_a_trial_is_of_several_runs_where_they_train_together(are_usable, monkeypatch):
+    """Else one run alone is tried, as it will be trained; by kernels it is trained as several are."""
+    tried: list[int] = []
+    monkeypatch.setattr(convolution_ops, "are_usable", lambda _device: are_usable)
+    monkeypatch.setattr(fleet, "probe", lambda lane: tried.append(lane))
+    monkeypatch.setattr(fleet, "Lane", lambda _problem, specs, _listeners: len(specs))
+    task = cases.conv_task()
+    problem = dataclasses.replace(prepare(task, precision="mixed"), device=torch.device("cuda"))
+    for batch_size, num_runs in ((4, 3), (LARGE_BATCH, 3), (8, 1)):
+        specs = [cases.spec(task, batch_size=batch_size, seed=seed, precision="mixed") for seed in range(num_runs)]
+        fleet._probed(problem, specs, None, block=1)
+    assert tried == ([2, 1, 2] if are_usable else [1, 1, 1])
+
+
+@pytest.mark.parametrize("are_usable", [True, False], ids=["with kernels", "without"])
+def test_a_fleet_of_convolutions_is_one_lane_or_one_for_each_run(are_usable, monkeypatch):
+    lanes_of_fleets: list[list[int]] = []
+    monkeypatch.setattr(convolution_ops, "are_usable", lambda _device: are_usable)
+    monkeypatch.setattr(fleet, "_probed", lambda *_, **__: None)
+    monkeypatch.setattr(fleet, "Lane", lambda _problem, specs, *_, **__: list(specs))
+    monkeypatch.setattr(fleet, "_train", lambda lanes, _: lanes_of_fleets.append([len(specs) for specs in lanes]))
+    monkeypatch.setattr(fleet, "results", list)
+    monkeypatch.setattr(fleet, "seeded", lambda *_: contextlib.nullcontext())
+    task = cases.conv_task()
+    problem = dataclasses.replace(prepare(task, precision="mixed"), device=torch.device("cuda"))
+    for batch_size in (4, LARGE_BATCH):
+        specs = [cases.spec(task, batch_size=batch_size, seed=seed, precision="mixed") for seed in range(3)]
+        assert run_fleet(problem, specs) == specs
+    assert lanes_of_fleets == ([[3], [1, 1, 1]] if are_usable else [[1, 1, 1]] * 2)

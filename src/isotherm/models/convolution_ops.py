@@ -151,8 +151,9 @@ def are_usable(device: torch.device) -> bool:
 
 def _half_precision_is_asked_for(*tensors: Tensor) -> bool:
     kind = tensors[0].device.type
-    if torch.is_autocast_enabled(kind):
-        return torch.get_autocast_dtype(kind) == torch.bfloat16
+    if torch.is_autocast_enabled(kind):  # which leaves float64 as it is
+        is_wide = any(tensor.dtype == torch.float64 for tensor in tensors)
+        return torch.get_autocast_dtype(kind) == torch.bfloat16 and not is_wide
     return all(tensor.dtype == torch.bfloat16 for tensor in tensors)
 
 

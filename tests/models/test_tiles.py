@@ -1,0 +1,150 @@
+"""How convolutions of many runs are cut: every pixel has one place, and all sizes are powers of two."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isotherm.models.kernels.tiles import (
+    MOST_PARTS,
+    Tile,
+    launch_for,
+    parts_of_ghost,
+    result_size,
+    weight_launch_for,
+)
+
+SIZES = st.integers(1, 70)
+PIXELS = st.sampled_from([16, 64, 128, 256])
+
+
+def is_power_of_two(number: int) -> bool:
+    return number >= 1 and number & (number - 1) == 0
+
+
+@given(pixels=PIXELS, num_images=st.integers(1, 300), height=SIZES, width=SIZES)
+def test_tiles_are_powers_of_two_and_cover_all_pixels_once(pixels, num_images, height, width):
+    tile = Tile.of(pixels, num_images=num_images, height=height, width=width)
+    assert all(is_power_of_two(size) for size in (tile.images, tile.rows, tile.columns))
+    assert num_images % tile.images == 0  # no tile has images of two runs
+    assert tile.num_pixels == tile.images * tile.rows * tile.columns <= pixels
+    down, across = -(-height // tile.rows), -(-width // tile.columns)
+    assert (down - 1) * tile.rows < height <= down * tile.rows
+    assert (across - 1) * tile.columns < width <= across * tile.columns
+    assert tile.count(num_images=num_images, height=height, width=width) == num_images // tile.images * down * across
+
+
+@given(pixels=PIXELS, num_images=st.integers(1, 300), height=SIZES, width=SIZES)
+def test_tiles_are_as_large_as_they_may_be(pixels, num_images, height, width):
+    """What `fits` counts on: products have as many pixels as there are, up to what was asked for."""
+    tile = Tile.of(pixels, num_images=num_images, height=height, width=width)
+    above = [1 << (size - 1).bit_length() for size in (height, width)]
+    assert tile.num_pixels == min(pixels, (num_images & -num_images) * above[0] * above[1])
+    # Whole rows first, whole images next.
+    assert tile.rows == 1 or tile.columns >= width
+    assert tile.images == 1 or tile.rows >= height
+
+
+@pytest.mark.parametrize("pixels", [4, 16, 64])
+def test_consecutive_tiles_are_those_whose_pixels_have_neighbouring_numbers(pixels):
+    """Counted out. Parts of one row are neighbours too, which takes images wider than a tile and is not made use of."""
+    seen = set()
+    for num_images, height, width in itertools.product((1, 2, 3, 4), range(1, 10), range(1, 10)):
+        tile = Tile.of(pixels, num_images=num_images, height=height, width=width)
+        sizes = {"height": height, "width": width}
+        numbers = [
+            [(image * height + row) * width + column for image in images for row in rows for column in columns]
+            for images in _ranges(num_images, tile.images)
+            for rows in _ranges(height, tile.rows)
+            for columns in _ranges(width, tile.columns)
+        ]
+        is_whole = all(len(own) == tile.num_pixels for own in numbers)
+        are_neighbours = all(own == list(range(own[0], own[0] + len(own))) for own in numbers)
+        assert len(numbers) == tile.count(num_images=num_images, **sizes)
+        assert sorted(itertools.chain(*numbers)) == list(range(num_images * height * width))
+        expected = is_whole and are_neighbours and tile.columns == width
+        assert tile.is_consecutive(**sizes) == expected, (tile, sizes)
+        seen.add(expected)
+    assert seen == {True, False}
+
+
+def test_parts_of_several_images_are_not_consecutive():
+    assert Tile(images=2, rows=8, columns=8).is_consecutive(height=8, width=8)
+    assert not Tile(images=2, rows=4, columns=8).is_consecutive(height=8, width=8)
+
+
+def _ranges(number: int, size: int) -> list[range]:
+    """Return ranges of a size that cover 0 .. number - 1; the last may be shorter."""
+    return [range(first, min(first + size, number)) for first in range(0, number, size)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "tile"),
+    [
+        ({"num_images": 64, "height": 32, "width": 32}, Tile(images=1, rows=4, columns=32)),
+        ({"num_images": 64, "height": 8, "width": 8}, Tile(images=2, rows=8, columns=8)),
+        ({"num_images": 3, "height": 9, "width": 9}, Tile(images=1, rows=8, columns=16)),
+        ({"num_images": 6, "height": 1, "width": 1}, Tile(images=2, rows=1, columns=1)),
+        ({"num_images": 4, "height": 5, "width": 200}, Tile(images=1, rows=1, columns=128)),
+    ],
+    ids=str,
+)
+def test_tiles_by_hand(sizes, tile):
+    assert Tile.of(128, **sizes) == tile
+
+
+@pytest.mark.parametrize("num_inner", [16, 48, 64, 128, 256, 2048])
+@pytest.mark.parametrize("num_outer", [16, 64, 128, 160, 256])
+def test_launches_have_sizes_that_products_can_be_made_of(num_inner, num_outer):
+    launch = launch_for(num_inner, num_outer)
+    sizes = (launch.pixels, launch.channels, launch.inner, launch.num_warps)
+    assert all(is_power_of_two(size) for size in sizes)
+    assert launch.pixels * launch.channels <= 128 * launch.num_warps * 32  # a program's sums stay in registers
+    if launch.channels == 128:
+        assert num_outer % 128 == 0
+
+
+@given(pixels=PIXELS, ghost_size=st.integers(1, 300), height=SIZES, width=SIZES)
+def test_parts_of_ghosts_have_equal_numbers_of_full_tiles(pixels, ghost_size, height, width):
+    tile = Tile.of(pixels, num_images=ghost_size, height=height, width=width)
+    parts = parts_of_ghost(tile, ghost_size, height=height, width=width)
+    is_filled = height % tile.rows == 0 and width % tile.columns == 0
+    assert (parts is not None) == is_filled
+    if parts is not None:
+        num_tiles = tile.count(num_images=ghost_size, height=height, width=width)
+        assert parts.num_parts * parts.tiles_of_part == num_tiles
+        assert parts.num_parts * parts.tiles_of_part * tile.num_pixels == ghost_size * height * width
+        assert is_power_of_two(parts.tiles_of_part)
+        assert parts.num_parts <= MOST_PARTS or parts.num_parts % 2 == 1
+        assert parts.tiles_of_part == 1 or 2 * parts.num_parts > MOST_PARTS  # no more in a part than it takes
+
+
+def test_tiles_of_other_ghosts_are_no_parts():
+    assert parts_of_ghost(Tile(images=4, rows=8, columns=8), 6, height=8, width=8) is None
+
+
+@given(sides=st.tuples(SIZES, SIZES), taps=st.tuples(st.integers(1, 5), st.integers(1, 5)), stride=st.integers(1, 3))
+def test_the_size_of_a_result_is_how_often_the_taps_can_be_laid_down(sides, taps, stride):
+    padding = 2
+    expected = [
+        sum(1 for first in range(-padding, side + padding, stride) if first + tap <= side + padding)
+        for side, tap in zip(sides, taps, strict=True)
+    ]
+    assert list(result_size(sides, taps, stride=stride, padding=padding)) == expected
+
+
+@pytest.mark.parametrize("num_inputs", [16, 48, 64, 128, 160, 256, 384, 2048])
+@pytest.mark.parametrize("num_outputs", [16, 64, 128, 160, 256])
+def test_launches_for_gradients_of_filters(num_inputs, num_outputs):
+    launch = weight_launch_for(num_inputs, num_outputs)
+    sizes = (launch.pixels, launch.outputs, launch.inputs, launch.num_warps, launch.num_programs)
+    assert all(is_power_of_two(size) for size in sizes)
+    num_sums = 3 if launch.takes_row else 1
+    assert num_sums * launch.outputs * launch.inputs <= 128 * launch.num_warps * 32
+    if launch.outputs == 128:  # else there would be tiles with nothing in them
+        assert num_outputs % 128 == 0
+    if launch.inputs > 64:
+        assert num_inputs % launch.inputs == 0
