@@ -176,6 +176,39 @@ def test_a_damaged_checkpoint_starts_the_fleet_over(
     assert [str(path) in record.getMessage() for record in caplog.records] == [True]
 
 
+@pytest.mark.parametrize("num_lanes", [0, 2])
+def test_a_checkpoint_of_other_programs_starts_the_fleet_over(
+    tmp_path: Path, plain: Plain, caplog: pytest.LogCaptureFixture, num_lanes: int
+) -> None:
+    """As when kernels for many runs at once were turned on or off in between."""
+    path = tmp_path / "fleet.checkpoint"
+    run_fleet(plain.problem, plain.specs, checkpoint=checkpoint_at(path), block=BLOCK)
+    saved = checkpoint_at(path).load("cpu")
+    assert saved is not None
+    checkpoint_at(path).save({"lanes": saved["lanes"] * num_lanes})
+    counter = Counter()
+    with caplog.at_level(logging.WARNING, logger="isotherm"):
+        found = run_fleet(plain.problem, plain.specs, checkpoint=checkpoint_at(path), **counter.listeners())
+    assert found == plain.results
+    assert counter.steps == plain.counter.steps
+    assert "not trained as they would be now" in caplog.text
+
+
+def test_a_checkpoint_of_other_shapes_starts_the_fleet_over(
+    tmp_path: Path, plain: Plain, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "fleet.checkpoint"
+    run_fleet(plain.problem, plain.specs, checkpoint=checkpoint_at(path), block=BLOCK)
+    saved = checkpoint_at(path).load("cpu")
+    assert saved is not None
+    (state,) = saved["lanes"]
+    wider = [torch.cat([value, value], dim=1) for value in state["values"]]
+    checkpoint_at(path).save({"lanes": [{**state, "values": wider}]})
+    with caplog.at_level(logging.WARNING, logger="isotherm"):
+        assert run_fleet(plain.problem, plain.specs, checkpoint=checkpoint_at(path), block=BLOCK) == plain.results
+    assert "not trained as they would be now" in caplog.text
+
+
 def test_a_module_that_is_trained_one_run_at_a_time_has_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     task, path = cases.unvectorisable_task(), tmp_path / "folder" / "fleet.checkpoint"
     specs = members(task)[:2]

@@ -141,6 +141,16 @@ def test_what_the_kernels_would_read_wrongly_is_refused():
         FORWARD(*odd[:2], 1, 1)
 
 
+def test_gradients_of_other_images_are_refused():
+    x, weight, dy = tensors_of(*CASES[0])
+    with pytest.raises(ValueError, match=r"a gradient of \(6, 8\) pixels is not that of images of \(6, 9\)"):
+        INPUT_GRADIENT(dy, weight, None, 6, 9, 1, 1)
+    with pytest.raises(ValueError, match=r"filters of \(5, 5\), stride 1 and padding 1"):
+        WEIGHT_GRADIENT(dy, x, 5, 5, 1, 1)
+    with pytest.raises(ValueError, match=r"a gradient of \(3, 4\) pixels is not that of images of \(5, 7\).*stride 2"):
+        INPUT_GRADIENT(with_channels_last(dy[:, :, :, :3, :4]), weight, None, 5, 7, 2, 1)
+
+
 # -- for which convolutions -----------------------------------------------------------------------------------------
 
 
@@ -161,7 +171,7 @@ def test_what_the_kernels_would_read_wrongly_is_refused():
         ((24, 16, 1, 1), (16, 16, 1, 1), 1, 0, False),  # tiles of 8 images
         ((1, 16, 3, 3), (16, 16, 3, 3), 1, 1, True),
         ((1, 16, 2, 4), (16, 16, 3, 3), 1, 1, False),
-        ((1, 16, 2, 2), (16, 16, 3, 3), 1, 2, True),
+        ((1, 16, 2, 2), (16, 16, 3, 3), 1, 2, False),
         ((0, 16, 8, 8), (16, 16, 3, 3), 1, 1, False),
     ],
     ids=str,

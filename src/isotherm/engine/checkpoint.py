@@ -106,12 +106,20 @@ class Checkpoint:
         except FileNotFoundError:
             return None
         except (OSError, UnusableError) as error:
-            report_unusable(self.path, error)
-            self.remove()
+            self._give_up(error)
             return None
         self.seconds_before = header.seconds
         logger.info("going on from the checkpoint %s", self.path)
         return state
+
+    def refuse(self, reason: str) -> None:
+        """Report and remove what was loaded, as nobody can go on from it."""
+        self.seconds_before = 0.0
+        self._give_up(UnusableError(reason))
+
+    def _give_up(self, error: OSError | UnusableError) -> None:
+        report_unusable(self.path, error)
+        self.remove()
 
     def is_due(self) -> bool:
         """Tell whether it is time to save."""

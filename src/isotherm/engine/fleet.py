@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 from torch import nn
 
-from isotherm.engine.checkpoint import Checkpoint
+from isotherm.engine.checkpoint import Checkpoint, State
 from isotherm.engine.evaluate import Tensors
 from isotherm.engine.lane import BLOCK, Lane, Listeners, NotVectorisable
 from isotherm.engine.lane_scores import look, results
@@ -132,10 +132,8 @@ def _lanes(problem: Problem, specs: Sequence[RunSpec], listeners: Listeners, *, 
 
 def _train(lanes: Sequence[Lane], checkpoint: Checkpoint | None) -> None:
     """Make all updates, block by block, from where a checkpoint left off; several lanes share one program."""
-    saved = None if checkpoint is None else checkpoint.load(lanes[0].problem.device)
-    if saved is not None:
-        for lane, state in zip(lanes, saved["lanes"], strict=True):
-            lane.restore(state)
+    for lane, state in zip(lanes, _saved_states(lanes, checkpoint), strict=False):
+        lane.restore(state)
     first, *others = [lane for lane in lanes if not lane.is_done] or lanes  # one that is done makes no program
     for lane in others:
         lane.share_program(first)
@@ -150,6 +148,19 @@ def _train(lanes: Sequence[Lane], checkpoint: Checkpoint | None) -> None:
                 lane.shrink()
         if checkpoint is not None and checkpoint.is_due():
             checkpoint.save({"lanes": [lane.state() for lane in lanes]})
+
+
+def _saved_states(lanes: Sequence[Lane], checkpoint: Checkpoint | None) -> list[State]:
+    """Return the states of all lanes from a checkpoint, or none."""
+    saved = None if checkpoint is None else checkpoint.load(lanes[0].problem.device)
+    if checkpoint is None or saved is None:
+        return []
+    states: list[State] = saved["lanes"]
+    if len(states) == len(lanes) and all(map(Lane.can_go_on_from, lanes, states)):
+        return states
+    # Kernels were turned on or off, or it is of another GPU.
+    checkpoint.refuse("its runs were not trained as they would be now, all at once or each by itself")
+    return []
 
 
 def _check_alike(specs: Sequence[RunSpec]) -> None:

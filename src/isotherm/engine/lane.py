@@ -435,6 +435,11 @@ class Lane:
             "counts": [getattr(self, name) for name in _COUNTS],
         }
 
+    def can_go_on_from(self, state: State) -> bool:
+        """Tell whether a state is laid out as this program's is."""
+        ours, theirs = ([value.shape[1:] for value in values] for values in (self.weights.values, state["values"]))
+        return ours == theirs
+
     def restore(self, state: State) -> None:
         """Go on from a state of the same specs."""
         if state["runs"] != self.index_M:

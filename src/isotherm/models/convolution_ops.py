@@ -167,8 +167,13 @@ def _sizes_fit(images: torch.Size, filters: torch.Size, *, stride: int, padding:
     results = result_size(sides, taps, stride=stride, padding=padding)
     if images[1] != filters[1] or any(side % stride for side in sides) or min(results) < 1 or padding >= min(taps):
         return False
-    num_pixels = (images[0] & -images[0]) * math.prod(1 << (size - 1).bit_length() for size in results)
-    return num_pixels >= _FEWEST_PIXELS
+    of_tiles = [math.prod(1 << (size - 1).bit_length() for size in (a, b)) for a, b in (results, _over(sides, stride))]
+    return (images[0] & -images[0]) * min(of_tiles) >= _FEWEST_PIXELS
+
+
+def _over(sides: Sequence[int], stride: int) -> tuple[int, int]:
+    height, width = (side // stride for side in sides)
+    return height, width
 
 
 class _Convolution(torch.autograd.Function):
@@ -236,6 +241,7 @@ def _input_gradient(
     dy: Tensor, weight: Tensor, other: Tensor | None, height: int, width: int, stride: int, padding: int
 ) -> Tensor:
     check(dy, weight, weight.shape[1])
+    check_sizes((height, width), dy, weight.shape[3:], stride, padding)
     x = dy.new_zeros(*dy.shape[:2], weight.shape[2], height, width)
     found = _gradients(dy, x, weight, stride, padding, of_images=True)
     return found if other is None else with_channels_last(found + other)
@@ -244,6 +250,7 @@ def _input_gradient(
 @operation("convolution_weight_gradient", f"(Tensor dy, Tensor x, int rows, int columns, {_SETTINGS}) -> Tensor")
 def _weight_gradient(dy: Tensor, x: Tensor, rows: int, columns: int, stride: int, padding: int) -> Tensor:
     check(x, dy, x.shape[2])
+    check_sizes(x.shape[3:], dy, (rows, columns), stride, padding)
     wide = _unrounded(x.dtype)
     weight = x.new_zeros(len(x), dy.shape[2], x.shape[2], rows, columns, dtype=wide)
     return _gradients(dy.to(wide), x.to(wide), weight, stride, padding, of_images=False)
@@ -280,6 +287,16 @@ def check(x: Tensor, weight: Tensor, num_in: int) -> None:
             )
 
 
+def check_sizes(sides: Sequence[int], dy: Tensor, taps: Sequence[int], stride: int, padding: int) -> None:
+    """Refuse a gradient that is not that of images with such sides, or sides that are no multiples of the stride."""
+    expected = result_size(sides, taps, stride=stride, padding=padding)
+    if tuple(dy.shape[3:]) != expected or any(side % stride for side in sides):
+        raise ValueError(
+            f"a gradient of {tuple(dy.shape[3:])} pixels is not that of images of {tuple(sides)}, "
+            f"filters of {tuple(taps)}, stride {stride} and padding {padding}"
+        )
+
+
 # As a traced program names them.
 FORWARD = torch.ops.isotherm.convolution.default
 INPUT_GRADIENT = torch.ops.isotherm.convolution_input_gradient.default
@@ -302,6 +319,7 @@ def _(dy: Tensor, weight: Tensor, other: Tensor | None, height: int, width: int,
     from isotherm.models.kernels import convolution as kernels
 
     check(dy, weight, weight.shape[1])
+    check_sizes((height, width), dy, weight.shape[3:], stride, padding)
     return kernels.input_gradient(dy, weight, size=(height, width), stride=stride, padding=padding, other=other)[0]
 
 
@@ -310,6 +328,7 @@ def _(dy: Tensor, x: Tensor, rows: int, columns: int, stride: int, padding: int)
     from isotherm.models.kernels import convolution as kernels
 
     check(x, dy, x.shape[2])
+    check_sizes(x.shape[3:], dy, (rows, columns), stride, padding)
     return kernels.weight_gradient(dy, x, taps=(rows, columns), stride=stride, padding=padding)
 
 

@@ -197,6 +197,7 @@ def _(
     from isotherm.models.kernels import convolution as kernels
 
     convolution_ops.check(dy, weight, weight.shape[1])
+    convolution_ops.check_sizes(x.shape[3:], dy, weight.shape[3:], stride, padding)
     ghost_norm_ops.check_for_kernels(x, scale_MC, shift_MC, *(() if other is None else (other,)))
     ghost_norm_ops.check_statistics(x, mean_MGC, var_MGC)
     height, width = x.shape[3:]
