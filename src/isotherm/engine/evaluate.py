@@ -17,6 +17,8 @@ Tensors = dict[str, Tensor]
 
 # Examples per evaluation batch; bounds the memory of a fleet's activations.
 CHUNK = 500
+# Images of all runs that are evaluated at once by the kernels of convolutions.
+MOST_IMAGES = 8_192
 # Tokens of a sequence that are evaluated at once.
 WINDOW = 35
 # Examples over which the statistics of ghost batch norm are re-estimated for a look along the way; the end uses all.
@@ -40,12 +42,23 @@ class Evaluator:
         window: inputs, targets, state -> loss, metric, state; for sequences.
         initial_state: for sequences, of one stream.
         num_runs: how many runs are evaluated at once.
+        chunk: examples of a batch.
     """
 
     batch: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
     window: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]] | None = None
     initial_state: Tensor | None = None
     num_runs: int = 1
+    chunk: int = CHUNK
+
+
+def images_at_once(num_runs: int) -> int:
+    """Return how many images each of so many runs evaluates at once, a power of two, where all share one program.
+
+    >>> [images_at_once(num) for num in (1, 24, 64)]
+    [256, 256, 128]
+    """
+    return 1 << min(MOST_IMAGES // num_runs, CHUNK).bit_length() - 1
 
 
 def evaluate_split(problem: Problem, evaluator: Evaluator, split: str) -> list[Scores]:
@@ -54,8 +67,8 @@ def evaluate_split(problem: Problem, evaluator: Evaluator, split: str) -> list[S
     with torch.no_grad():
         if problem.unroll is None:
             sums: Tensor | float = 0.0
-            for start in range(0, num, CHUNK):
-                x, y = problem.evaluation_batch(split, start, min(start + CHUNK, num))
+            for start in range(0, num, evaluator.chunk):
+                x, y = problem.evaluation_batch(split, start, min(start + evaluator.chunk, num))
                 sums = sums + _sums(evaluator.batch(x, y), len(y))
         else:
             sums = _stream_sums(problem, evaluator, split)

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from isotherm.engine.evaluate import (
+    CHUNK,
     EXAMPLES_FOR_A_LOOK,
     Evaluator,
     Scores,
@@ -17,6 +18,7 @@ from isotherm.engine.evaluate import (
     evaluate_all,
     evaluate_split,
     final_result,
+    images_at_once,
     reestimated,
 )
 from isotherm.engine.lane import Lane
@@ -87,7 +89,8 @@ def evaluator(lane: Lane, buffers_M: Tensors) -> Evaluator:
     over_runs = lane.over_runs(batch_of_run, in_dims=(0, 0, 0, None, None))
     num_runs = len(lane.index_M)
     if problem.unroll is None:
-        return Evaluator(batch=lambda x, y: over_runs(*states, x, y), num_runs=num_runs)
+        chunk = images_at_once(num_runs) if lane.convolves else CHUNK
+        return Evaluator(batch=lambda x, y: over_runs(*states, x, y), num_runs=num_runs, chunk=chunk)
 
     def window_of_run(
         parameters: Tensors, fixed: Tensors, buffers: Tensors, x: Tensor, y: Tensor, state: Tensor
