@@ -3,8 +3,8 @@
     python benchmarks/performance_report.py
 
 Reads from benchmarks/results: bench_*.json (`isotherm bench --json`), growth_*.json (benchmarks/growth.py),
-profiles_*.json (benchmarks/profile_fleet.py), kernels_*.json (benchmarks/kernels.py) and factored_update_*.json
-(benchmarks/factored_update.py); and the calibration runs of
+profiles_*.json (benchmarks/profile_fleet.py), convolutions_*.json (benchmarks/convolutions.py), kernels_*.json
+(benchmarks/kernels.py) and factored_update_*.json (benchmarks/factored_update.py); and the calibration runs of
 results/calibration with those made again in its folder rerun. Writes every block between the markers
 `<!-- performance: NAME -->` and `<!-- end -->`, and docs/figures/growth.png. Nobody types those numbers.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 from growth import draw
 from pages.blocks import Page
 from pages.performance.bench import bench_block
+from pages.performance.convolutions import convolutions_block
 from pages.performance.factored import factored_block
 from pages.performance.growth import growth_block, shrink_block
 from pages.performance.kernels import kernels_block
@@ -35,6 +36,7 @@ PAGE = Page(
         "profiles": profiles_block,
         "steps": steps_block,
         "limits": limits_block,
+        "convolutions": convolutions_block,
         "kernels": kernels_block,
         "factored": factored_block,
         "numerics": numerics_block,

@@ -118,13 +118,6 @@ def test_removed_is_gone(path: Path) -> None:
     assert os.listdir(path.parent) == []
 
 
-def test_going_on_is_told(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    made(path).save(STATE)
-    with caplog.at_level(logging.INFO, logger="isotherm"):
-        made(path).load("cpu")
-    assert [r.getMessage() for r in caplog.records] == [f"going on from the checkpoint {path}"]
-
-
 def test_the_header_tells_what_it_is_of(path: Path) -> None:
     made(path, about={"runs": ["a", "b"], "device": "cpu"}).save(STATE)
     header = read_header(path)

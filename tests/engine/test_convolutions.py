@@ -76,6 +76,15 @@ def test_of_two_convolutions_one_adds_the_other() -> None:
     assert after[convolved_norm_ops.WITH_MOMENTS] == after[CONVOLVE] == 1
 
 
+def test_a_convolution_added_to_itself_takes_no_moments() -> None:
+    def step(x: Tensor, dy: Tensor, first: Tensor, second: Tensor, scale: Tensor, shift: Tensor) -> tuple[Tensor, ...]:
+        y = CONVOLVE(x, first, 1, 1)
+        return tuple(NORM_OF_SUM(y, y, scale, shift, GHOST, EPS, True))
+
+    before, after = joined(step, arguments())
+    assert before == after
+
+
 def test_a_convolution_that_others_read_is_not_changed_by_a_sum() -> None:
     def step(x: Tensor, dy: Tensor, first: Tensor, second: Tensor, scale: Tensor, shift: Tensor) -> tuple[Tensor, ...]:
         y = CONVOLVE(x, first, 1, 1)

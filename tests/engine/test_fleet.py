@@ -3,9 +3,11 @@
 import contextlib
 import dataclasses
 import functools
+import logging
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 import cases
 from cases_paper import lazy_task
@@ -305,17 +307,59 @@ def test_modules_that_do_not_suit_and_inputs_from_disk_are_programs_of_their_own
 
 @pytest.mark.parametrize("are_usable", [True, False], ids=["with kernels", "without"])
 def test_a_trial_is_of_several_runs_where_they_train_together(are_usable, monkeypatch):
-    """Else one run alone is tried, as it will be trained; by kernels it is trained as several are."""
+    """Else one run alone is tried, as it will be trained. By kernels the program itself is tried too, of all runs."""
+    compared: list[int] = []
     tried: list[int] = []
     monkeypatch.setattr(convolution_ops, "are_usable", lambda _device: are_usable)
-    monkeypatch.setattr(fleet, "probe", lambda lane: tried.append(lane))
-    monkeypatch.setattr(fleet, "Lane", lambda _problem, specs, _listeners: len(specs))
+    monkeypatch.setattr(fleet, "probe", lambda lane: compared.append(lane))
+    monkeypatch.setattr(fleet, "try_program", lambda lane: tried.append(lane))
+    monkeypatch.setattr(fleet, "Lane", lambda _problem, specs, _listeners, **_: len(specs))
     task = cases.conv_task()
     problem = dataclasses.replace(prepare(task, precision="mixed"), device=torch.device("cuda"))
-    for batch_size, num_runs in ((4, 3), (LARGE_BATCH, 3), (8, 1)):
+    for batch_size, num_runs in ((4, 3), (LARGE_BATCH, 3), (8, 1), (4, 3)):
         specs = [cases.spec(task, batch_size=batch_size, seed=seed, precision="mixed") for seed in range(num_runs)]
         fleet._probed(problem, specs, None, block=1)
-    assert tried == ([2, 1, 2] if are_usable else [1, 1, 1])
+    assert compared == ([2, 1, 1] if are_usable else [1, 1, 1])
+    assert tried == ([3, 1] if are_usable else [])
+
+
+class Flattened(nn.Module):
+    """Its view needs channels that do not come last in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.linear = nn.Conv2d(1, 16, 3, padding=1), nn.Linear(16 * 64, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(torch.relu(self.conv(x)).view(len(x), -1))
+
+
+class Odd(nn.Module):
+    """Its images have sides that the stride does not divide."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(1, 16, 2), nn.Conv2d(16, 16, 3, stride=2)
+        self.linear = nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(self.second(torch.relu(self.first(x))).mean(dim=(2, 3)))
+
+
+@pytest.mark.parametrize(("model", "reason"), [(Flattened, "view size is not compatible"), (Odd, "such sides")])
+def test_modules_that_kernels_do_not_take_are_trained_without_them(model, reason, monkeypatch, caplog):
+    task = dataclasses.replace(cases.conv_task(), model=model)
+    specs = [cases.spec(task, batch_size=4, seed=seed, precision="mixed") for seed in range(2)]
+    expected = run_fleet(prepare(task, precision="mixed"), specs)
+    monkeypatch.setattr(convolution_ops, "are_usable", lambda _device: True)
+    problem = prepare(task, precision="mixed")
+    with caplog.at_level(logging.WARNING, logger="isotherm"):
+        assert run_fleet(problem, specs) == expected
+        assert run_fleet(problem, specs) == expected
+    (message,) = [record.getMessage() for record in caplog.records]  # once for a batch size
+    assert message.startswith("convolutions are not computed for all runs at once, but run by run: ")
+    assert reason in message
+    assert not problem.convolves_together(4)
 
 
 @pytest.mark.parametrize("are_usable", [True, False], ids=["with kernels", "without"])

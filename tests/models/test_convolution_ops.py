@@ -151,6 +151,13 @@ def test_gradients_of_other_images_are_refused():
         INPUT_GRADIENT(with_channels_last(dy[:, :, :, :3, :4]), weight, None, 5, 7, 2, 1)
 
 
+def test_only_images_that_are_alike_are_added():
+    x, weight, dy = tensors_of(*CASES[0])
+    for other in (x[:, :, :, :5], x.float(), x.contiguous()):
+        with pytest.raises(ValueError, match="are not added"):
+            INPUT_GRADIENT(dy, weight, other, 6, 8, 1, 1)
+
+
 # -- for which convolutions -----------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,9 @@ def bench_block(name: str) -> str:
     if content is None:
         return NOT_MEASURED
     peers = [peer for peer in content["rows"][0]["peers"] if any(row["peers"].get(peer) for row in content["rows"])]
-    header = ("work", "B", "runs", "unit", "Isotherm", *peers, "ratio", "goal", "reached", "floor", "of the floor")
+    header = ["work", "B", "runs", "unit", "Isotherm", *peers, "ratio", "goal", "reached", "floor", "of the floor"]
+    is_of_one_commit = "commit" in content
+    header += [] if is_of_one_commit else ["commit"]
     rows = []
     for row in content["rows"]:
         target = row.get("target") or {}
@@ -30,29 +32,34 @@ def bench_block(name: str) -> str:
                 {True: "yes", False: "**no**", None: "–"}[target.get("reached")],
                 number(row["floor"]),
                 "–" if fraction is None else percent(fraction),
+                *(() if is_of_one_commit else (row["commit"],)),
             )
         )
     machine = content["machine"]
     where = ", ".join(str(machine[key]) for key in ("gpu", "cpu") if machine.get(key))
     remark = (
-        f"{where}, {machine['cores']} cores, torch {machine['torch']}, commit {content['commit']}. Median of the "
+        f"{where}, {machine['cores']} cores, torch {machine['torch']}"
+        f"{', commit ' + content['commit'] if is_of_one_commit else ''}. Median of the "
         f"windows, lowest and highest in brackets; ratio to the plain loop. {_untimed(content['rows'], peers)}"
     )
     extrapolated = [
         f"{row['work']}: {row['remark']}." for row in content["rows"] if "extrapolated" in (row.get("remark") or "")
     ]
-    return f"{table(header, rows)}\n\n{paragraph(' '.join([remark, *extrapolated]))}"
+    earlier = [_earlier(row) for row in content.get("earlier", ())]
+    return f"{table(header, rows)}\n\n{paragraph(' '.join([remark, *extrapolated, *earlier]))}"
 
 
-def bench_row(label: str) -> Row | None:
-    """Return the row of a work in the benchmark of the H200."""
-    rows = (load("bench_h200") or {"rows": []})["rows"]
-    return next((row for row in rows if row["label"] == label), None)
+def bench_row(label: str, *, commit: str | None = None) -> Row | None:
+    """Return the row of a work in the benchmark of the H200, or the one of an earlier commit."""
+    content = load("bench_h200") or {"rows": [], "earlier": []}
+    rows = content["rows"] if commit is None else content["earlier"]
+    return next((row for row in rows if row["label"] == label and commit in (None, row["commit"])), None)
 
 
-def bench_commit() -> str | None:
-    """Return the commit of the benchmark of the H200."""
-    return (load("bench_h200") or {}).get("commit")
+def _earlier(row: Row) -> str:
+    """Return what was timed before, with the peers that were then."""
+    peers = ", ".join(f"{peer} {number(speed)}" for peer, speed in row["peers"].items() if speed)
+    return f"{row['label']} at {row['commit']}, {row['note']}: {number(row['ours'])}; {peers}."
 
 
 def _untimed(rows: list[Row], timed: list[str]) -> str:

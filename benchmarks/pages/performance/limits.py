@@ -8,7 +8,7 @@ from isotherm.bench.ceilings import bytes_per_step
 from isotherm.engine.products import aligned
 from pages.performance.bench import bench_row
 from pages.performance.kernels import moved_bytes
-from pages.performance.profiles import AE, GHOST_NORM, LSTM, WRN, group_of, profile, shares
+from pages.performance.profiles import AE, GHOST_NORM, LSTM, SKIP_INIT, WRN, group_of, profile, shares
 from pages.results import NOT_MEASURED, load
 from pages.text import paragraph, percent
 
@@ -22,11 +22,13 @@ BYTES_OF_FLOOR = bytes_per_step(1, "mixed")
 # Of the autoencoder's layers, and of the LSTM's.
 WIDTHS = (784, 1000, 500, 250, 30, 250, 500, 1000, 784)
 LSTM_WIDTH = 650
+# Of WRN-16-4.
+NUM_FILTERS = 16
 
 
 def limits_block() -> str:
     """Return how fast the heaviest kernels move their bytes."""
-    found = [text for text in (_autoencoder_limit(), _lstm_limit(), _norm_limit()) if text]
+    found = [text for text in (_autoencoder_limit(), _lstm_limit(), _convolution_limit(), _norm_limit()) if text]
     return "\n".join(paragraph(text, bullet=True) for text in found) or NOT_MEASURED
 
 
@@ -64,18 +66,37 @@ def _lstm_limit() -> str | None:
         and its gradient {groups["softmax"]:.0f} %.{f" The {row['note']}." if row["note"] else ""}"""
 
 
+def _convolution_limit() -> str | None:
+    """Return how fast convolutions by our kernels are inside a network."""
+    parts = []
+    for label in (f"{WRN}:64", f"{WRN}:1024", SKIP_INIT):
+        row, measured = profile(label, with_kernels=True), bench_row(label)
+        if row is None or measured is None:
+            continue
+        # Every update has the gradients of 16 filters.
+        num_updates = sum(k["calls"] for k in row["kernels"] if k["name"] == "_sum_gradients") / NUM_FILTERS
+        ours = [kernel for kernel in row["kernels"] if kernel["name"] in ("_convolve", "_sum_gradients")]
+        seconds = 1e-6 * sum(kernel["calls"] * kernel["microseconds"] for kernel in ours) / num_updates
+        flop = measured["flop_per_unit"] * measured["batch_size"] * row["num_runs"]
+        ceiling = measured["ours"] * measured["flop_per_unit"] / measured["fraction_of_ceiling"]
+        share = sum(kernel["percent"] for kernel in ours)
+        parts.append(
+            f"{label} with {row['num_runs']} runs {flop / seconds / 1e12:.0f} TFLOP/s, "
+            f"{percent(flop / seconds / ceiling)} of the ceiling, in {share:.0f} % of the kernel time"
+        )
+    if not parts:
+        return None
+    return f"""**Wide-ResNets, convolutions by our kernels**, with the sums that they take along: {"; ".join(parts)}.
+        Counted are the FLOP of the network, not what is added where channels are filled up."""
+
+
 def _norm_limit() -> str | None:
     kernels, measured = load("kernels_h200"), bench_row(AE)
-    if kernels is None or measured is None:
+    row = profile(f"{WRN}:8192", with_kernels=True)
+    if kernels is None or measured is None or row is None:
         return None
-    parts = []
-    for batch_size in (64, 1024, 8192):
-        row = profile(f"{WRN}:{batch_size}", with_kernels=True)
-        if row is None:
-            continue
-        seconds = 1e-6 * sum(kernel["microseconds"] for kernel in row["kernels"] if kernel["name"] in GHOST_NORM)
-        num_layers = sum(r["num_layers"] for r in kernels["rows"] if r["batch_size"] == 1024)
-        rate = moved_bytes(kernels, 1024) * batch_size / 1024 / (num_layers * seconds)
-        parts.append(f"{rate / 1e12:.1f} TB/s at B = {batch_size:,} (runs at once: {row['num_runs']})")
-    return f"""**WRN-16-4, ghost batch norm**: inside the network its kernels move {", ".join(parts)}, where a copy
-        moves {measured["copy_bytes_per_second"] / 1e12:.1f}. Runs on other streams share the memory meanwhile."""
+    seconds = 1e-6 * sum(kernel["microseconds"] for kernel in row["kernels"] if kernel["name"] in GHOST_NORM)
+    num_layers = sum(r["num_layers"] for r in kernels["rows"] if r["batch_size"] == 1024)
+    rate = moved_bytes(kernels, 1024) * 8192 / 1024 / (num_layers * seconds)
+    return f"""**WRN-16-4, B = 8,192**, where cuDNN convolves: the kernels of ghost batch norm move
+        {rate / 1e12:.1f} TB/s inside the network, where a copy moves {measured["copy_bytes_per_second"] / 1e12:.1f}."""

@@ -63,7 +63,7 @@ def cells() -> list[Cell]:
     new = {name: load(name, rerun) for name in ("autoencoder_mixed", "lstm_b64", "wrn_b256")}
     if None in (*old.values(), *new.values()):
         return []
-    ghost = "WRN-16-4, B = 256, ε_eff = 4: mixed, now Triton kernels"
+    ghost = "WRN-16-4, B = 256, ε_eff = 4: mixed, now convolutions and norms by our kernels"
     wide = (old["wrn_b256"], new["wrn_b256"])
     return [
         *_on_both_sets(

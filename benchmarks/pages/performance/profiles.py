@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from isotherm.bench.works import WORKS, Work
-from pages.performance.bench import bench_commit, bench_row
+from pages.performance.bench import bench_row
 from pages.results import NOT_MEASURED, Row, load
 from pages.text import paragraph, percent, table
 
-# Which kernels are what, by a piece of their names. Convolutions are cuDNN's, products are cuBLAS's; Inductor names its
-# kernels after the operations in them, and only the optimiser's have an addcmul.
+# Which kernels are what, by a piece of their names. Convolutions are cuDNN's or ours, products are cuBLAS's; Inductor
+# names its kernels after the operations in them, and only the optimiser's have an addcmul.
 GROUPS: dict[str, tuple[str, ...]] = {
-    "convolutions": ("xmma", "cutlass", "convolve", "implicit_gemm"),
+    "convolutions": ("xmma", "cutlass", "convolve", "implicit_gemm", "_sum_gradients"),
     "products": ("nvjet",),
     "optimiser": ("addcmul",),
     "softmax": ("softmax",),
     "other elementwise": ("triton_",),
+    "sums": ("reduce_kernel",),
 }
 GHOST_NORM = ("_moments", "_normalise", "_gradient_sums", "_input_gradient")
 # Kernels of our own, by their whole names.
@@ -31,10 +32,13 @@ BEFORE_FACTORS = "before updates by factors"
 BEFORE_CELL = "before kernels of the cell"
 OLD_BENCH = "by the benchmark at 2cabd47"
 BY_INDUCTOR = "ghost batch norm by Inductor"
+ON_STREAMS = "each run on a stream of its own"
+APART = "convolutions of all runs at once, norms apart; another process used the GPU at times"
 STREAMS = ("two fleets of 18 on two streams", "four fleets of 9 on four streams", "two fleets of 11 on two streams")
 # Works that other blocks ask for.
 AE, AE_LARGE, LSTM = "autoencoder_mnist:64", "autoencoder_mnist:4096", "lstm_ptb:64"
 WRN = "wrn16x4_cifar10"
+SKIP_INIT = "wrn16x4_skipinit_cifar10:64"
 
 
 def group_of(kernel: str) -> str:
@@ -65,7 +69,7 @@ def profile(
     label: str, *, note: str | None = None, num_runs: int | None = None, with_kernels: bool = False
 ) -> Row | None:
     """Return the last row of a work, in the present way unless a note says another; with so many runs if given."""
-    others = (BEFORE_COPIES, BEFORE_FACTORS, BEFORE_CELL, OLD_BENCH, BY_INDUCTOR, *STREAMS)
+    others = (BEFORE_COPIES, BEFORE_FACTORS, BEFORE_CELL, OLD_BENCH, BY_INDUCTOR, ON_STREAMS, APART, *STREAMS)
     found = [
         row
         for row in (load("profiles_h200") or {"rows": []})["rows"]
@@ -108,29 +112,32 @@ def profiles_block() -> str:
     for work in gpu_works():
         assert work.target is not None
         name, goal = f"{work.task}, B = {work.batch_size:,}", work.target.text(work.unit)
-        row = profile(work.label, num_runs=work.num_runs)
-        if row is None:
+        row, measured = profile(work.label, num_runs=work.num_runs), bench_row(work.label)
+        seen = row if row is not None and row["kernels"] else profile(work.label, with_kernels=True)
+        if measured is not None:
+            speed, commit = float(measured["ours"]), measured["commit"]
+        elif row is not None:
+            speed, commit = speed_of(row, work), row["commit"]
+        else:
             lines.append((name, str(work.num_runs), "not measured", goal, "–", "–", "–", "–"))
             continue
-        seen = row if row["kernels"] else profile(work.label, with_kernels=True)
-        if seen is not None and seen["num_runs"] != row["num_runs"]:
+        if seen is not None and seen["num_runs"] != work.num_runs:
             notes.append(f"{name}: kernel time of {seen['num_runs']} runs.")
-        if row["note"]:
+        if row is not None and row["note"]:
             notes.append(f"{name}: {row['note']}.")
-        measured = bench_row(work.label) or {}
-        of_bench = measured.get("ours")
-        speed = speed_of(row, work) if of_bench is None else float(of_bench)
-        commit = row["commit"] if of_bench is None else f"{bench_commit()}, kernels {row['commit']}"
+        if seen is not None and seen["commit"] != commit:
+            commit = f"{commit}, kernels {seen['commit']}"
+        memory = None if row is None else row["memory_gib"]
         part = part_of_goal(speed, work)
         parts += [] if part is None else [part]
         lines.append(
             (
                 name,
-                str(row["num_runs"]),
+                str(work.num_runs),
                 f"**{speed:,.0f}** {work.unit}",
                 goal,
-                "–" if part is None else percent(part),
-                f"{row['memory_gib']:.1f} GiB",
+                _of_goal(part),
+                "–" if memory is None else f"{memory:.1f} GiB",
                 "–" if seen is None else _heaviest(seen["kernels"]),
                 commit,
             )
@@ -143,6 +150,17 @@ def profiles_block() -> str:
         to what is not listed. {" ".join(notes)} Goals reached:
         {sum(part >= 1 for part in parts)} of {len(parts)}."""
     return f"{table(header, lines)}\n\n{paragraph(remark)}"
+
+
+def _of_goal(part: float | None) -> str:
+    """Return a part of a goal; one that is nearly reached is not called whole.
+
+    >>> _of_goal(0.9955), _of_goal(0.443), _of_goal(1.04)
+    ('99.6 %', '44 %', '104 %')
+    """
+    if part is None:
+        return "–"
+    return f"{100 * part:.1f} %" if 0.99 <= part < 1 else percent(part)
 
 
 def _heaviest(kernels: Sequence[Row]) -> str:

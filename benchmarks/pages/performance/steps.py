@@ -6,16 +6,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from isotherm.bench.works import Work
-from pages.performance.bench import bench_commit, bench_row
+from pages.performance.bench import bench_row
 from pages.performance.profiles import (
     AE,
     AE_LARGE,
+    APART,
     BEFORE_CELL,
     BEFORE_COPIES,
     BEFORE_FACTORS,
     BY_INDUCTOR,
     LSTM,
     OLD_BENCH,
+    ON_STREAMS,
+    SKIP_INIT,
     STREAMS,
     WRN,
     gpu_works,
@@ -40,6 +43,13 @@ def _profile(label: str, note: str | None = None, num_runs: int | None = None) -
     return lambda: profile(label, note=note, num_runs=num_runs)
 
 
+def _bench(label: str, commit: str | None = None) -> Callable[[], Row | None]:
+    return lambda: bench_row(label, commit=commit)
+
+
+# Of the benchmark before the last ones.
+CELL_COMMIT, STREAM_COMMIT = "f52dc57", "edfb9de"
+TOGETHER = "convolutions of all runs at once by kernels, instead of streams"
 COPIES = "products on rounded copies of the weights (below)"
 STEPS = (
     Step(label=AE, what=COPIES, before=_profile(AE, BEFORE_COPIES), after=_profile(AE, BEFORE_FACTORS)),
@@ -49,25 +59,63 @@ STEPS = (
         label=AE,
         what="a kernel for gradients and updates of matrices",
         before=_profile(AE, OLD_BENCH),
-        after=lambda: bench_row(AE),
+        after=_bench(AE, CELL_COMMIT),
     ),
+    Step(label=AE, what="four updates in one recording", before=_bench(AE, STREAM_COMMIT), after=_bench(AE)),
     Step(
         label=LSTM,
         what="kernels for the step of the cell",
         before=_profile(LSTM, BEFORE_CELL),
-        after=lambda: bench_row(LSTM),
+        after=_bench(LSTM, CELL_COMMIT),
     ),
     Step(
         label=f"{WRN}:1024",
         what="Triton kernels for ghost batch norm instead of Inductor's",
         before=_profile(f"{WRN}:1024", BY_INDUCTOR),
-        after=_profile(f"{WRN}:1024"),
+        after=_profile(f"{WRN}:1024", ON_STREAMS),
     ),
     Step(
         label=f"{WRN}:64",
         what="12 streams instead of 4, a run on each",
-        before=_profile(f"{WRN}:64", num_runs=4),
+        before=_profile(f"{WRN}:64", ON_STREAMS, num_runs=4),
+        after=_profile(f"{WRN}:64", ON_STREAMS, num_runs=12),
+    ),
+    Step(
+        label=f"{WRN}:64",
+        what=f"{TOGETHER}; 12 runs",
+        before=_profile(f"{WRN}:64", ON_STREAMS, num_runs=12),
+        after=_profile(f"{WRN}:64", APART),
+    ),
+    Step(
+        label=f"{WRN}:64",
+        what="convolutions take the sums of ghost batch norm; 12 runs",
+        before=_profile(f"{WRN}:64", APART),
         after=_profile(f"{WRN}:64", num_runs=12),
+    ),
+    Step(
+        label=f"{WRN}:64",
+        what="24 runs instead of 12",
+        before=_profile(f"{WRN}:64", num_runs=12),
+        after=_bench(f"{WRN}:64"),
+    ),
+    Step(
+        label=SKIP_INIT,
+        what=f"{TOGETHER}; 12 runs",
+        before=_profile(SKIP_INIT, ON_STREAMS),
+        after=_profile(SKIP_INIT, APART),
+    ),
+    Step(
+        label=SKIP_INIT,
+        what="sums over images in the order of memory; 12 runs",
+        before=_profile(SKIP_INIT, APART),
+        after=_profile(SKIP_INIT),
+    ),
+    Step(label=SKIP_INIT, what="24 runs instead of 12", before=_profile(SKIP_INIT), after=_bench(SKIP_INIT)),
+    Step(
+        label=f"{WRN}:1024",
+        what="all of that, 3 runs at once",
+        before=_bench(f"{WRN}:1024", STREAM_COMMIT),
+        after=_bench(f"{WRN}:1024"),
     ),
     *(
         Step(label=label, what=f"{new} instead of one fleet", before=_profile(label, old), after=_profile(label, new))
@@ -94,13 +142,14 @@ def steps_block() -> str:
                 first_text,
                 second_text,
                 f"{signed(100 * (second / first - 1), 0)} %",
-                f"{before['commit']}, {after.get('commit') or bench_commit()}",
+                f"{before['commit']}, {after['commit']}",
             )
         )
     header = ("work", "what", "before", "after", "gain", "commits")
-    remark = """Run-steps/s, Wide-ResNets images/s: median, lowest and highest window. Speeds are those of
-        profiles, but for the autoencoder at B = 4,096 after and the kernel for updates before and after, which are of
-        `isotherm bench`, and the LSTM's kernels, which are a profile before and the benchmark after."""
+    remark = """Run-steps/s, Wide-ResNets images/s: median, lowest and highest window where they were kept. Commits
+        f52dc57, edfb9de and 07054dd are `isotherm bench`, and so is the autoencoder at 2cabd47 but for the first row;
+        all others are profiles. At f27878c another process used the GPU at times, so that gain is more and the next
+        one less than it says."""
     return f"{table(header, lines)}\n\n{paragraph(remark)}"
 
 
@@ -110,5 +159,7 @@ def _windows(row: Row, work: Work) -> tuple[float, str]:
         median, low, high = row["ours"], row["lowest"], row["highest"]
     else:
         median, factor = speed_of(row, work), work.units_per_step
+        if not row["windows"]:
+            return median, f"{median:,.0f}"
         low, high = factor * min(row["windows"]), factor * max(row["windows"])
     return median, f"{median:,.0f} [{low:,.0f}, {high:,.0f}]"

@@ -109,7 +109,6 @@ class Checkpoint:
             self._give_up(error)
             return None
         self.seconds_before = header.seconds
-        logger.info("going on from the checkpoint %s", self.path)
         return state
 
     def refuse(self, reason: str) -> None:

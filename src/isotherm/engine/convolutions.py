@@ -20,6 +20,11 @@ def join_convolutions_and_norms(graph: fx.Graph) -> None:
     _take_sums(graph)
 
 
+def leaves_convolutions(graph: fx.Graph) -> bool:
+    """Tell whether any convolution was left to PyTorch, which would compute those of all runs as groups."""
+    return any(node.target is torch.ops.aten.convolution.default for node in graph.nodes)
+
+
 def is_plain_sum(node: Any) -> bool:
     """Tell whether a node adds two tensors of equal shape, type and layout, as they are, with the channels last."""
     is_sum = isinstance(node, fx.Node) and node.target is torch.ops.aten.add.Tensor
@@ -64,7 +69,7 @@ def _take_moments(graph: fx.Graph) -> None:
         else:
             continue
         weight, bias, ghost_size, eps, relu = node.args[-5:]
-        if not is_fit or not _can_be_cut(convolution, ghost_size):
+        if not is_fit or other is convolution or not _can_be_cut(convolution, ghost_size):
             continue
         x, filters, stride, padding = convolution.args
         # A convolution alone stays where it is, as others may read it before it is normalised.

@@ -1,4 +1,4 @@
-"""Loss and metric over a split in evaluation mode, for one model or for a fleet: the same sums in both."""
+"""Loss and metric over a split in evaluation mode, for one model or for a fleet: the same means in both."""
 
 from __future__ import annotations
 
@@ -137,6 +137,7 @@ def reestimated(
     *,
     num_examples: int,
     first_step: int,
+    chunk: int = CHUNK,
 ) -> Tensors:
     """Return the buffers with the statistics of ghost batch norm re-estimated with the weights as they are.
 
@@ -149,6 +150,7 @@ def reestimated(
         forward: buffers, examples, update -> buffers after a forward pass in training mode.
         num_examples: over at most so many, in whole ghosts.
         first_step: the random numbers of augmentation and dropout are those of updates from here on.
+        chunk: examples of a forward pass, about.
     """
     if not layers:
         return buffers
@@ -161,7 +163,7 @@ def reestimated(
     probing = {name: torch.ones_like(value) if name in rates else value for name, value in buffers.items()}
     sums = {name: torch.zeros_like(buffers[name]) for name in names}
     with torch.no_grad():
-        for place, index in enumerate(torch.split(order, max(1, CHUNK // ghost) * ghost)):
+        for place, index in enumerate(torch.split(order, max(1, chunk // ghost) * ghost)):
             after = forward(probing, index, first_step + place)
             for name in names:
                 sums[name] += after[name] * len(index)

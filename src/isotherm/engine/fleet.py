@@ -22,7 +22,7 @@ from isotherm.engine.lane import BLOCK, Lane, Listeners, NotVectorisable
 from isotherm.engine.lane_scores import look, results
 from isotherm.engine.problem import Problem, exact_arithmetic
 from isotherm.engine.reference import run_reference
-from isotherm.engine.trial import probe
+from isotherm.engine.trial import probe, try_program
 from isotherm.errors import UserError
 from isotherm.records import CurvePoint, RunResult, RunSpec
 from isotherm.seeding import seeded
@@ -71,6 +71,10 @@ def _run(
         with seeded(0, "probe"):  # what it draws disturbs nobody's stream
             fleet = _probed(problem, specs, listeners, block=block)
     except NotVectorisable as reason:
+        if problem.convolves_together(specs[0].batch_size):
+            logger.warning("convolutions are not computed for all runs at once, but run by run: %s", reason)
+            problem.kept_apart.add(specs[0].batch_size)
+            return _run(problem, specs, listeners, checkpoint, block=block)
         logger.warning("training one run at a time, as this model cannot be trained as a fleet: %s", reason)
         return [_run_alone(problem, spec, index, listeners) for index, spec in enumerate(specs)]
     if wants_own_streams(problem, specs[0].batch_size):
@@ -102,21 +106,25 @@ def _probed(problem: Problem, specs: Sequence[RunSpec], listeners: Listeners, *,
 
     Whether a module can be vectorised does not depend on rounding, but whether two results agree does; so mixed
     precision is tried in float32, and what will be compiled is tried before that, with the first and the last run; once
-    is enough there for all fleets of a problem at a batch size.
+    is enough there for all fleets of a problem at a batch size. Kernels for the convolutions of all runs want images in
+    another layout and in half precision, which not every module takes; so there the program itself is tried too.
     """
     if not problem.is_mixed and problem.device.type == "cpu":
-        fleet = Lane(problem, specs, listeners, block=block)
-        probe(fleet)
-        return fleet
+        whole = Lane(problem, specs, listeners, block=block)
+        probe(whole)
+        return whole
     batch_size = specs[0].batch_size
-    is_alone = len(specs) == 1 and not problem.convolves_together(batch_size)
-    ends = [specs[0]] if is_alone or wants_own_streams(problem, batch_size) else [specs[0], specs[-1]]
+    ends = [specs[0]] if len(specs) == 1 or wants_own_streams(problem, batch_size) else [specs[0], specs[-1]]
     tried = batch_size, len(ends) > 1  # one run alone is tried without `vmap`
     if tried in problem.tried:
         return None
     probe(Lane(dataclasses.replace(problem, is_mixed=False), ends, listeners))
+    fleet = None
+    if problem.convolves_together(batch_size):
+        fleet = Lane(problem, specs, listeners, block=block)
+        try_program(fleet)
     problem.tried.add(tried)
-    return None
+    return fleet
 
 
 def wants_own_streams(problem: Problem, batch_size: int) -> bool:
@@ -157,6 +165,7 @@ def _saved_states(lanes: Sequence[Lane], checkpoint: Checkpoint | None) -> list[
         return []
     states: list[State] = saved["lanes"]
     if len(states) == len(lanes) and all(map(Lane.can_go_on_from, lanes, states)):
+        logger.info("going on from the checkpoint %s", checkpoint.path)
         return states
     # Kernels were turned on or off, or it is of another GPU.
     checkpoint.refuse("its runs were not trained as they would be now, all at once or each by itself")

@@ -20,6 +20,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from isotherm.engine.arena import FixedProgram
 from isotherm.engine.capture import Recording, capture
 from isotherm.engine.checkpoint import State
+from isotherm.engine.convolutions import leaves_convolutions
 from isotherm.engine.evaluate import Tensors
 from isotherm.engine.factors import are_usable
 from isotherm.engine.noise import run_keys
@@ -251,6 +252,8 @@ class Lane:
             self._own_batch = x_MB.clone(), y_MB.clone()
         states = [*self.weights.values, *self.fixed_M.values(), *self.buffers_M.values()]
         traced = trace(self._step_function(), *states, x_MB, y_MB, self.key_M, torch.zeros_like(self.step))
+        if self.convolves and leaves_convolutions(traced.graph):
+            raise NotVectorisable("the kernels are not made for convolutions of images with such sides")
         if writes(traced):
             self._program = Program(call=traced.forward)
         elif self._own_batch is None:

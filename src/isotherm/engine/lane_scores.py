@@ -71,6 +71,7 @@ def _evaluation_buffers(lane: Lane, num_examples: int) -> Tensors:
         forward,
         num_examples=num_examples,
         first_step=lane.num_steps,
+        chunk=_chunk(lane),
     )
 
 
@@ -89,8 +90,7 @@ def evaluator(lane: Lane, buffers_M: Tensors) -> Evaluator:
     over_runs = lane.over_runs(batch_of_run, in_dims=(0, 0, 0, None, None))
     num_runs = len(lane.index_M)
     if problem.unroll is None:
-        chunk = images_at_once(num_runs) if lane.convolves else CHUNK
-        return Evaluator(batch=lambda x, y: over_runs(*states, x, y), num_runs=num_runs, chunk=chunk)
+        return Evaluator(batch=lambda x, y: over_runs(*states, x, y), num_runs=num_runs, chunk=_chunk(lane))
 
     def window_of_run(
         parameters: Tensors, fixed: Tensors, buffers: Tensors, x: Tensor, y: Tensor, state: Tensor
@@ -111,6 +111,11 @@ def evaluator(lane: Lane, buffers_M: Tensors) -> Evaluator:
         initial_state=state.expand(num_runs, *state.shape),
         num_runs=num_runs,
     )
+
+
+def _chunk(lane: Lane) -> int:
+    """Return how many examples every run looks at in one forward pass."""
+    return images_at_once(len(lane.index_M)) if lane.convolves else CHUNK
 
 
 def results(lane: Lane) -> list[RunResult]:

@@ -52,12 +52,14 @@ class Problem:
     num_parameters: int = 0
     # Batch sizes at which the module was found to be trainable, and whether by several runs at once.
     tried: set[tuple[int, bool]] = field(default_factory=set)
+    # Batch sizes at which convolutions of many runs at once were tried in vain.
+    kept_apart: set[int] = field(default_factory=set)
 
     def convolves_together(self, batch_size: int) -> bool:
         """Tell whether the convolutions of many runs, each with its own filters, are best done at once, by kernels."""
         suit = self.has_convolutions and self.convolutions_suit_kernels and not self.is_lazy
         is_possible = suit and self.is_mixed and convolution_ops.are_usable(self.device)
-        return is_possible and batch_size <= LARGEST_BATCH_TOGETHER
+        return is_possible and batch_size <= LARGEST_BATCH_TOGETHER and batch_size not in self.kept_apart
 
     @property
     def num_train(self) -> int:

@@ -23,20 +23,11 @@ def probe(lane: Lane) -> None:
         NotVectorisable: `vmap` refuses the module, or the numbers differ (state kept outside parameters and
             buffers, a dependence on the call count, randomness that is not dropout).
     """
+    try_program(lane)
     batches = [_batch_for_probe(lane, step) for step in range(min(2, lane.num_steps))]
     steps = [torch.full_like(lane.step, step) for step in range(len(batches))]
     # Deep normalised networks lose up to three digits of float32 in their gradients.
     tolerance = 1e-2 if lane.problem.dtype == torch.float32 else 1e-9
-    try:
-        with warnings.catch_warnings():  # vmap warns of slow paths; the comparison below is what counts
-            warnings.simplefilter("ignore")
-            lane.prepare_program(*batches[0])
-            _try_evaluation(lane)
-    except Exception as error:  # whatever a user's module may raise under vmap
-        if is_out_of_memory(error) or isinstance(error, UserError | NotVectorisable):
-            raise
-        text = str(error).strip().partition("\n")[0]
-        raise NotVectorisable(f"{type(error).__name__}: {text}") from error
     ours = [lane.forward_backward(*batch, step) for batch, step in zip(batches, steps, strict=True)]
     for place in sorted({0, len(lane.index_M) - 1}):
         for step, (x_MB, y_MB) in enumerate(batches):
@@ -48,6 +39,24 @@ def probe(lane: Lane) -> None:
                     "its gradients as a fleet differ from those of one run; it may keep state between calls, "
                     "or use randomness other than dropout"
                 )
+
+
+def try_program(lane: Lane) -> None:
+    """Make the fleet's program, and evaluate two examples.
+
+    Raises:
+        NotVectorisable: the module raises something.
+    """
+    try:
+        with warnings.catch_warnings():  # vmap warns of slow paths, which matters to nobody here
+            warnings.simplefilter("ignore")
+            lane.prepare_program(*_batch_for_probe(lane, 0))
+            _try_evaluation(lane)
+    except Exception as error:  # whatever a user's module may raise under vmap
+        if is_out_of_memory(error) or isinstance(error, UserError | NotVectorisable):
+            raise
+        text = str(error).strip().partition("\n")[0]
+        raise NotVectorisable(f"{type(error).__name__}: {text}") from error
 
 
 def _batch_for_probe(lane: Lane, step: int) -> tuple[Tensor, Tensor]:

@@ -26,10 +26,19 @@ from torch.overrides import TorchFunctionMode
 
 from isotherm.models.kernels import ARE_ASKED_FOR, HAS_TRITON
 from isotherm.models.kernels.tiles import result_size
-from isotherm.models.layout import has_channels_last, is_under_one_vmap, of_all_runs, runs_first, with_channels_last
-from isotherm.models.operations import operation
+from isotherm.models.layout import (
+    empty_images,
+    has_channels_last,
+    is_under_one_vmap,
+    of_all_runs,
+    runs_first,
+    with_channels_last,
+)
+from isotherm.models.operations import operation, unrounded
 
 ALIGNED = 16
+# Hopper and the Blackwell of data centres: GPUs that copy boxes by themselves (TMA) and have room for several of them.
+GENERATIONS = (9, 10)
 _FEWEST_PIXELS = 16
 _SETTINGS = "int stride, int padding"
 
@@ -145,8 +154,9 @@ def fits(x: Tensor, weight: Tensor, *, stride: int, padding: int) -> bool:
 
 
 def are_usable(device: torch.device) -> bool:
-    """Tell whether kernels can be used on a device: a GPU that copies boxes by itself (TMA), with Triton installed."""
-    return HAS_TRITON and ARE_ASKED_FOR and device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+    """Tell whether kernels can be used on a device: a GPU of a generation they are made for, with Triton installed."""
+    is_asked_for = HAS_TRITON and ARE_ASKED_FOR and device.type == "cuda"
+    return is_asked_for and torch.cuda.get_device_capability(device)[0] in GENERATIONS
 
 
 def _half_precision_is_asked_for(*tensors: Tensor) -> bool:
@@ -242,6 +252,7 @@ def _input_gradient(
 ) -> Tensor:
     check(dy, weight, weight.shape[1])
     check_sizes((height, width), dy, weight.shape[3:], stride, padding)
+    check_added(other, (*dy.shape[:2], weight.shape[2], height, width), dy.dtype)
     x = dy.new_zeros(*dy.shape[:2], weight.shape[2], height, width)
     found = _gradients(dy, x, weight, stride, padding, of_images=True)
     return found if other is None else with_channels_last(found + other)
@@ -251,7 +262,7 @@ def _input_gradient(
 def _weight_gradient(dy: Tensor, x: Tensor, rows: int, columns: int, stride: int, padding: int) -> Tensor:
     check(x, dy, x.shape[2])
     check_sizes(x.shape[3:], dy, (rows, columns), stride, padding)
-    wide = _unrounded(x.dtype)
+    wide = unrounded(x.dtype)
     weight = x.new_zeros(len(x), dy.shape[2], x.shape[2], rows, columns, dtype=wide)
     return _gradients(dy.to(wide), x.to(wide), weight, stride, padding, of_images=False)
 
@@ -261,10 +272,6 @@ def _gradients(dy: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int,
     settings = None, [stride] * 2, [padding] * 2, [1, 1], False, [0, 0], 1, [of_images, not of_images, False]
     found = [torch.ops.aten.convolution_backward(*run, *settings) for run in zip(dy, x, weight, strict=True)]
     return with_channels_last(torch.stack([of_x if of_images else of_weight for of_x, of_weight, _ in found]))
-
-
-def _unrounded(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def check(x: Tensor, weight: Tensor, num_in: int) -> None:
@@ -285,6 +292,17 @@ def check(x: Tensor, weight: Tensor, num_in: int) -> None:
                 f"channels have to come last in memory, in multiples of {ALIGNED}, not as in a tensor of shape "
                 f"{tuple(tensor.shape)} and strides {tensor.stride()}"
             )
+
+
+def check_added(other: Tensor | None, shape: Sequence[int], dtype: torch.dtype) -> None:
+    """Refuse to add to images of a shape what is not like them."""
+    if other is None:
+        return
+    if tuple(other.shape) != tuple(shape) or other.dtype != dtype or not has_channels_last(other):
+        raise ValueError(
+            f"to images of shape {tuple(shape)} and {dtype} images of shape {tuple(other.shape)}, {other.dtype} and "
+            f"strides {other.stride()} are not added"
+        )
 
 
 def check_sizes(sides: Sequence[int], dy: Tensor, taps: Sequence[int], stride: int, padding: int) -> None:
@@ -320,6 +338,7 @@ def _(dy: Tensor, weight: Tensor, other: Tensor | None, height: int, width: int,
 
     check(dy, weight, weight.shape[1])
     check_sizes((height, width), dy, weight.shape[3:], stride, padding)
+    check_added(other, (*dy.shape[:2], weight.shape[2], height, width), dy.dtype)
     return kernels.input_gradient(dy, weight, size=(height, width), stride=stride, padding=padding, other=other)[0]
 
 
@@ -335,24 +354,17 @@ def _(dy: Tensor, x: Tensor, rows: int, columns: int, stride: int, padding: int)
 # -- what is known without values -------------------------------------------------------------------------------------
 
 
-def empty_images(like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-    """Return new images (M, B, C, H, W), or filters, with the channels last."""
-    num_runs, num_images, num_channels, height, width = shape
-    empty = like.new_empty((num_runs, num_images, height, width, num_channels), dtype=dtype or like.dtype)
-    return empty.permute(0, 1, 4, 2, 3)
-
-
 @_forward.register_fake
 def _(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
     sides = result_size(x.shape[3:], weight.shape[3:], stride=stride, padding=padding)
-    return empty_images(x, *x.shape[:2], weight.shape[1], *sides)
+    return empty_images(x, (*x.shape[:2], weight.shape[1], *sides))
 
 
 @_input_gradient.register_fake
 def _(dy: Tensor, weight: Tensor, other: Tensor | None, height: int, width: int, stride: int, padding: int) -> Tensor:
-    return empty_images(dy, *dy.shape[:2], weight.shape[2], height, width)
+    return empty_images(dy, (*dy.shape[:2], weight.shape[2], height, width))
 
 
 @_weight_gradient.register_fake
 def _(dy: Tensor, x: Tensor, rows: int, columns: int, stride: int, padding: int) -> Tensor:
-    return empty_images(x, len(x), dy.shape[2], x.shape[2], rows, columns, dtype=_unrounded(x.dtype))
+    return empty_images(x, (len(x), dy.shape[2], x.shape[2], rows, columns), dtype=unrounded(x.dtype))

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from isotherm.models import convolution_ops, ghost_norm_ops
-from isotherm.models.kernels.tiles import parts_for
+from isotherm.models.kernels.tiles import parts_for, result_size
 from isotherm.models.layout import with_channels_last
-from isotherm.models.operations import operation
+from isotherm.models.operations import operation, unrounded
 
 _NORM = "Tensor mean_GC, Tensor var_GC, Tensor scale, Tensor shift"
 
@@ -126,9 +126,8 @@ def _norm_backward_by_sums(
 
 def _by_part(images: Tensor, ghost_size: int, parts: int) -> Tensor:
     """Return images as (M, G, P, pixels, C) in full precision."""
-    wide = images.dtype if images.dtype == torch.float64 else torch.float32
     num_runs, batch_size, num_channels = images.shape[:3]
-    pixels = images.movedim(2, -1).to(wide)
+    pixels = images.movedim(2, -1).to(unrounded(images.dtype))
     return pixels.reshape(num_runs, batch_size // ghost_size, parts, -1, num_channels)
 
 
@@ -163,6 +162,8 @@ def _(
     from isotherm.models.kernels import convolution as kernels
 
     convolution_ops.check(x, weight, weight.shape[2])
+    sides = result_size(x.shape[3:], weight.shape[3:], stride=stride, padding=padding)
+    convolution_ops.check_added(other, (*x.shape[:2], weight.shape[1], *sides), x.dtype)
     y, moments = kernels.forward(x, weight, stride=stride, padding=padding, other=other, ghost_size=ghost_size)
     assert moments is not None
     return y, *moments
@@ -240,7 +241,7 @@ def _(
 
 
 def _empty_by_part(images: Tensor, ghost_size: int, parts: int) -> tuple[Tensor, Tensor]:
-    wide = torch.float64 if images.dtype == torch.float64 else torch.float32
+    wide = unrounded(images.dtype)
     shape = len(images), images.shape[1] // ghost_size, parts, images.shape[2]
     return images.new_empty(shape, dtype=wide), images.new_empty(shape, dtype=wide)
 

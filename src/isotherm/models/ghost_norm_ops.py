@@ -23,9 +23,8 @@ from torch import Tensor
 
 from isotherm.models.kernels import ARE_ASKED_FOR, HAS_TRITON
 from isotherm.models.layout import has_channels_last, of_all_runs, runs_first, with_channels_last
-from isotherm.models.operations import operation
+from isotherm.models.operations import operation, unrounded
 
-_FULL = (torch.float32, torch.float64)
 _PIXELS = (-4, -2, -1)  # of (..., G, N, C, H, W)
 _SETTINGS = "Tensor weight, Tensor bias, int ghost_size, float eps, bool relu"
 
@@ -198,7 +197,7 @@ def _behind_relu(
 def _normalised(
     x: Tensor, weight: Tensor, bias: Tensor, num_ghosts: int, eps: float, relu: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    wide = x.dtype if x.dtype in _FULL else torch.float32
+    wide = unrounded(x.dtype)
     var_GC, mean_GC = torch.var_mean(_by_ghost(x.to(wide), num_ghosts), dim=_PIXELS, correction=0)
     return normalised_by(x, mean_GC, var_GC, weight, bias, eps, relu), mean_GC, var_GC
 
@@ -333,7 +332,7 @@ def check_for_kernels(x: Tensor, weight: Tensor, bias: Tensor, *others: Tensor) 
 
 def _statistics_like(x: Tensor, ghost_size: int) -> Tensor:
     shape = (*x.shape[:-4], x.shape[-4] // ghost_size, x.shape[-3])
-    return x.new_empty(shape, dtype=x.dtype if x.dtype in _FULL else torch.float32)
+    return x.new_empty(shape, dtype=unrounded(x.dtype))
 
 
 @_forward.register_fake

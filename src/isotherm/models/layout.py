@@ -5,6 +5,7 @@ Images, and filters alike, are (..., C, H, W) to PyTorch; in memory their channe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,6 +21,12 @@ def has_channels_last(x: Tensor) -> bool:
 def with_channels_last(x: Tensor) -> Tensor:
     """Return images (..., C, H, W) that lie so, copied where they do not."""
     return x if has_channels_last(x) else x.movedim(-3, -1).contiguous().movedim(-1, -3)
+
+
+def empty_images(like: Tensor, shape: Sequence[int], *, dtype: torch.dtype | None = None) -> Tensor:
+    """Return new images (..., C, H, W), on the device of others, that lie so."""
+    *others, num_channels, height, width = shape
+    return like.new_empty((*others, height, width, num_channels), dtype=dtype or like.dtype).movedim(-1, -3)
 
 
 def of_all_runs(x: Tensor) -> Tensor | None:

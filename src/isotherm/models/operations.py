@@ -27,6 +27,11 @@ def operation(name: str, schema: str) -> Callable[[Callable[..., Any]], CustomOp
     )
 
 
+def unrounded(dtype: torch.dtype) -> torch.dtype:
+    """Return in what type sums of values are kept."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
 def register_with_compiler() -> None:
     """Tell Inductor to call our operations as they are, instead of letting it find out.
 

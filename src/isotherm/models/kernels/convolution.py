@@ -36,9 +36,18 @@ from isotherm.models.kernels.tiles import (
     result_size,
     weight_launch_for,
 )
+from isotherm.models.layout import empty_images
 
-# Box, statistics, scale and shift, eps, and ghosts of a run: nothing was normalised.
-_NOT_NORMALISED = (None, None, None, None, None, 0.0, 1)
+# What the kernel is told where nothing was normalised.
+_NOT_NORMALISED: dict[str, Any] = {
+    "normalised": None,
+    "mean_ptr": None,
+    "var_ptr": None,
+    "weight_ptr": None,
+    "bias_ptr": None,
+    "eps": 0.0,
+    "ghosts_of_run": 1,
+}
 
 
 class Moments(NamedTuple):
@@ -90,7 +99,7 @@ def forward(
     """
     (num_out, num_in, *taps), num_images = weight.shape[1:], x.shape[1]
     height, width = result_size(x.shape[3:], taps, stride=stride, padding=padding)
-    y = _images(x, (*x.shape[:2], num_out, height, width))
+    y = empty_images(x, (*x.shape[:2], num_out, height, width))
     launch = launch or launch_for(num_in, num_out)
     tile = Tile.of(launch.pixels, num_images=ghost_size or num_images, height=height, width=width)
     channels, inner = _divisor(num_out, launch.channels), _divisor(num_in, launch.inner)
@@ -107,10 +116,10 @@ def forward(
             None if other is None else _boxes(other, tile, channels),
             _boxes(y, tile, channels),
             *(moments or (None, None)),
-            *_NOT_NORMALISED,
-            num_images,
-            height,
-            width,
+            **_NOT_NORMALISED,
+            images_of_run=num_images,
+            height=height,
+            width=width,
             **_constants(taps, stride, padding, tile, channels, inner, launch),
             C=num_in,
             O=num_out,
@@ -144,7 +153,7 @@ def input_gradient(
         launch: how much a program does.
     """
     (num_out, num_in, *taps), num_images = weight.shape[1:], dy.shape[1]
-    dx = _images(dy, (*dy.shape[:2], num_in, *size))
+    dx = empty_images(dy, (*dy.shape[:2], num_in, *size))
     height, width = (side // stride for side in size)
     launch = launch or launch_for(num_out, num_in)
     ghost_size = num_images if normalised is None else num_images // normalised.mean_MGC.shape[1]
@@ -152,18 +161,21 @@ def input_gradient(
     channels, inner = _divisor(num_in, launch.channels), _divisor(num_out, launch.inner)
     num_tiles = tile.count(num_images=num_images, height=height, width=width)
     sums, tiles_of_part = None, 1
-    norm: tuple[Any, ...] = _NOT_NORMALISED
+    norm = _NOT_NORMALISED
     if normalised is not None:
         cut = parts_of_ghost(tile, ghost_size, height=height, width=width)
         assert cut is not None
         sums = Sums(*_by_part(dx, ghost_size, stride**2 * cut.num_parts))
         tiles_of_part = cut.tiles_of_part
-        norm = (
-            _boxes(normalised.x, tile, channels, stride=stride),
-            *normalised[1:5],
-            normalised.eps,
-            num_images // ghost_size,
-        )
+        norm = {
+            "normalised": _boxes(normalised.x, tile, channels, stride=stride),
+            "mean_ptr": normalised.mean_MGC,
+            "var_ptr": normalised.var_MGC,
+            "weight_ptr": normalised.weight_MC,
+            "bias_ptr": normalised.bias_MC,
+            "eps": normalised.eps,
+            "ghosts_of_run": num_images // ghost_size,
+        }
     with device_of(dy):
         _convolve[(len(dy) * num_tiles // tiles_of_part * stride**2 * (num_in // channels),)](
             _boxes(dy, tile, inner),
@@ -171,10 +183,10 @@ def input_gradient(
             None if other is None else _boxes(other, tile, channels, stride=stride),
             _boxes(dx, tile, channels, stride=stride),
             *(sums or (None, None)),
-            *norm,
-            num_images,
-            height,
-            width,
+            **norm,
+            images_of_run=num_images,
+            height=height,
+            width=width,
             **_constants(taps, stride, padding, tile, channels, inner, launch),
             C=num_out,
             O=num_in,
@@ -266,12 +278,6 @@ def _by_part(images: Tensor, ghost_size: int, num_parts: int) -> tuple[Tensor, T
     shape = num_runs, num_images // ghost_size, num_parts, num_channels
     first, second = (images.new_empty(shape, dtype=torch.float32) for _ in range(2))
     return first, second
-
-
-def _images(like: Tensor, shape: Sequence[int]) -> Tensor:
-    """Return new images (M, B, C, H, W) with the channels last."""
-    num_runs, num_images, num_channels, height, width = shape
-    return like.new_empty(num_runs, num_images, height, width, num_channels).permute(0, 1, 4, 2, 3)
 
 
 def _boxes(x: Tensor, tile: Tile, num_channels: int, *, stride: int = 1) -> TensorDescriptor:
