@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pages import results
-from pages.performance.profiles import BEFORE_COPIES, BEFORE_FACTORS, OLD_BENCH, STREAMS
+from pages.performance.profiles import BEFORE_COPIES, BEFORE_FACTORS, OLD_BENCH, ON_STREAMS, STREAMS
 from pages.results import Row
 
 NORM: list[Row] = [{"name": "_moments", "percent": 60.0, "calls": 4, "microseconds": 2.0}]
@@ -32,7 +32,9 @@ def easy_results(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         profile_row("autoencoder_mnist:64", 36, 10_000.0, note=STREAMS[0]),
         profile_row("autoencoder_mnist:4096", 35, 100.0),
         profile_row("wrn16x4_cifar10:64", 4, 1875.0, images=120_000.0, kernels=NORM),
-        profile_row("wrn16x4_cifar10:64", 12, 2343.75, images=150_000.0, note="with care"),
+        profile_row("wrn16x4_cifar10:64", 24, 2343.75, images=150_000.0, note="with care"),
+        profile_row("wrn16x4_cifar10:64", 4, 1875.0, images=120_000.0, note=ON_STREAMS),
+        profile_row("wrn16x4_cifar10:64", 12, 2343.75, images=150_000.0, note=ON_STREAMS),
     ]
     machine = {"gpu": "a card", "torch": "2.x"}
     bench = [
@@ -42,6 +44,7 @@ def easy_results(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "ours": 20_000.0,
             "lowest": 19_000.0,
             "highest": 21_000.0,
+            "commit": "def",
         },
         {
             "label": "autoencoder_mnist:4096",
@@ -50,13 +53,15 @@ def easy_results(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "ours": 150.0,
             "lowest": 140.0,
             "highest": 160.0,
+            "commit": "def",
         },
     ]
     ceilings = {"matmul_flop_per_second": {"mixed": 4_000.0}}
     (folder / "profiles_h200.json").write_text(
         json.dumps({"rows": profiles, "machine": machine, "windows": "of a second"})
     )
-    (folder / "bench_h200.json").write_text(json.dumps({"rows": bench, "ceilings": ceilings, "commit": "def"}))
+    earlier = [{**bench[0], "commit": "f52dc57"}]
+    (folder / "bench_h200.json").write_text(json.dumps({"rows": bench, "ceilings": ceilings, "earlier": earlier}))
     return folder
 
 

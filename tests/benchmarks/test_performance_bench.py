@@ -46,6 +46,17 @@ def test_a_row_is_written_with_its_peers_goal_and_floor(folder: Path) -> None:
     assert "Not timed: jax vmap (not installed)." in remark
 
 
+def test_rows_of_different_commits_tell_theirs_and_what_was_before(folder: Path) -> None:
+    machine = {"cpu": "a chip", "cores": 2, "torch": "2.x", "gpu": "a card"}
+    earlier = {**ROW, "label": "mlp:8", "commit": "abc", "note": "on a Monday", "ours": 1_000.0}
+    content = {"rows": [{**ROW, "commit": "def"}], "machine": machine, "earlier": [earlier]}
+    (folder / "bench_h200.json").write_text(json.dumps(content))
+    table = bench_block("bench_h200").splitlines()
+    assert table[0].endswith("| of the floor | commit |")
+    assert table[2].endswith("| 54 % | def |")
+    assert "mlp:8 at abc, on a Monday: 1,000; plain loop 2,000." in " ".join(table[4:])
+
+
 def test_an_extrapolation_is_called_so(folder: Path) -> None:
     machine = {"cpu": "a chip", "cores": 2, "torch": "2.x", "gpu": None}
     row = {**ROW, "work": "quickstart", "remark": "extrapolated: from windows"}

@@ -37,6 +37,7 @@ def test_bytes_per_second_of_the_update_and_the_recurrent_products(results: Path
         "fraction_of_floor": 0.8,
         "bytes_per_unit": 52.0,
         "ours": 0.8 * 4e12 / 52,
+        "commit": "def",
     }
     (results / "profiles_h200.json").write_text(json.dumps({"rows": rows}))
     (results / "bench_h200.json").write_text(json.dumps({"rows": [bench]}))
@@ -50,9 +51,32 @@ def test_bytes_per_second_of_the_update_and_the_recurrent_products(results: Path
 
 
 def test_the_norms_speed_in_a_network_counts_every_layer(results: Path) -> None:
-    rows = [profile_row("wrn16x4_cifar10:64", 4, 1.0, kernels=NORM)]
+    rows = [profile_row("wrn16x4_cifar10:8192", 1, 1.0, kernels=NORM)]
     (results / "profiles_h200.json").write_text(json.dumps({"rows": rows}))
-    content = {"rows": [kernel_row(1024, 10, 1.0)], "copy_bytes_per_second": 2e12}
+    content = {"rows": [kernel_row(1024, 10, 1.0)], "copy_bytes_per_second": 2e9}
     (results / "kernels_h200.json").write_text(json.dumps(content))
-    # 30 GB at B = 1,024 in ten layers are 187.5 MB a layer at B = 64; in the 2 µs of the profile: 93.75 TB/s.
-    assert "93.8 TB/s at B = 64 (runs at once: 4), where a copy moves 4.0" in " ".join(limits_block().split())
+    # 30 MB at B = 1,024 in ten layers are 24 MB a layer at B = 8,192; in the 2 µs of the profile: 12 TB/s.
+    assert "12.0 TB/s inside the network, where a copy moves 4.0" in " ".join(limits_block().split())
+
+
+def test_the_speed_of_convolutions_counts_both_kernels_and_all_runs(results: Path) -> None:
+    kernels = [
+        {"name": "_convolve", "percent": 50.0, "calls": 62, "microseconds": 100.0},
+        {"name": "_sum_gradients", "percent": 25.0, "calls": 32, "microseconds": 50.0},
+        {"name": "nvjet_a", "percent": 5.0, "calls": 2, "microseconds": 1e6},
+    ]
+    (results / "profiles_h200.json").write_text(
+        json.dumps({"rows": [profile_row("wrn16x4_cifar10:64", 24, 1.0, kernels=kernels)]})
+    )
+    bench = {
+        "label": "wrn16x4_cifar10:64",
+        "flop_per_unit": 1e9,
+        "batch_size": 64,
+        "ours": 1e5,
+        "fraction_of_ceiling": 0.125,
+        "commit": "def",
+    }
+    (results / "bench_h200.json").write_text(json.dumps({"rows": [bench]}))
+    # Two updates of 24 x 64 images of a GFLOP: 1.536 TFLOP each in 3.9 ms. The ceiling is 800 TFLOP/s.
+    text = " ".join(limits_block().split())
+    assert "wrn16x4_cifar10:64 with 24 runs 394 TFLOP/s, 49 % of the ceiling, in 75 % of the kernel time" in text

@@ -51,8 +51,8 @@ def bench_block(name: str) -> str:
 
 def bench_row(label: str, *, commit: str | None = None) -> Row | None:
     """Return the row of a work in the benchmark of the H200, or the one of an earlier commit."""
-    content = load("bench_h200") or {"rows": [], "earlier": []}
-    rows = content["rows"] if commit is None else content["earlier"]
+    content = load("bench_h200") or {}
+    rows = content.get("rows" if commit is None else "earlier", [])
     return next((row for row in rows if row["label"] == label and commit in (None, row["commit"])), None)
 
 
