@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from isotherm.models import kernels
+from isotherm.models import convolution_ops, convolved_norm_ops, ghost_norm_ops, kernels
 from isotherm.models.kernels.tiles import Launch, WeightLaunch, launch_for, weight_launch_for
 
 IS_INTERPRETED = kernels.HAS_TRITON and os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if IS_INTERPRETED else "cuda"
 # The interpreter multiplies the bits of bfloat16 as if they were whole numbers.
 DTYPE = torch.float32 if IS_INTERPRETED else torch.bfloat16
-HAS_GPU = kernels.HAS_TRITON and torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
+HAS_GPU = torch.cuda.is_available() and convolution_ops.are_usable(torch.device("cuda"))
 pytestmark = pytest.mark.skipif(
     not IS_INTERPRETED and not HAS_GPU,
     reason="needs a CUDA device that copies boxes by itself, or Triton and TRITON_INTERPRET=1",
@@ -372,3 +372,47 @@ def test_a_run_that_overflows_leaves_the_others_alone():
         tensor[1] = torch.inf
     for ours in by_kernels(case, *tensors):
         assert [bool(run.isfinite().all()) for run in ours] == [True, False, True]
+
+
+# -- as operations --------------------------------------------------------------------------------------------------
+
+
+def close(ours: Any, operation: Any, *arguments: Any) -> None:
+    """Compare results with those of the same operation on a CPU in float64; sums by part with their totals."""
+    wide = [a.double().cpu() if isinstance(a, Tensor) else a for a in arguments]
+    expected = operation(*wide)
+    tensors = zip(*([ours], [expected]) if isinstance(ours, Tensor) else (ours, expected), strict=True)
+    for value, wanted in tensors:
+        assert value.shape == wanted.shape
+        totals = [t.double().cpu().sum(dim=2) if t.ndim == 4 else t.double().cpu() for t in (value, wanted)]
+        error = float((totals[0] - totals[1]).abs().max() / totals[1].abs().max())
+        assert error < (1e-5 if torch.float32 == DTYPE else 2**-6)
+
+
+def computed(operation: Any, *arguments: Any) -> Any:
+    """Return what an operation gives as a GPU computes it, interpreted or there."""
+    return operation._backend_fns["cuda"](*arguments) if IS_INTERPRETED else operation(*arguments)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_the_operations_of_a_gpu_are_those_of_a_cpu(stride: int) -> None:
+    case = Case(images=(4, 16, 8, 8), num_out=32, stride=stride)
+    x, weight, dy = case.tensors(2)
+    ops, joined, settings = convolution_ops, convolved_norm_ops, (stride, 1)
+    close(computed(ops._forward, x, weight, *settings), ops.FORWARD, x, weight, *settings)
+    added, other = normal(*x.shape, seed=3), normal(*dy.shape, seed=4)
+    given = dy, weight, added, 8, 8, *settings
+    close(computed(ops._input_gradient, *given), ops.INPUT_GRADIENT, *given)
+    close(computed(ops._weight_gradient, dy, x, 3, 3, *settings), ops.WEIGHT_GRADIENT, dy, x, 3, 3, *settings)
+    vectors = [1 + 0.2 * torch.randn(2, size, device=DEVICE) for size in (32, 32, 16, 16)]
+    # Norms of what the operations themselves give: of what was rounded otherwise they would differ.
+    y, *moments = computed(joined._with_moments, x, weight, other, *settings, 2)
+    close(y, lambda *a: ops.FORWARD(*a) + other.double().cpu(), x, weight, *settings)
+    found = computed(joined._norm_by_moments, y, *moments, *vectors[:2], 1e-5, True)
+    close(found, ghost_norm_ops.FORWARD, y, *vectors[:2], 2, 1e-5, True)
+    _, *statistics = computed(ghost_norm_ops._forward, x, *vectors[2:], 2, 1e-5, True)
+    norm = *statistics, *vectors[2:]
+    gradient, *sums = computed(joined._with_sums, dy, weight, added, x, *norm, 1e-5, True, *settings)
+    close(gradient, ops.INPUT_GRADIENT, *given)
+    found = computed(joined._norm_backward_by_sums, gradient, x, *norm, *sums, 1e-5, True, added)
+    close(found, ghost_norm_ops.BACKWARD, gradient, x, *norm, 1e-5, True, added)

@@ -17,6 +17,8 @@ Shape suffixes: M runs, G ghosts of each, P parts of a ghost, C channels.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -181,26 +183,15 @@ def _(
 
 
 @_with_sums.register_kernel("cuda")
-def _(
-    dy: Tensor,
-    weight: Tensor,
-    other: Tensor | None,
-    x: Tensor,
-    mean_MGC: Tensor,
-    var_MGC: Tensor,
-    scale_MC: Tensor,
-    shift_MC: Tensor,
-    eps: float,
-    relu: bool,
-    stride: int,
-    padding: int,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _(dy: Tensor, weight: Tensor, other: Tensor | None, x: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     from isotherm.models.kernels import convolution as kernels
 
+    *norm, stride, padding = rest
+    normalised = kernels.Normalised(x, *norm)
     convolution_ops.check(dy, weight, weight.shape[1])
     convolution_ops.check_sizes(x.shape[3:], dy, weight.shape[3:], stride, padding)
-    ghost_norm_ops.check_for_kernels(x, scale_MC, shift_MC, *(() if other is None else (other,)))
-    ghost_norm_ops.check_statistics(x, mean_MGC, var_MGC)
+    ghost_norm_ops.check_for_kernels(x, *normalised[3:5], *(() if other is None else (other,)))
+    ghost_norm_ops.check_statistics(x, *normalised[1:3])
     height, width = x.shape[3:]
     dx, sums = kernels.input_gradient(
         dy,
@@ -209,32 +200,20 @@ def _(
         stride=stride,
         padding=padding,
         other=other,
-        normalised=kernels.Normalised(x, mean_MGC, var_MGC, scale_MC, shift_MC, eps, relu),
+        normalised=normalised,
     )
     assert sums is not None
     return dx, *sums
 
 
 @_norm_backward_by_sums.register_kernel("cuda")
-def _(
-    dy: Tensor,
-    x: Tensor,
-    mean_MGC: Tensor,
-    var_MGC: Tensor,
-    scale_MC: Tensor,
-    shift_MC: Tensor,
-    sums_MGPC: Tensor,
-    products_MGPC: Tensor,
-    eps: float,
-    relu: bool,
-    other: Tensor | None,
-) -> tuple[Tensor, ...]:
+def _(dy: Tensor, x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     from isotherm.models.kernels import ghost_norm as kernels
 
+    mean_MGC, var_MGC, scale_MC, shift_MC, *sums, eps, relu, other = rest
     ghost_norm_ops.check_for_kernels(x, scale_MC, shift_MC, dy, *(() if other is None else (other,)))
     ghost_norm_ops.check_statistics(x, mean_MGC, var_MGC)
-    given = dy, x, mean_MGC, var_MGC, scale_MC, shift_MC
-    return kernels.backward(*given, eps=eps, relu=relu, other=other, sums=(sums_MGPC, products_MGPC))
+    return kernels.backward(dy, x, *rest[:4], eps=eps, relu=relu, other=other, sums=(sums[0], sums[1]))
 
 
 # -- what is known without values -------------------------------------------------------------------------------------
@@ -267,36 +246,12 @@ def _(
 
 
 @_with_sums.register_fake
-def _(
-    dy: Tensor,
-    weight: Tensor,
-    other: Tensor | None,
-    x: Tensor,
-    mean_MGC: Tensor,
-    var_MGC: Tensor,
-    scale_MC: Tensor,
-    shift_MC: Tensor,
-    eps: float,
-    relu: bool,
-    stride: int,
-    padding: int,
-) -> tuple[Tensor, ...]:
+def _(dy: Tensor, weight: Tensor, other: Tensor | None, x: Tensor, mean_MGC: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    *_, stride, _ = rest
     ghost_size = x.shape[1] // mean_MGC.shape[1]
     return torch.empty_like(x), *_empty_by_part(x, ghost_size, _parts(weight.shape[1], x, ghost_size, stride=stride))
 
 
 @_norm_backward_by_sums.register_fake
-def _(
-    dy: Tensor,
-    x: Tensor,
-    mean_MGC: Tensor,
-    var_MGC: Tensor,
-    scale_MC: Tensor,
-    shift_MC: Tensor,
-    sums_MGPC: Tensor,
-    products_MGPC: Tensor,
-    eps: float,
-    relu: bool,
-    other: Tensor | None,
-) -> tuple[Tensor, ...]:
+def _(dy: Tensor, x: Tensor, mean_MGC: Tensor, *_: Any) -> tuple[Tensor, ...]:
     return torch.empty_like(x), torch.empty_like(mean_MGC), torch.empty_like(mean_MGC)

@@ -231,21 +231,11 @@ def weight_gradient(
             width,
             num_tiles,
             tiles_of_part,
-            Y=taps[0],
-            X=taps[1],
-            STRIDE=stride,
-            PADDING=padding,
+            **_constants(taps, stride, padding, tile, outputs, inputs, launch),
             C=num_in,
             O=num_out,
-            BLOCK_B=tile.images,
-            BLOCK_H=tile.rows,
-            BLOCK_W=tile.columns,
-            BLOCK_O=outputs,
-            BLOCK_C=inputs,
             TAPS=taps_at_once,
             IS_FLAT=is_flat,
-            NUM_STAGES=launch.num_stages,
-            num_warps=launch.num_warps,
         )
     total = parts[0] if num_parts == 1 else parts.sum(dim=0)
     return total.permute(0, 1, 4, 2, 3)
@@ -255,7 +245,13 @@ def weight_gradient(
 
 
 def _constants(
-    taps: Sequence[int], stride: int, padding: int, tile: Tile, channels: int, inner: int, launch: Launch
+    taps: Sequence[int],
+    stride: int,
+    padding: int,
+    tile: Tile,
+    channels: int,
+    inner: int,
+    launch: Launch | WeightLaunch,
 ) -> dict[str, int]:
     return {
         "Y": taps[0],
@@ -309,8 +305,11 @@ def _divisor(number: int, largest: int) -> int:
 
 # -- the kernels ------------------------------------------------------------------------------------------------------
 
+# A kernel is not compiled anew for another number of these.
+_COUNTS = ("images_of_run", "ghosts_of_run", "num_runs", "height", "width", "num_tiles", "tiles_of_part")
 
-@triton.jit
+
+@triton.jit(do_not_specialize=_COUNTS)
 def _convolve(
     source,
     filters,
@@ -430,7 +429,7 @@ def _by_channel(box, PIXELS: tl.constexpr, BLOCK_O: tl.constexpr, PIXELS_FIRST: 
     return matrix if PIXELS_FIRST else matrix.T
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_COUNTS)
 def _sum_gradients(
     gradients,
     source,
