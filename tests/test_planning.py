@@ -241,9 +241,9 @@ def ghosts() -> nn.Module:
 def test_with_ghosts_the_probe_reestimates_over_a_few_examples(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
 
-    def counting(problem: Problem, *rest: Any, num_examples: int, first_step: int) -> Any:
+    def counting(problem: Problem, *rest: Any, num_examples: int, **options: Any) -> Any:
         seen.append(min(num_examples, problem.num_train))
-        return reestimated(problem, *rest, num_examples=num_examples, first_step=first_step)
+        return reestimated(problem, *rest, num_examples=num_examples, **options)
 
     monkeypatch.setattr(lane_scores, "reestimated", counting)
     images = torch.randn(9_000, 1, 4, 4, generator=torch.Generator().manual_seed(0)), torch.arange(9_000) % 2
