@@ -15,8 +15,10 @@ from isotherm.engine import fleet, lane
 from isotherm.engine.fleet import run_fleet, wants_own_streams
 from isotherm.engine.lane import BLOCK
 from isotherm.engine.problem import LARGEST_BATCH_TOGETHER, prepare
+from isotherm.engine.reference import run_reference
 from isotherm.errors import UserError
-from isotherm.models import convolution_ops
+from isotherm.models import convolution_ops, ghost_norm_ops
+from isotherm.models.layout import has_channels_last, of_all_runs
 from isotherm.records import Outcome
 
 
@@ -360,6 +362,46 @@ def test_modules_that_kernels_do_not_take_are_trained_without_them(model, reason
     assert message.startswith("convolutions are not computed for all runs at once, but run by run: ")
     assert reason in message
     assert not problem.convolves_together(4)
+
+
+class Normed(nn.Module):
+    """As users write it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(1, 16, 3, padding=1, bias=False),
+            nn.BatchNorm2d(16),
+            nn.ReLU(),
+            nn.Conv2d(16, 16, 3, stride=2, padding=1, bias=False),
+            nn.BatchNorm2d(16),
+            nn.ReLU(),
+        )
+        self.linear = nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(self.body(x).mean(dim=(2, 3)))
+
+
+def test_a_user_s_batch_norms_are_computed_by_kernels_too(monkeypatch, caplog):
+    """On a CPU, by the operations' plain way; PyTorch's own batch norm in half precision fails there under `vmap`."""
+    task = dataclasses.replace(cases.conv_task(), model=Normed)
+    specs = [cases.spec(task, batch_size=8, num_steps=20, seed=seed, precision="mixed") for seed in range(2)]
+    problem = prepare(task, precision="mixed")
+    expected = [run_reference(problem, spec) for spec in specs]
+
+    def fits(x):
+        images = of_all_runs(x)
+        return x.dtype == torch.bfloat16 and images is not None and images.ndim == 5 and has_channels_last(images)
+
+    monkeypatch.setattr(convolution_ops, "are_usable", lambda _device: True)
+    monkeypatch.setattr(ghost_norm_ops, "fits", fits)
+    with caplog.at_level(logging.WARNING, logger="isotherm"):
+        found = run_fleet(problem, specs)
+    assert not caplog.records
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.train_loss == pytest.approx(theirs.train_loss, rel=0.05)
+        assert ours.train_loss_running == pytest.approx(theirs.train_loss_running, rel=0.05)
 
 
 @pytest.mark.parametrize("are_usable", [True, False], ids=["with kernels", "without"])

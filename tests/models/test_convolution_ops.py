@@ -14,7 +14,8 @@ from torch.nn import functional
 
 from isotherm.engine.trace import trace
 from isotherm.models import convolution_ops
-from isotherm.models.convolution_ops import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, by_kernels
+from isotherm.models.by_kernels import by_kernels
+from isotherm.models.convolution_ops import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 from isotherm.models.layout import with_channels_last
 
 OURS = (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT)

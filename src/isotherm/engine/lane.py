@@ -37,7 +37,7 @@ from isotherm.engine.reader import Reader
 from isotherm.engine.trace import trace, writes
 from isotherm.engine.weights import Settings, Weights
 from isotherm.errors import UserError
-from isotherm.models.convolution_ops import by_kernels
+from isotherm.models.by_kernels import by_kernels
 from isotherm.penalty import is_penalised
 from isotherm.records import CurvePoint, RunSpec
 from isotherm.schedule import multipliers

@@ -28,7 +28,7 @@ DTYPES: dict[Precision, torch.dtype] = {
     "mixed": torch.float32,  # of what is kept; products are computed in bfloat16
 }
 
-# Above it cuDNN's convolutions of one run are faster than ours of several.
+# Above it every run has a stream and cuDNN: one run fills the GPU, and ours were not timed there.
 LARGEST_BATCH_TOGETHER = 1024
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import fx
@@ -34,6 +35,7 @@ def rewrite_for_gpu(module: fx.GraphModule, blocks: Sequence[Block] = ()) -> lis
         _sum_in_order_of_memory(module.graph)
         halved = take_halves(module.graph, blocks)
         improve_products(module.graph)
+    _rectify_while_normalising(module.graph)
     _add_before_normalising(module.graph)
     _add_after_normalising_backwards(module.graph)
     join_convolutions_and_norms(module.graph)
@@ -106,6 +108,40 @@ def _sum_in_order_of_memory(graph: fx.Graph) -> None:
 
 
 # -- residual sums around ghost batch norm ------------------------------------------------------------------------
+
+
+def _rectify_while_normalising(graph: fx.Graph) -> None:
+    """Where only the positive part of what is normalised is used, forward and backward, let the kernels take it."""
+    for node in list(graph.nodes):
+        if node.target is not ghost_norm_ops.FORWARD or node.args[-1]:
+            continue
+        results = {user.args[1]: user for user in node.users}
+        readers = list(results[0].users) if 0 in results else []
+        if len(readers) != 1 or readers[0].target is not _aten.relu.default:
+            continue
+        (rectified,) = readers
+        backward = [user for user in results[1].users if user.target is ghost_norm_ops.BACKWARD] if 1 in results else []
+        if not all(_is_behind(gradient.args[0], rectified) for gradient in backward):
+            continue
+        node.args = (*node.args[:-1], True)
+        for gradient in backward:
+            masked = gradient.args[0]
+            gradient.args = (masked.args[0], *gradient.args[1:7], True, *gradient.args[8:])
+            graph.erase_node(masked)
+        rectified.replace_all_uses_with(results[0])
+        graph.erase_node(rectified)
+
+
+def _is_behind(gradient: Any, rectified: fx.Node) -> bool:
+    """Tell whether a gradient, read once, is one of a positive part taken back to before it, in the kernels' layout."""
+    return (
+        isinstance(gradient, fx.Node)
+        and gradient.target is _aten.threshold_backward.default
+        and gradient.args[1:] == (rectified, 0)
+        and len(gradient.users) == 1
+        and value_of(gradient.args[0]).dtype == value_of(rectified).dtype
+        and has_channels_last(value_of(gradient.args[0]))
+    )
 
 
 def _add_before_normalising(graph: fx.Graph) -> None:

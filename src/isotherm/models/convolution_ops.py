@@ -1,8 +1,7 @@
 """Convolutions of many runs as single operations, which a trace records whole: kernels on a GPU, PyTorch on a CPU.
 
-Under `vmap` every run has filters of its own, which PyTorch turns into one grouped convolution, slow on a GPU. Within
-`ByKernels` a convolution of images under `vmap`, a user's as much as ours, is one of these operations instead, if the
-kernels are made for it (`fits`). Everything else is left to PyTorch.
+Under `vmap` every run has filters of its own, which PyTorch turns into one grouped convolution, slow on a GPU. Here it
+is one of these operations instead, if the kernels are made for it (`fits`); `by_kernels` puts them in place.
 
     isotherm::convolution                    images (M, B, C, H, W), filters (M, O, C, Y, X) -> images (M, B, O, H, W)
     isotherm::convolution_input_gradient     gradient of the result, filters -> gradient of the images (plus one given)
@@ -16,13 +15,12 @@ Shape suffixes: M runs, B examples, C channels in, O channels out, H x W pixels,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 from isotherm.models.kernels import ARE_ASKED_FOR, HAS_TRITON
 from isotherm.models.kernels.tiles import result_size
@@ -43,35 +41,7 @@ _FEWEST_PIXELS = 16
 _SETTINGS = "int stride, int padding"
 
 
-class ByKernels(TorchFunctionMode):
-    """Within this context convolutions of many runs are computed by kernels, where these are made for them."""
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        """Replace convolutions of images, pass everything else on."""
-        if func is torch.conv2d:
-            found = _convolution(*args, **(kwargs or {}))
-            if found is not None:
-                return found
-        return func(*args, **(kwargs or {}))
-
-
-def by_kernels(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of many runs whose convolutions are computed by kernels."""
-
-    def within(*arguments: Any) -> Any:
-        with ByKernels():
-            return function(*arguments)
-
-    return within
-
-
-def _convolution(
+def convolution(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -80,7 +50,7 @@ def _convolution(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
 ) -> Tensor | None:
-    """Return the convolution of a run's images, or None where PyTorch has to do it."""
+    """Return what `torch.conv2d` does to a run's images, or None where PyTorch has to do it."""
     steps, edges = _common(stride), None if isinstance(padding, str) else _common(padding)
     if steps is None or edges is None or _common(dilation) != 1 or groups != 1:
         return None

@@ -58,6 +58,41 @@ def ghost_norm(
     return y, mean_GC, var_GC
 
 
+def batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor | None:
+    """Return what `torch.nn.functional.batch_norm` does to a run's batch of images, as to one ghost.
+
+    None where PyTorch has to do it, as the kernels do not fit or something is missing. In evaluation mode no kernel is
+    needed, but the layout of the images is kept, which PyTorch would change under `vmap`.
+    """
+    if not fits(input):
+        return None
+    scale = input.new_ones(input.shape[1], dtype=torch.float32) if weight is None else weight
+    shift = input.new_zeros(input.shape[1], dtype=torch.float32) if bias is None else bias
+    if not training:
+        if running_mean is None or running_var is None:
+            return None
+        centred = input.float() - running_mean.view(-1, 1, 1)
+        slope = scale * torch.rsqrt(running_var + eps)
+        return (centred * slope.view(-1, 1, 1) + shift.view(-1, 1, 1)).to(input.dtype)
+    num = input.shape[0] * input.shape[2] * input.shape[3]
+    if num < 2:  # an error, which PyTorch explains
+        return None
+    y, mean_GC, var_GC = ghost_norm(input, scale, shift, ghost_size=len(input), eps=eps, relu=False)
+    if running_mean is not None and running_var is not None:
+        running_mean.mul_(1 - momentum).add_(mean_GC[0].detach() * momentum)
+        running_var.mul_(1 - momentum).add_(var_GC[0].detach() * (momentum * num / (num - 1)))
+    return y
+
+
 class _GhostNorm(torch.autograd.Function):
     """The operations, differentiable once; statistics are no function of anything to the derivative."""
 
