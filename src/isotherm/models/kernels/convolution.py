@@ -6,11 +6,11 @@ which the GPU copies by itself (TMA) to where products read them. A box moved by
 what lies outside of the image arrives as zeros. With a stride s, pixels that lie s apart are neighbours in a view of
 shape (images, height / s, s, width / s, s * channels).
 
-    forward            result    = sum over taps and input channels of filters x pixels
+    forward            sum over taps and input channels of filters x pixels
     input_gradient     the same with the filters turned; pixels of each remainder by the stride meet taps of their own
     weight_gradient    by tap, sum over pixels of gradient x pixels; parts of it are added up in a fixed order
 
-How work is cut depends on the shape of one run's tensors alone, never on the number of runs: nor do a run's results.
+How work is cut depends on the shape of one run's tensors alone, not on the number of runs; so do a run's results.
 
 Shape suffixes: M runs, B examples, C channels in, O channels out, H x W pixels, Y x X taps of a filter.
 """
