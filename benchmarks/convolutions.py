@@ -106,7 +106,7 @@ def make_inputs(case: Case, num_runs: int, batch_size: int) -> Inputs:
 
 def ours(way: str, given: Inputs, launch: Any = None) -> Tensor:
     """Return what our kernels give for all runs."""
-    from isotherm.models.kernels import convolution
+    from isotherm.models.kernels import convolution, filter_gradient
 
     settings: dict[str, Any] = {"stride": given.stride, "padding": given.padding, "launch": launch}
     if way == "forward":
@@ -115,7 +115,7 @@ def ours(way: str, given: Inputs, launch: Any = None) -> Tensor:
         height, width = given.x.shape[3:]
         return convolution.input_gradient(given.dy, given.weight, size=(height, width), **settings)[0]
     rows, columns = given.weight.shape[3:]
-    return convolution.weight_gradient(given.dy, given.x, taps=(rows, columns), **settings)
+    return filter_gradient.weight_gradient(given.dy, given.x, taps=(rows, columns), **settings)
 
 
 def library(way: str, given: Inputs) -> Tensor:
@@ -148,7 +148,7 @@ def error(way: str, given: Inputs) -> float:
 
 def launches(way: str) -> Iterator[Any]:
     """Return other ways to cut the work."""
-    from isotherm.models.kernels.convolution import Launch, WeightLaunch
+    from isotherm.models.kernels.tiles import Launch, WeightLaunch
 
     if way != "weight gradient":
         for pixels, channels, warps, stages in itertools.product((128, 256), (64, 128), (4, 8), (2, 3, 4)):

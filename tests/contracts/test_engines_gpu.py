@@ -142,16 +142,16 @@ def test_convolutions_of_a_fleet_in_mixed_precision_agree_with_the_reference_as_
 
 def watched_convolutions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list of how many runs' filters have their gradients made by the kernels, in every call."""
-    from isotherm.models.kernels import convolution
+    from isotherm.models.kernels import filter_gradient
 
     seen: list[int] = []
-    plain = convolution.weight_gradient
+    plain = filter_gradient.weight_gradient
 
     def watch(dy: Tensor, x: Tensor, **settings: Any) -> Tensor:
         seen.append(len(dy))
         return plain(dy, x, **settings)
 
-    monkeypatch.setattr(convolution, "weight_gradient", watch)
+    monkeypatch.setattr(filter_gradient, "weight_gradient", watch)
     return seen
 
 

@@ -75,12 +75,12 @@ def by_kernels(
     weight_launch: WeightLaunch | None = None,
 ) -> list[Tensor]:
     """Return the result, the gradient of the images and that of the filters."""
-    from isotherm.models.kernels import convolution
+    from isotherm.models.kernels import convolution, filter_gradient
 
     return [
         convolution.forward(x, weight, **case.settings, launch=launch)[0],
         convolution.input_gradient(dy, weight, size=case.images[2:], **case.settings, launch=launch)[0],
-        convolution.weight_gradient(dy, x, taps=case.taps, **case.settings, launch=weight_launch),
+        filter_gradient.weight_gradient(dy, x, taps=case.taps, **case.settings, launch=weight_launch),
     ]
 
 
@@ -115,13 +115,14 @@ def compare(case: Case, *, num_runs: int = 2, **launches: Any) -> None:
 @pytest.fixture
 def launched(monkeypatch) -> dict[str, list[dict[str, Any]]]:
     """Return the constants that each kernel was launched with; of parts of gradients, how many there were."""
-    from isotherm.models.kernels import convolution
+    from isotherm.models.kernels import convolution, filter_gradient
 
-    seen: dict[str, list[dict[str, Any]]] = {"_convolve": [], "_sum_gradients": []}
+    modules: dict[str, Any] = {"_convolve": convolution, "_sum_gradients": filter_gradient}
+    seen: dict[str, list[dict[str, Any]]] = {name: [] for name in modules}
 
     class Watched:
         def __init__(self, name: str) -> None:
-            self.name, self.kernel = name, getattr(convolution, name)
+            self.name, self.kernel = name, getattr(modules[name], name)
 
         def __getitem__(self, grid: tuple[int, ...]) -> Any:
             def launch(*arguments: Any, **constants: Any) -> Any:
@@ -131,8 +132,8 @@ def launched(monkeypatch) -> dict[str, list[dict[str, Any]]]:
 
             return launch
 
-    for name in seen:
-        monkeypatch.setattr(convolution, name, Watched(name))
+    for name, module in modules.items():
+        monkeypatch.setattr(module, name, Watched(name))
     return seen
 
 

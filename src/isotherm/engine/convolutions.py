@@ -6,11 +6,11 @@ import operator
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 
+from isotherm.engine.norms import is_plain_sum
 from isotherm.engine.products import call, value_of
 from isotherm.models import convolution_ops, convolved_norm_ops, ghost_norm_ops
-from isotherm.models.layout import has_channels_last
 
 
 def join_convolutions_and_norms(graph: fx.Graph) -> None:
@@ -23,21 +23,6 @@ def join_convolutions_and_norms(graph: fx.Graph) -> None:
 def leaves_convolutions(graph: fx.Graph) -> bool:
     """Tell whether any convolution was left to PyTorch, which would compute those of all runs as groups."""
     return any(node.target is torch.ops.aten.convolution.default for node in graph.nodes)
-
-
-def is_plain_sum(node: Any) -> bool:
-    """Tell whether a node adds two tensors of equal shape, type and layout, as they are, with the channels last."""
-    is_sum = isinstance(node, fx.Node) and node.target is torch.ops.aten.add.Tensor
-    if not is_sum or node.kwargs or len(node.args) != 2:
-        return False
-    values = [part.meta.get("val") for part in (node, *node.args) if isinstance(part, fx.Node)]
-    tensors = [value for value in values if isinstance(value, Tensor)]
-    return (
-        len(tensors) == 3
-        and len({(tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors}) == 1
-        and tensors[0].ndim >= 4
-        and has_channels_last(tensors[0])
-    )
 
 
 def _add_to_input_gradients(graph: fx.Graph) -> None:

@@ -314,11 +314,11 @@ def _(dy: Tensor, weight: Tensor, other: Tensor | None, height: int, width: int,
 
 @_weight_gradient.register_kernel("cuda")
 def _(dy: Tensor, x: Tensor, rows: int, columns: int, stride: int, padding: int) -> Tensor:
-    from isotherm.models.kernels import convolution as kernels
+    from isotherm.models.kernels import filter_gradient
 
     check(x, dy, x.shape[2])
     check_sizes(x.shape[3:], dy, (rows, columns), stride, padding)
-    return kernels.weight_gradient(dy, x, taps=(rows, columns), stride=stride, padding=padding)
+    return filter_gradient.weight_gradient(dy, x, taps=(rows, columns), stride=stride, padding=padding)
 
 
 # -- what is known without values -------------------------------------------------------------------------------------
