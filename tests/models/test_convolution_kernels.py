@@ -176,6 +176,8 @@ WIDE_RESNET_CASES = [
     Case(images=(64, 128, 16, 16), num_out=256, taps=(1, 1), stride=2, padding=0),
     Case(images=(64, 256, 8, 8), num_out=256),
     Case(images=(3, 256, 6, 10), num_out=48, taps=(5, 5), stride=2, padding=2),
+    Case(images=(6, 64, 16, 16), num_out=192),
+    Case(images=(3, 128, 40, 32), num_out=64),
 ]
 # Tiles so small that there are many of them, in every direction.
 TINY = Launch(pixels=16, channels=16, inner=16, num_warps=4)
@@ -267,6 +269,10 @@ GHOST_CASES = [
     Case(images=(8, 16, 8, 8), num_out=16),
     Case(images=(8, 32, 8, 8), num_out=64, stride=2),  # pixels are the columns of products
     Case(images=(4, 16, 16, 16), num_out=16, taps=(1, 1), padding=0),
+    # Rows are read once, on Hopper.
+    pytest.param(Case(images=(8, 64, 8, 8), num_out=128), marks=on_gpu),  # tiles of several images
+    pytest.param(Case(images=(4, 128, 16, 16), num_out=64), marks=on_gpu),  # of one
+    pytest.param(Case(images=(4, 64, 32, 32), num_out=64), marks=on_gpu),  # of a part of one
 ]
 
 
@@ -304,7 +310,8 @@ def test_moments_of_results(case, most_parts, monkeypatch):
     ghosts = y.double().unflatten(1, (-1, GHOST_SIZE))  # the kernel's own results, as they were stored
     mean = means.double().mean(dim=2)
     num_values = ghosts[0, 0, :, 0].numel()
-    assert means.shape[2] == min(most_parts, max(1, num_values // 256))
+    own = launch_for(case.images[1], case.num_out).pixels
+    assert means.shape[2] == min(most_parts, max(1, num_values // own))
     between = (means.double() - mean.unsqueeze(2)).square().sum(dim=2) * (num_values / means.shape[2])
     assert_near(mean, ghosts.mean(dim=(2, 4, 5)))
     assert_near((squares.double().sum(dim=2) + between) / num_values, ghosts.var(dim=(2, 4, 5), correction=0))
@@ -350,6 +357,8 @@ def test_sums_for_the_gradient_of_a_normalisation(case, relu):
         Case(images=(3, 32, 6, 10), num_out=16, stride=2),
         Case(images=(16, 64, 4, 4), num_out=64, taps=(1, 1), padding=0),
         pytest.param(Case(images=(64, 64, 32, 32), num_out=128, stride=2), marks=on_gpu),
+        pytest.param(Case(images=(64, 64, 32, 32), num_out=64), marks=on_gpu),
+        pytest.param(Case(images=(32, 128, 16, 16), num_out=128), marks=on_gpu),
         pytest.param(Case(images=(64, 256, 8, 8), num_out=256), marks=on_gpu),
     ],
     ids=str,

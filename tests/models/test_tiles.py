@@ -10,10 +10,14 @@ from hypothesis import strategies as st
 
 from isotherm.models.kernels.tiles import (
     MOST_PARTS,
+    PIXELS_BY_ROWS,
     Tile,
     launch_for,
+    parts_for,
     parts_of_ghost,
     result_size,
+    row_weight_launch_for,
+    tiles_of_part,
     weight_launch_for,
 )
 
@@ -110,16 +114,43 @@ def test_launches_have_sizes_that_products_can_be_made_of(num_inner, num_outer):
 @given(pixels=PIXELS, ghost_size=st.integers(1, 300), height=SIZES, width=SIZES)
 def test_parts_of_ghosts_have_equal_numbers_of_full_tiles(pixels, ghost_size, height, width):
     tile = Tile.of(pixels, num_images=ghost_size, height=height, width=width)
-    parts = parts_of_ghost(tile, ghost_size, height=height, width=width)
+    num_parts = parts_of_ghost(tile, ghost_size, height=height, width=width)
     is_filled = height % tile.rows == 0 and width % tile.columns == 0
-    assert (parts is not None) == is_filled
-    if parts is not None:
+    assert (num_parts is not None) == is_filled
+    if num_parts is not None:
         num_tiles = tile.count(num_images=ghost_size, height=height, width=width)
-        assert parts.num_parts * parts.tiles_of_part == num_tiles
-        assert parts.num_parts * parts.tiles_of_part * tile.num_pixels == ghost_size * height * width
-        assert is_power_of_two(parts.tiles_of_part)
-        assert parts.num_parts <= MOST_PARTS or parts.num_parts % 2 == 1
-        assert parts.tiles_of_part == 1 or 2 * parts.num_parts > MOST_PARTS  # no more in a part than it takes
+        assert num_tiles * tile.num_pixels == ghost_size * height * width
+        assert num_tiles % num_parts == 0
+        assert is_power_of_two(num_tiles // num_parts)
+        assert num_parts <= MOST_PARTS or num_parts % 2 == 1
+        assert num_parts == num_tiles or 2 * num_parts > MOST_PARTS  # no more in a part than it takes
+
+
+CHANNELS = st.sampled_from([16, 64, 128, 192, 256])
+
+
+@given(num_inner=CHANNELS, num_outer=CHANNELS, ghost_size=st.integers(1, 130), height=SIZES, width=SIZES)
+def test_parts_are_made_of_the_tiles_of_every_kernel(num_inner, num_outer, ghost_size, height, width):
+    """Several tiles to a part, or where rows are read once, several parts to a tile."""
+    sizes = {"height": height, "width": width}
+    num_parts = parts_for(num_inner, num_outer, ghost_size, **sizes)
+    pixels = launch_for(num_inner, num_outer).pixels
+    own, by_rows = (Tile.of(number, num_images=ghost_size, **sizes) for number in (pixels, PIXELS_BY_ROWS))
+    assert (num_parts is None) == (parts_of_ghost(own, ghost_size, **sizes) is None)
+    if num_parts is not None:
+        assert own.count(num_images=ghost_size, **sizes) % num_parts == 0
+        in_ghost = by_rows.count(num_images=ghost_size, **sizes)
+        is_filled = parts_of_ghost(by_rows, ghost_size, **sizes) is not None
+        assert not is_filled or 0 in (in_ghost % num_parts, num_parts % in_ghost)
+
+
+@given(st.integers(1, 4096), st.integers(1, 64), st.integers(1, 1024), st.integers(1, 64))
+def test_gradients_of_filters_have_about_the_programs_that_are_asked_for(num_tiles, num_products, num_images, number):
+    size = tiles_of_part(num_tiles, num_products, num_images, num_programs=number)
+    assert 1 <= size <= num_tiles
+    asked = number * num_images / 64
+    if num_products <= asked <= num_tiles * num_products:
+        assert abs(num_tiles * num_products / asked - size) <= 0.5
 
 
 def test_tiles_of_other_ghosts_are_no_parts():
@@ -148,3 +179,13 @@ def test_launches_for_gradients_of_filters(num_inputs, num_outputs):
         assert num_outputs % 128 == 0
     if launch.inputs > 64:
         assert num_inputs % launch.inputs == 0
+
+
+@pytest.mark.parametrize("num_images", [16, 128, 1024])
+@pytest.mark.parametrize(("num_outputs", "width"), [(64, 32), (192, 32), (128, 16), (256, 8)])
+def test_launches_for_gradients_of_filters_by_rows(num_outputs, width, num_images):
+    launch = row_weight_launch_for(num_outputs, num_images)
+    assert num_outputs % launch.outputs == 0
+    assert 3 * launch.outputs * 64 <= 4 * 32 * 192  # registers for sums, of four warps
+    num_values = launch.pixels * launch.outputs + (launch.pixels + 2 * width) * 64
+    assert 2 * launch.num_stages * num_values <= 113 * 1024  # shared memory, of two programs at a time

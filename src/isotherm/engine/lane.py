@@ -153,11 +153,12 @@ class Lane:
         device, num = self.problem.device, len(self.index_M)
         shape = self.orders[0].block(0, 1).shape[1:]
         num_rows = max(self.block, 3)  # before an update is recorded it is tried twice
-        self._batches_KSB = torch.zeros(num_rows, len(self.orders), *shape, dtype=torch.int64, device=device)
+        self._batches_KMB = torch.zeros(num_rows, num, *shape, dtype=torch.int64, device=device)
         self._rates_KM1 = torch.zeros(num_rows, num, 1, dtype=self.problem.dtype, device=device)
-        self._losses_KM = torch.zeros(num_rows, num, dtype=torch.float64, device=device)
-        self._place = torch.zeros(1, dtype=torch.int64, device=device)
-        self.step = torch.zeros((), dtype=torch.int64, device=device)
+        self._losses_KM = torch.zeros(num_rows, num, dtype=self.problem.dtype, device=device)
+        # Row of the block and number of the update, which one addition moves on; 16 bytes apart, as kernels like it.
+        self._counters = torch.zeros(3, dtype=torch.int64, device=device)
+        self._place, self.step = self._counters[:1], self._counters[2]
         self._read: tuple[Tensor, Tensor] | None = None  # a batch from disk
         # Where an update finds its batch on a CPU: inputs and targets (M, B, ...).
         self._own_batch: tuple[Tensor, Tensor] | None = None
@@ -338,11 +339,10 @@ class Lane:
 
     def _recorded_update(self) -> None:
         """Make the update that `_place` and `_step` point to, and move both on: the same operations every time."""
-        index_MB = self._batches_KSB.index_select(0, self._place)[0][self.seed_M]
-        losses_M = self._make_update(index_MB, self._rates_KM1.index_select(0, self._place)[0])
-        self._losses_KM.index_copy_(0, self._place, losses_M.double().unsqueeze(0))
-        self._place += 1
-        self.step += 1
+        index_MB, rate_M1 = (rows.index_select(0, self._place)[0] for rows in (self._batches_KMB, self._rates_KM1))
+        losses_M = self._make_update(index_MB, rate_M1)
+        self._losses_KM.index_copy_(0, self._place, losses_M.to(self._losses_KM.dtype).unsqueeze(0))
+        self._counters += 1
 
     # -- a block of updates -------------------------------------------------------------------------------------
 
@@ -359,15 +359,14 @@ class Lane:
         self._rates_KM1[rows].copy_(self._learning_rates(self.num_done, self._size))
         if self.reader is None:
             blocks = np.stack([order.block(self.num_done, self._size) for order in self.orders], axis=1)
-            self._batches_KSB[rows].copy_(torch.from_numpy(blocks))
+            self._batches_KMB[rows] = torch.from_numpy(blocks).to(self.problem.device)[:, self.seed_M]
         self._place.zero_()
         self.step.fill_(self.num_done)
         if self.reader is not None and self._read is None:
             self._take(self.reader.batch(self.num_done, last=self.num_done))  # nothing is read ahead yet
         if self._stream is None:
-            index_KMB = self._batches_KSB[:, self.seed_M]
             for offset in self._offsets():
-                self._losses_KM[offset] = self._make_update(index_KMB[offset], self._rates_KM1[offset])
+                self._losses_KM[offset] = self._make_update(self._batches_KMB[offset], self._rates_KM1[offset])
                 self.step += 1
             return
         if self._recording is None:
@@ -406,7 +405,7 @@ class Lane:
         with exact_arithmetic(self.problem.device, tries_convolutions=True):
             self._recording = capture(
                 self._recorded_update,
-                keep=[*changed, self._losses_KM, self._place, self.step],
+                keep=[*changed, self._losses_KM, self._counters],
                 stream=self._stream,
                 also_several=self.reader is None,
             )
@@ -417,7 +416,7 @@ class Lane:
         if self._stream is not None:
             self._stream.synchronize()
         size, start = self._size, self.num_done
-        losses_KM = self._losses_KM[:size]
+        losses_KM = self._losses_KM[:size].double()
         in_window = max(0, start + size - (self.num_steps - self.window))
         self.running_M = self.running_M + losses_KM[size - min(size, in_window) :].sum(dim=0)
         self.last_M = losses_KM[-1].clone()

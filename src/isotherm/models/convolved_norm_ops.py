@@ -41,7 +41,7 @@ def num_parts(num_inner: int, shape: torch.Size, ghost_size: int, *, stride: int
     """
     height, width = (side // stride for side in shape[3:])
     parts = parts_for(num_inner, shape[2], ghost_size, height=height, width=width)
-    return None if parts is None else stride**2 * parts.num_parts
+    return None if parts is None else stride**2 * parts
 
 
 # -- in PyTorch -------------------------------------------------------------------------------------------------------
@@ -185,9 +185,10 @@ def _(
 @_with_sums.register_kernel("cuda")
 def _(dy: Tensor, weight: Tensor, other: Tensor | None, x: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     from isotherm.models.kernels import convolution as kernels
+    from isotherm.models.kernels.parts import Normalised
 
     *norm, stride, padding = rest
-    normalised = kernels.Normalised(x, *norm)
+    normalised = Normalised(x, *norm)
     convolution_ops.check(dy, weight, weight.shape[1])
     convolution_ops.check_sizes(x.shape[3:], dy, weight.shape[3:], stride, padding)
     ghost_norm_ops.check_for_kernels(x, *normalised[3:5], *(() if other is None else (other,)))

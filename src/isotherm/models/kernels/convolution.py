@@ -14,54 +14,15 @@ Shape suffixes: M runs, B examples, C channels in, O channels out, H x W pixels,
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from isotherm.models.kernels import device_of
+from isotherm.models.kernels import device_of, kernels_by_rows
 from isotherm.models.kernels.boxes import COUNTS, boxes, constants, divisor, filters_of, first_of_box, moved
-from isotherm.models.kernels.tiles import Launch, Tile, launch_for, parts_of_ghost, result_size
+from isotherm.models.kernels.parts import NOT_NORMALISED, Moments, Normalised, Sums, by_part
+from isotherm.models.kernels.tiles import Launch, Tile, launch_for, parts_for, result_size
 from isotherm.models.layout import empty_images
-
-# What the kernel is told where nothing was normalised.
-_NOT_NORMALISED: dict[str, Any] = {
-    "normalised": None,
-    "mean_ptr": None,
-    "var_ptr": None,
-    "weight_ptr": None,
-    "bias_ptr": None,
-    "eps": 0.0,
-    "ghosts_of_run": 1,
-}
-
-
-class Moments(NamedTuple):
-    """Means, and sums of squared distances from them, of equal parts of every ghost, shape (M, G, P, C) each."""
-
-    means: Tensor
-    squares: Tensor
-
-
-class Normalised(NamedTuple):
-    """What was normalised by ghosts, and how: the gradient of the result is about to be computed."""
-
-    x: Tensor
-    mean_MGC: Tensor
-    var_MGC: Tensor
-    weight_MC: Tensor
-    bias_MC: Tensor
-    eps: float
-    relu: bool
-
-
-class Sums(NamedTuple):
-    """By channel, sums of the gradient behind the ReLU and of its product with the normalised x, (M, G, P, C) each."""
-
-    gradients: Tensor
-    products: Tensor
 
 
 def forward(
@@ -86,6 +47,11 @@ def forward(
         launch: how much a program does.
     """
     (num_out, num_in, *taps), num_images = weight.shape[1:], x.shape[1]
+    settings = {"stride": stride, "padding": padding, "ghost_size": ghost_size}
+    by_rows = kernels_by_rows() if launch is None else None
+    if by_rows is not None and by_rows.fit(x, num_out, taps, **settings):
+        y, found = by_rows.convolve(x, weight, other=other, ghost_size=ghost_size)
+        return y, None if found is None else Moments(*found)
     height, width = result_size(x.shape[3:], taps, stride=stride, padding=padding)
     y = empty_images(x, (*x.shape[:2], num_out, height, width))
     launch = launch or launch_for(num_in, num_out)
@@ -94,9 +60,10 @@ def forward(
     num_tiles = tile.count(num_images=num_images, height=height, width=width)
     moments, tiles_of_part = None, 1
     if ghost_size is not None:
-        cut = parts_of_ghost(tile, ghost_size, height=height, width=width)
-        assert cut is not None
-        moments, tiles_of_part = Moments(*_by_part(y, ghost_size, cut.num_parts)), cut.tiles_of_part
+        num_parts = parts_for(num_in, num_out, ghost_size, height=height, width=width)
+        assert num_parts is not None
+        moments = Moments(*by_part(y, ghost_size, num_parts))
+        tiles_of_part = tile.count(num_images=ghost_size, height=height, width=width) // num_parts
     with device_of(x):
         _convolve[(len(x) * num_tiles // tiles_of_part * (num_out // channels),)](
             boxes(x, tile, inner, stride=stride),
@@ -104,7 +71,7 @@ def forward(
             None if other is None else boxes(other, tile, channels),
             boxes(y, tile, channels),
             *(moments or (None, None)),
-            **_NOT_NORMALISED,
+            **NOT_NORMALISED,
             images_of_run=num_images,
             height=height,
             width=width,
@@ -141,29 +108,26 @@ def input_gradient(
         launch: how much a program does.
     """
     (num_out, num_in, *taps), num_images = weight.shape[1:], dy.shape[1]
+    settings = {"stride": stride, "padding": padding, "ghost_size": normalised and normalised.ghost_size}
+    by_rows = kernels_by_rows() if launch is None else None
+    if by_rows is not None and by_rows.fit(dy, num_in, taps, **settings):
+        dx, found = by_rows.convolve(dy, weight, is_gradient=True, other=other, normalised=normalised)
+        return dx, None if found is None else Sums(*found)
     dx = empty_images(dy, (*dy.shape[:2], num_in, *size))
     height, width = (side // stride for side in size)
     launch = launch or launch_for(num_out, num_in)
-    ghost_size = num_images if normalised is None else num_images // normalised.mean_MGC.shape[1]
+    ghost_size = num_images if normalised is None else normalised.ghost_size
     tile = Tile.of(launch.pixels, num_images=ghost_size, height=height, width=width)
     channels, inner = divisor(num_in, launch.channels), divisor(num_out, launch.inner)
     num_tiles = tile.count(num_images=num_images, height=height, width=width)
     sums, tiles_of_part = None, 1
-    norm = _NOT_NORMALISED
+    norm = NOT_NORMALISED
     if normalised is not None:
-        cut = parts_of_ghost(tile, ghost_size, height=height, width=width)
-        assert cut is not None
-        sums = Sums(*_by_part(dx, ghost_size, stride**2 * cut.num_parts))
-        tiles_of_part = cut.tiles_of_part
-        norm = {
-            "normalised": boxes(normalised.x, tile, channels, stride=stride),
-            "mean_ptr": normalised.mean_MGC,
-            "var_ptr": normalised.var_MGC,
-            "weight_ptr": normalised.weight_MC,
-            "bias_ptr": normalised.bias_MC,
-            "eps": normalised.eps,
-            "ghosts_of_run": num_images // ghost_size,
-        }
+        num_parts = parts_for(num_out, num_in, ghost_size, height=height, width=width)
+        assert num_parts is not None
+        sums = Sums(*by_part(dx, ghost_size, stride**2 * num_parts))
+        tiles_of_part = tile.count(num_images=ghost_size, height=height, width=width) // num_parts
+        norm = normalised.arguments(boxes(normalised.x, tile, channels, stride=stride))
     with device_of(dy):
         _convolve[(len(dy) * num_tiles // tiles_of_part * stride**2 * (num_in // channels),)](
             boxes(dy, tile, inner),
@@ -183,14 +147,6 @@ def input_gradient(
             RELU=normalised is not None and normalised.relu,
         )
     return dx, sums
-
-
-def _by_part(images: Tensor, ghost_size: int, num_parts: int) -> tuple[Tensor, Tensor]:
-    """Return two new tensors (M, G, P, C)."""
-    num_runs, num_images, num_channels = images.shape[:3]
-    shape = num_runs, num_images // ghost_size, num_parts, num_channels
-    first, second = (images.new_empty(shape, dtype=torch.float32) for _ in range(2))
-    return first, second
 
 
 # -- the kernels ------------------------------------------------------------------------------------------------------

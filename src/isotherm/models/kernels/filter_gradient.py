@@ -11,9 +11,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from isotherm.models.kernels import device_of
+from isotherm.models.kernels import device_of, kernels_by_rows
 from isotherm.models.kernels.boxes import COUNTS, boxes, constants, divisor, first_of_box, moved, rows
-from isotherm.models.kernels.tiles import Tile, WeightLaunch, weight_launch_for
+from isotherm.models.kernels.tiles import Tile, WeightLaunch, tiles_of_part, weight_launch_for
 
 
 def weight_gradient(
@@ -28,15 +28,18 @@ def weight_gradient(
     """Return the gradient of filters (M, O, C, Y, X) in float32, the input channels last in memory."""
     num_runs, num_images, num_out, height, width = dy.shape
     num_in = x.shape[2]
+    by_rows = kernels_by_rows() if launch is None else None
+    if by_rows is not None and by_rows.fit(x, num_out, taps, stride=stride, padding=padding):
+        gradient: Tensor = by_rows.weight_gradient(dy, x)
+        return gradient
     launch = launch or weight_launch_for(num_in, num_out)
     tile = Tile.of(launch.pixels, num_images=num_images, height=height, width=width)
     outputs, inputs = divisor(num_out, launch.outputs), divisor(num_in, launch.inputs)
     taps_at_once = 3 if launch.takes_row and taps[1] == 3 else 1
     num_tiles = tile.count(num_images=num_images, height=height, width=width)
     num_products = (num_out // outputs) * (num_in // inputs) * (taps[0] * taps[1] // taps_at_once)
-    num_programs = launch.num_programs * num_images / 64
-    tiles_of_part = max(1, min(num_tiles, round(num_tiles * num_products / num_programs)))
-    num_parts = triton.cdiv(num_tiles, tiles_of_part)
+    in_part = tiles_of_part(num_tiles, num_products, num_images, num_programs=launch.num_programs)
+    num_parts = triton.cdiv(num_tiles, in_part)
     parts = torch.empty(num_parts, num_runs, num_out, *taps, num_in, dtype=torch.float32, device=x.device)
     is_flat = tile.is_consecutive(height=height, width=width)
     with device_of(x):
@@ -49,7 +52,7 @@ def weight_gradient(
             height,
             width,
             num_tiles,
-            tiles_of_part,
+            in_part,
             **constants(taps, stride, padding, tile, outputs, inputs, launch),
             C=num_in,
             O=num_out,

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 # Whoever needs the sums over a ghost reads those of all its parts.
 MOST_PARTS = 128
+# Of a tile whose rows are read once for three taps.
+PIXELS_BY_ROWS = 256
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +58,23 @@ class WeightLaunch:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RowWeightLaunch:
+    """How much a program of `rows.weight_gradient` does.
+
+    Args:
+        pixels: that are summed over at once.
+        outputs: channels of the gradient's tile.
+        num_stages: pairs of tiles that are multiplied or on their way.
+        num_programs: of a run for each 64 of its examples, about; pixels are cut into parts for it.
+    """
+
+    pixels: int = 64
+    outputs: int
+    num_stages: int = 4
+    num_programs: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Tile:
     """A box of pixels, powers of two.
 
@@ -88,27 +107,18 @@ class Tile:
         return self.columns == width and height % self.rows == 0 and (self.images == 1 or self.rows == height)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Parts:
-    """A ghost's tiles in parts of consecutive ones, each made by one program."""
-
-    num_parts: int
-    tiles_of_part: int
-
-
-def parts_of_ghost(tile: Tile, ghost_size: int, *, height: int, width: int) -> Parts | None:
-    """Return how ghosts of so many images are cut into parts of equal size, or None if tiles do not fill them.
+def parts_of_ghost(tile: Tile, ghost_size: int, *, height: int, width: int) -> int | None:
+    """Return into how many parts of as many tiles ghosts of so many images are cut, or None if tiles do not fill them.
 
     >>> parts_of_ghost(Tile(images=1, rows=4, columns=32), 64, height=32, width=32)
-    Parts(num_parts=128, tiles_of_part=4)
+    128
     """
     if ghost_size % tile.images or height % tile.rows or width % tile.columns:
         return None
-    num_tiles = tile.count(num_images=ghost_size, height=height, width=width)
-    tiles = 1
-    while num_tiles // tiles > MOST_PARTS and num_tiles % (2 * tiles) == 0:
-        tiles *= 2
-    return Parts(num_parts=num_tiles // tiles, tiles_of_part=tiles)
+    num_parts = tile.count(num_images=ghost_size, height=height, width=width)
+    while num_parts > MOST_PARTS and num_parts % 2 == 0:
+        num_parts //= 2
+    return num_parts
 
 
 def result_size(sides: Sequence[int], taps: Sequence[int], *, stride: int, padding: int) -> tuple[int, int]:
@@ -121,8 +131,8 @@ def result_size(sides: Sequence[int], taps: Sequence[int], *, stride: int, paddi
     return height, width
 
 
-def parts_for(num_inner: int, num_outer: int, ghost_size: int, *, height: int, width: int) -> Parts | None:
-    """Return how ghosts of `num_outer` channels, made of `num_inner`, are cut; None as for `parts_of_ghost`."""
+def parts_for(num_inner: int, num_outer: int, ghost_size: int, *, height: int, width: int) -> int | None:
+    """Return into how many parts ghosts of `num_outer` channels, made of `num_inner`, are cut, or None."""
     launch = launch_for(num_inner, num_outer)
     tile = Tile.of(launch.pixels, num_images=ghost_size, height=height, width=width)
     return parts_of_ghost(tile, ghost_size, height=height, width=width)
@@ -146,6 +156,24 @@ def weight_launch_for(num_inputs: int, num_outputs: int) -> WeightLaunch:
     if num_inputs % 256:
         return WeightLaunch(pixels=128, outputs=128, inputs=128, takes_row=False, num_warps=8)
     return WeightLaunch(pixels=64, outputs=128, inputs=256, takes_row=False, num_warps=8)
+
+
+def row_weight_launch_for(num_outputs: int, num_images: int) -> RowWeightLaunch:
+    """Return how gradients of filters with so many channels out are made where rows are read once.
+
+    Few images are cut into more parts. Those of many channels are too many products for that, so these are smaller.
+    """
+    is_cut_by_channels = num_outputs % 128 or (num_outputs >= 256 and num_images < 256)
+    return RowWeightLaunch(outputs=64 if is_cut_by_channels else 128, num_programs=22 if num_images < 128 else 16)
+
+
+def tiles_of_part(num_tiles: int, num_products: int, num_images: int, *, num_programs: int) -> int:
+    """Return how many of a run's tiles a program adds up, where a run has about so many for each 64 images.
+
+    >>> tiles_of_part(1024, 3, 64, num_programs=16)
+    192
+    """
+    return max(1, min(num_tiles, round(num_tiles * num_products / (num_programs * num_images / 64))))
 
 
 def _power_above(number: int) -> int:

@@ -1,0 +1,320 @@
+"""The Gluon kernels of `rows`: how boxes of rows are copied, multiplied and put together.
+
+A program copies ahead of what it multiplies: whatever is on its way has a barrier, which lets wait for its bytes. In
+shared memory a box lies row after row, so that it can be read from any of its rows on. For that, a row is taken for
+the beginning of something larger, which Triton 3.6 and 3.7 allow and later versions do not.
+"""
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia import hopper
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
+
+# Places for boxes of pixels, and for filters, that are multiplied or on their way.
+_BOXES = gl.constexpr(2)
+_FILTERS = gl.constexpr(4)
+
+
+@gluon.jit(do_not_specialize=("ghosts_of_run", "images_of_run", "height"))
+def convolve_rows(
+    source,
+    source_ends,
+    filters,
+    other,
+    target,
+    first_ptr,
+    second_ptr,
+    normalised,
+    mean_ptr,
+    var_ptr,
+    weight_ptr,
+    bias_ptr,
+    eps,
+    ghosts_of_run,
+    images_of_run,
+    height,
+    C: gl.constexpr,
+    O: gl.constexpr,  # noqa: E741
+    IS_GRADIENT: gl.constexpr,
+    TILES: gl.constexpr,
+    PARTS: gl.constexpr,
+    RELU: gl.constexpr,
+    num_warps: gl.constexpr,
+):
+    """Make tiles of the target from C channels of the source; O are the target's.
+
+    Then, where there are pointers for it, store two sums by channel over all tiles: the moments of the target, or if it
+    is the gradient of something normalised, what the gradient of that needs. Parts may be smaller than a tile: then
+    several have equal shares of it.
+    """
+    ROWS: gl.constexpr = source.block_shape[0]
+    IMAGES: gl.constexpr = source.block_shape[1]
+    WIDTH: gl.constexpr = source.block_shape[2]
+    BLOCK_C: gl.constexpr = source.block_shape[3]
+    BLOCK_O: gl.constexpr = target.block_shape[3]
+    PIXELS: gl.constexpr = ROWS * IMAGES * WIDTH
+    NUM_BOXES: gl.constexpr = 3 * (C // BLOCK_C)
+    # Channels are the rows of products, pixels the columns.
+    SUMS: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[num_warps, 1], instr_shape=[16, PIXELS, 16]
+    )
+    BY_CHANNEL: gl.constexpr = gl.SliceLayout(1, SUMS)
+    gl.static_assert(BLOCK_O == BLOCK_C)  # the place of a box has room for a tile
+    place = gl.program_id(0)
+    channel = place % (O // BLOCK_O) * BLOCK_O
+    program = place // (O // BLOCK_O)
+    first = gl.zeros([BLOCK_O], gl.float32, BY_CHANNEL)
+    second = gl.zeros([BLOCK_O], gl.float32, BY_CHANNEL)
+    rows = gl.allocate_shared_memory(source.dtype, [_BOXES * (ROWS + 2), IMAGES * WIDTH, BLOCK_C], filters.layout)
+    some = gl.allocate_shared_memory(filters.dtype, [_FILTERS, BLOCK_O, BLOCK_C], filters.layout)
+    boxes_ready = _barriers(_BOXES)
+    filters_ready = _barriers(_FILTERS)
+    tiles_ready = _barriers(2)
+    for number in range(TILES):
+        tile = program * TILES + number
+        down = height // ROWS
+        image = tile // down * IMAGES
+        row = tile % down * ROWS
+        run = image // images_of_run
+        at = [row, image, 0, channel]
+        before = number * NUM_BOXES
+        _copy_box(source, source_ends, rows, boxes_ready, image, row, 0, before, IS_GRADIENT)
+        for early in gl.static_range(_FILTERS - 1):
+            _copy_filter(filters, some, filters_ready, run, channel, early, 3 * before, C, O, IS_GRADIENT)
+        total = gl.zeros([BLOCK_O, PIXELS], gl.float32, SUMS)
+        for box in range(NUM_BOXES):
+            at_box = (before + box) % _BOXES
+            mbarrier.wait(boxes_ready.index(at_box), (before + box) // _BOXES & 1)
+            for y in gl.static_range(3):
+                step = 3 * (before + box) + y
+                mbarrier.wait(filters_ready.index(step % _FILTERS), step // _FILTERS & 1)
+                moved = rows.index(at_box * (ROWS + 2) + (2 - y if IS_GRADIENT else y))
+                pixels = moved._reinterpret(source.dtype, [PIXELS, BLOCK_C], filters.layout)
+                left = some.index(step % _FILTERS)
+                if IS_GRADIENT:
+                    left = left.permute((1, 0))
+                total = hopper.warpgroup_mma(left, pixels.permute((1, 0)), total, is_async=True)
+                # What was multiplied before is done with, and its place free.
+                total = hopper.warpgroup_mma_wait(1, deps=[total])
+                ahead = 3 * box + y + _FILTERS - 1
+                if ahead < 3 * NUM_BOXES:
+                    _copy_filter(filters, some, filters_ready, run, channel, ahead, 3 * before, C, O, IS_GRADIENT)
+                if y == 0:
+                    if box + 1 < NUM_BOXES:
+                        _copy_box(source, source_ends, rows, boxes_ready, image, row, box + 1, before, IS_GRADIENT)
+                    elif other is not None:
+                        _copy(other, at, tiles_ready.index(0), rows, (1 - at_box) * (ROWS + 2))
+                    elif normalised is not None:
+                        _copy(normalised, at, tiles_ready.index(0), rows, (1 - at_box) * (ROWS + 2))
+        total = hopper.warpgroup_mma_wait(0, deps=[total])
+        # The place of the last box but one has what was copied meanwhile, that of the last one is free.
+        last = (before + NUM_BOXES - 1) % _BOXES * (ROWS + 2)
+        other_at = (before + NUM_BOXES) % _BOXES * (ROWS + 2)
+        if other is not None:
+            if normalised is not None:
+                _copy(normalised, at, tiles_ready.index(1), rows, last)
+            mbarrier.wait(tiles_ready.index(0), number & 1)
+            total += _tile(rows, other_at, PIXELS).load(SUMS).to(gl.float32)
+        result = total.to(target.dtype)
+        result_at = last if other is None else other_at
+        _tile(rows, result_at, PIXELS).store(result)
+        fence_async_shared()
+        tma.async_copy_shared_to_global(target, at, _box(target, rows, result_at))
+        if normalised is not None:
+            ghost = image // (images_of_run // ghosts_of_run)
+            channels = channel + gl.arange(0, BLOCK_O, BY_CHANNEL)
+            inverse = gl.rsqrt(gl.load(var_ptr + (ghost * O + channels)) + eps)
+            mean = gl.load(mean_ptr + (ghost * O + channels))
+            mbarrier.wait(tiles_ready.index(0 if other is None else 1), number & 1)
+            centred = _tile(rows, other_at if other is None else last, PIXELS).load(SUMS).to(gl.float32)
+            centred -= gl.expand_dims(mean, 1)
+            dz = result.to(gl.float32)
+            if RELU:
+                scale = gl.load(weight_ptr + (run * O + channels)).to(gl.float32) * inverse
+                bias = gl.load(bias_ptr + (run * O + channels)).to(gl.float32)
+                z = centred * gl.expand_dims(scale, 1) + gl.expand_dims(bias, 1)
+                dz = gl.where(z <= 0.0, 0.0, dz)
+            first += gl.sum(dz, axis=1)
+            second += gl.sum(dz * centred, axis=1) * inverse
+        elif first_ptr is not None:
+            # Means of tiles, and squared distances from them, put together tile by tile.
+            values = result.to(gl.float32)
+            mean = gl.sum(values, axis=1) / PIXELS
+            values -= gl.expand_dims(mean, 1)
+            away = mean - first
+            first += away / (number + 1)
+            second += gl.sum(values * values, axis=1) + away * away * (PIXELS * number / (number + 1))
+        tma.store_wait(0)
+    if first_ptr is not None:
+        if normalised is not None:
+            first /= PARTS
+        to = program * PARTS * O + channel + gl.arange(0, BLOCK_O, BY_CHANNEL)
+        for share in gl.static_range(PARTS):
+            gl.store(first_ptr + (to + share * O), first)
+            gl.store(second_ptr + (to + share * O), second / PARTS)
+
+
+@gluon.jit(do_not_specialize=("num_runs", "images_of_run", "height", "num_tiles", "tiles_of_part"))
+def sum_rows(
+    gradients,
+    source,
+    source_ends,
+    parts_ptr,
+    num_runs,
+    images_of_run,
+    height,
+    num_tiles,
+    tiles_of_part,
+    C: gl.constexpr,
+    O: gl.constexpr,  # noqa: E741
+    STAGES: gl.constexpr,
+    LAYOUT: gl.constexpr,
+    num_warps: gl.constexpr,
+):
+    """Store one part of the gradient of a column of taps, for a block of either side's channels."""
+    ROWS: gl.constexpr = source.block_shape[0]
+    IMAGES: gl.constexpr = source.block_shape[1]
+    WIDTH: gl.constexpr = source.block_shape[2]
+    BLOCK_C: gl.constexpr = source.block_shape[3]
+    BLOCK_O: gl.constexpr = gradients.block_shape[3]
+    PIXELS: gl.constexpr = ROWS * IMAGES * WIDTH
+    # Channels in are the rows of products, channels out the columns.
+    SUMS: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[num_warps, 1], instr_shape=[16, BLOCK_O, 16]
+    )
+    place = gl.program_id(0)
+    inner = place % (C // BLOCK_C) * BLOCK_C
+    place = place // (C // BLOCK_C)
+    channel = place % (O // BLOCK_O) * BLOCK_O
+    place = place // (O // BLOCK_O)
+    x = place % 3
+    place = place // 3
+    run = place % num_runs
+    part = place // num_runs
+    rows = gl.allocate_shared_memory(source.dtype, [STAGES * (ROWS + 2), IMAGES * WIDTH, BLOCK_C], LAYOUT)
+    some = gl.allocate_shared_memory(gradients.dtype, [STAGES, PIXELS, BLOCK_O], LAYOUT)
+    ready = _barriers(STAGES)
+    down = height // ROWS
+    begin = run * (images_of_run // IMAGES * down) + part * tiles_of_part
+    count = gl.minimum(tiles_of_part, num_tiles - part * tiles_of_part)
+    for early in gl.static_range(STAGES - 1):
+        if early < count:
+            _copy_pair(gradients, source, source_ends, some, rows, ready, begin, early, down, x, inner, channel)
+    total0 = gl.zeros([BLOCK_C, BLOCK_O], gl.float32, SUMS)
+    total1 = gl.zeros([BLOCK_C, BLOCK_O], gl.float32, SUMS)
+    total2 = gl.zeros([BLOCK_C, BLOCK_O], gl.float32, SUMS)
+    for number in range(count):
+        stage = number % STAGES
+        mbarrier.wait(ready.index(stage), number // STAGES & 1)
+        gradient = some.index(stage)
+        total0 = hopper.warpgroup_mma(_tile(rows, stage * (ROWS + 2), PIXELS), gradient, total0, is_async=True)
+        total1 = hopper.warpgroup_mma(_tile(rows, stage * (ROWS + 2) + 1, PIXELS), gradient, total1, is_async=True)
+        total2 = hopper.warpgroup_mma(_tile(rows, stage * (ROWS + 2) + 2, PIXELS), gradient, total2, is_async=True)
+        # What was multiplied before is done with, and its place free.
+        total0, total1, total2 = hopper.warpgroup_mma_wait(3, deps=[total0, total1, total2])
+        ahead = number + STAGES - 1
+        if ahead < count:
+            _copy_pair(gradients, source, source_ends, some, rows, ready, begin, ahead, down, x, inner, channel)
+    total0, total1, total2 = hopper.warpgroup_mma_wait(0, deps=[total0, total1, total2])
+    parts_ptr += (part * num_runs + run).to(gl.int64) * (O * 9 * C)
+    at = gl.expand_dims((channel + gl.arange(0, BLOCK_O, gl.SliceLayout(0, SUMS))) * (9 * C), 0)
+    at += gl.expand_dims(x * C + inner + gl.arange(0, BLOCK_C, gl.SliceLayout(1, SUMS)), 1)
+    gl.store(parts_ptr + at, total0)
+    gl.store(parts_ptr + at + 3 * C, total1)
+    gl.store(parts_ptr + at + 6 * C, total2)
+
+
+# -- copies and their places ------------------------------------------------------------------------------------------
+
+
+@gluon.jit
+def _barriers(NUM: gl.constexpr):
+    """Return barriers that wait for one announcement each, and the bytes that it announces."""
+    barriers = gl.allocate_shared_memory(gl.int64, [NUM, 1], mbarrier.MBarrierLayout())
+    for index in gl.static_range(NUM):
+        mbarrier.init(barriers.index(index), count=1)
+    return barriers
+
+
+@gluon.jit
+def _box(boxes, rows, first):
+    """Return the place from a row on as that of a box."""
+    return rows.index(first)._reinterpret(boxes.dtype, boxes.block_shape, boxes.layout)
+
+
+@gluon.jit
+def _tile(rows, first, PIXELS: gl.constexpr):
+    """Return the pixels from a row on as the columns of a matrix."""
+    CHANNELS: gl.constexpr = rows.shape[2]
+    return rows.index(first)._reinterpret(rows.dtype, [PIXELS, CHANNELS], rows.layout).permute((1, 0))
+
+
+@gluon.jit
+def _copy(boxes, at, barrier, rows, first):
+    """Let one box be copied to a row and those after it."""
+    mbarrier.expect(barrier, boxes.block_type.nbytes)
+    tma.async_copy_global_to_shared(boxes, at, barrier, _box(boxes, rows, first))
+
+
+@gluon.jit
+def _copy_with_ends(source, source_ends, image, row, column, inner, barrier, rows, first):
+    """Let a box be copied with the row above it and the row below."""
+    ROWS: gl.constexpr = source.block_shape[0]
+    tma.async_copy_global_to_shared(source, [row - 1, image, column, inner], barrier, _box(source, rows, first))
+    below = _box(source_ends, rows, first + ROWS)
+    tma.async_copy_global_to_shared(source_ends, [row + ROWS - 1, image, column, inner], barrier, below)
+
+
+@gluon.jit
+def _copy_box(source, source_ends, rows, ready, image, row, box, before, IS_GRADIENT: gl.constexpr):
+    """Let what a column of taps reads be copied; boxes of earlier tiles came before."""
+    ROWS: gl.constexpr = source.block_shape[0]
+    BLOCK_C: gl.constexpr = source.block_shape[3]
+    at_box = (before + box) % _BOXES
+    column = 1 - box % 3 if IS_GRADIENT else box % 3 - 1
+    barrier = ready.index(at_box)
+    mbarrier.expect(barrier, source.block_type.nbytes + source_ends.block_type.nbytes)
+    inner = box // 3 * BLOCK_C
+    _copy_with_ends(source, source_ends, image, row, column, inner, barrier, rows, at_box * (ROWS + 2))
+
+
+@gluon.jit
+def _copy_filter(
+    filters,
+    some,
+    ready,
+    run,
+    channel,
+    step,
+    before,
+    C: gl.constexpr,
+    O: gl.constexpr,  # noqa: E741
+    IS_GRADIENT: gl.constexpr,
+):
+    """Let the filters of one tap be copied; those of earlier tiles came before."""
+    BLOCK: gl.constexpr = filters.block_shape[0]
+    place = (before + step) % _FILTERS
+    tap = step % 3 * 3 + step // 3 % 3
+    inner = step // 9 * BLOCK
+    barrier = ready.index(place)
+    mbarrier.expect(barrier, filters.block_type.nbytes)
+    at = [run * C + inner, tap * O + channel] if IS_GRADIENT else [run * O + channel, tap * C + inner]
+    tma.async_copy_global_to_shared(filters, at, barrier, some.index(place))
+
+
+@gluon.jit
+def _copy_pair(gradients, source, source_ends, some, rows, ready, begin, number, down, x, inner, channel):
+    """Let a tile of gradients be copied, and what a column of taps meets there."""
+    ROWS: gl.constexpr = source.block_shape[0]
+    IMAGES: gl.constexpr = source.block_shape[1]
+    STAGES: gl.constexpr = some.shape[0]
+    stage = number % STAGES
+    image = (begin + number) // down * IMAGES
+    row = (begin + number) % down * ROWS
+    barrier = ready.index(stage)
+    mbarrier.expect(barrier, gradients.block_type.nbytes + source.block_type.nbytes + source_ends.block_type.nbytes)
+    place = some.index(stage)._reinterpret(gradients.dtype, gradients.block_shape, gradients.layout)
+    tma.async_copy_global_to_shared(gradients, [row, image, 0, channel], barrier, place)
+    _copy_with_ends(source, source_ends, image, row, x - 1, inner, barrier, rows, stage * (ROWS + 2))

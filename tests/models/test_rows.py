@@ -1,0 +1,91 @@
+"""When convolutions read rows of pixels once for three taps; that they are right is in `test_convolution_kernels`."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("triton.experimental.gluon.nvidia.hopper", reason="needs Triton with Gluon for Hopper")
+
+from isotherm.models.kernels import convolution, filter_gradient, rows
+
+IS_HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
+on_hopper = pytest.mark.skipif(not IS_HOPPER, reason="needs a GPU of the generation Hopper")
+THREE = {"taps": (3, 3), "stride": 1, "padding": 1}
+
+
+def images(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+@pytest.mark.parametrize(
+    ("shape", "num_out", "changes", "expected"),
+    [
+        ((3, 64, 64, 32, 32), 64, {}, True),
+        ((3, 64, 128, 16, 16), 64, {}, True),
+        ((3, 64, 256, 8, 8), 256, {}, True),
+        ((3, 6, 64, 32, 32), 64, {"ghost_size": 3}, True),
+        ((3, 6, 64, 8, 8), 64, {}, False),  # four images are a tile, and six none
+        ((3, 64, 64, 8, 8), 64, {"ghost_size": 2}, False),
+        ((3, 64, 64, 4, 4), 64, {}, False),  # few rows
+        ((3, 64, 64, 64, 64), 64, {}, False),
+        ((3, 64, 64, 24, 16), 64, {}, False),  # tiles of 16 rows do not fill 24
+        ((3, 64, 64, 32, 24), 64, {}, False),
+        ((3, 64, 32, 32, 32), 64, {}, False),
+        ((3, 64, 64, 32, 32), 96, {}, False),
+        ((3, 64, 64, 32, 32), 64, {"stride": 2}, False),
+        ((3, 64, 64, 32, 32), 64, {"padding": 0}, False),
+        ((3, 64, 64, 32, 32), 64, {"taps": (1, 1), "padding": 0}, False),
+        ((3, 64, 64, 32, 32), 64, {"taps": (3, 5)}, False),
+    ],
+    ids=str,
+)
+def test_what_they_are_made_for(shape, num_out, changes, expected, monkeypatch):
+    monkeypatch.setattr(rows, "_are_usable", lambda device: True)
+    assert rows.fit(images(*shape), num_out, **THREE | changes) == expected
+    assert not rows.fit(images(*shape, dtype=torch.float32), num_out, **THREE | changes)
+
+
+def test_a_cpu_has_none():
+    assert not rows._are_usable(torch.device("cpu"))
+
+
+@pytest.mark.parametrize("is_wrong", [False, True], ids=["do not compile", "are wrong"])
+def test_kernels_that_do_not_work_are_told_and_left_out(is_wrong, monkeypatch, caplog):
+    """As with a version of Triton in which Gluon has changed."""
+
+    def found(device: torch.device) -> bool:
+        if is_wrong:
+            return False
+        raise AttributeError("no such operation\nin this place")
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(rows, "_are_right", found)
+    with caplog.at_level(logging.WARNING, logger="isotherm"):
+        assert not rows._are_usable.__wrapped__(torch.device("cuda", 7))
+    (record,) = caplog.records
+    assert ("are wrong" if is_wrong else "AttributeError: no such operation)") in record.getMessage()
+
+
+@on_hopper
+def test_they_are_right_where_they_are_made_for():
+    assert rows._are_right(torch.device("cuda"))
+
+
+@on_hopper
+def test_they_are_taken(monkeypatch):
+    taken = []
+    for name in ("convolve", "weight_gradient"):
+        function = getattr(rows, name)
+        monkeypatch.setattr(
+            rows, name, lambda *a, name=name, function=function, **k: taken.append(name) or function(*a, **k)
+        )
+    x = torch.zeros(1, 4, 16, 16, 64, device="cuda", dtype=torch.bfloat16).movedim(-1, 2)
+    weight = torch.zeros(1, 64, 3, 3, 64, device="cuda", dtype=torch.bfloat16).movedim(-1, 2)
+    convolution.forward(x, weight, stride=1, padding=1, ghost_size=4)
+    convolution.input_gradient(x, weight, size=(16, 16), stride=1, padding=1)
+    filter_gradient.weight_gradient(x, x, taps=(3, 3), stride=1, padding=1)
+    assert taken == ["convolve", "convolve", "weight_gradient"]
