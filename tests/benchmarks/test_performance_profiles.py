@@ -25,6 +25,8 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("nvjet_sm90_tst_448x64_64x3_2x1_v_bz_coopB_TNN", "products"),
         ("_convolve", "convolutions"),
         ("_sum_gradients", "convolutions"),
+        ("convolve_rows", "convolutions"),
+        ("sum_rows", "convolutions"),
         ("void at::native::reduce_kernel<128, 4, at::native::ReduceOp<float>>", "sums"),
         ("_gradient_sums", "ghost batch norm"),
         ("_normalise", "ghost batch norm"),

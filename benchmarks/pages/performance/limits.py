@@ -22,8 +22,9 @@ BYTES_OF_FLOOR = bytes_per_step(1, "mixed")
 # Of the autoencoder's layers, and of the LSTM's.
 WIDTHS = (784, 1000, 500, 250, 30, 250, 500, 1000, 784)
 LSTM_WIDTH = 650
-# Of WRN-16-4.
+# Of WRN-16-4, and the kernels of their gradients; the others of convolutions.
 NUM_FILTERS = 16
+OF_FILTERS, OF_IMAGES = ("_sum_gradients", "sum_rows"), ("_convolve", "convolve_rows")
 
 
 def limits_block() -> str:
@@ -74,14 +75,14 @@ def _convolution_limit() -> str | None:
         if row is None or measured is None:
             continue
         # Every update has the gradients of 16 filters.
-        num_updates = sum(k["calls"] for k in row["kernels"] if k["name"] == "_sum_gradients") / NUM_FILTERS
-        ours = [kernel for kernel in row["kernels"] if kernel["name"] in ("_convolve", "_sum_gradients")]
+        num_updates = sum(k["calls"] for k in row["kernels"] if k["name"] in OF_FILTERS) / NUM_FILTERS
+        ours = [kernel for kernel in row["kernels"] if kernel["name"] in (*OF_FILTERS, *OF_IMAGES)]
         seconds = 1e-6 * sum(kernel["calls"] * kernel["microseconds"] for kernel in ours) / num_updates
         flop = measured["flop_per_unit"] * measured["batch_size"] * row["num_runs"]
         ceiling = measured["ours"] * measured["flop_per_unit"] / measured["fraction_of_ceiling"]
         share = sum(kernel["percent"] for kernel in ours)
         parts.append(
-            f"{label} with {row['num_runs']} runs {flop / seconds / 1e12:.0f} TFLOP/s, "
+            f"{label} with {row['num_runs']} runs at {row['commit']} {flop / seconds / 1e12:.0f} TFLOP/s, "
             f"{percent(flop / seconds / ceiling)} of the ceiling, in {share:.0f} % of the kernel time"
         )
     if not parts:

@@ -59,12 +59,10 @@ class Cell:
 def cells() -> list[Cell]:
     """Return what was trained again, from the result files; empty where they are missing."""
     rerun = CALIBRATION / "rerun"
-    old = {name: load(name, CALIBRATION) for name in ("autoencoder", "lstm_b64", "wrn_b256")}
-    new = {name: load(name, rerun) for name in ("autoencoder_mixed", "lstm_b64", "wrn_b256")}
+    old = {name: load(name, CALIBRATION) for name in ("autoencoder", "lstm_b64", *_WIDE)}
+    new = {name: load(name, rerun) for name in ("autoencoder_mixed", "lstm_b64", *_WIDE)}
     if None in (*old.values(), *new.values()):
         return []
-    ghost = "WRN-16-4, B = 256, ε_eff = 4: mixed, now convolutions and norms by our kernels"
-    wide = (old["wrn_b256"], new["wrn_b256"])
     return [
         *_on_both_sets(
             "autoencoder, B = 64, ε_eff = 0.08: float32, now mixed",
@@ -73,15 +71,7 @@ def cells() -> list[Cell]:
             rate=0.08,
             decimals=4,
         ),
-        _cell(
-            (ghost, "the accuracy of WRN-16-4"),
-            "test accuracy, %",
-            wide,
-            lambda run: 100 * run["test_metric"],
-            rate=4.0,
-            decimals=2,
-        ),
-        _cell((ghost, "the loss of WRN-16-4"), "training loss with L2", wide, running_objective, rate=4.0, decimals=4),
+        *(cell for name in _WIDE for cell in _of_wide_resnet(name, (old[name], new[name]))),
         *_on_both_sets(
             "LSTM, B = 64, ε_eff = 2.8: mixed, now kernels of the cell",
             ("the LSTM's {} perplexity", "{} perplexity"),
@@ -89,6 +79,23 @@ def cells() -> list[Cell]:
             rate=2.8,
             decimals=2,
         ),
+    ]
+
+
+# How the Wide-ResNets are called, in the table and in words, and their learning rates.
+_WIDE = {
+    "wrn_b256": ("WRN-16-4, B = 256, ε_eff = 4: mixed, now convolutions and norms by our kernels", "WRN-16-4", 4.0),
+    "skipinit_b64": ("SkipInit, B = 64, ε_eff = 0.25: mixed, now convolutions by our kernels", "SkipInit", 0.25),
+}
+
+
+def _of_wide_resnet(name: str, contents: tuple[Any, Any]) -> list[Cell]:
+    """Return accuracy and training loss of a cell."""
+    what, short, rate = _WIDE[name]
+    accuracy, loss = (what, f"the accuracy of {short}"), (what, f"the loss of {short}")
+    return [
+        _cell(accuracy, "test accuracy, %", contents, lambda run: 100 * run["test_metric"], rate=rate, decimals=2),
+        _cell(loss, "training loss with L2", contents, running_objective, rate=rate, decimals=4),
     ]
 
 
@@ -178,11 +185,15 @@ def _reading(found: Sequence[Cell]) -> str:
         if cell.spread_ratio > 3
     ]
     old = load("autoencoder", CALIBRATION)
-    new, wide = (load(name, CALIBRATION / "rerun") for name in ("autoencoder_mixed", "wrn_b256"))
+    old_skip = load("skipinit_b64", CALIBRATION)
+    new, wide, skip = (load(name, CALIBRATION / "rerun") for name in ("autoencoder_mixed", *_WIDE))
     assert old is not None
+    assert old_skip is not None
     assert new is not None
     assert wide is not None
-    return f"""Before: commit {old["commit"]}; now: {new["commit"]}, WRN-16-4 {wide["commit"]}; {new["device"]}.
+    assert skip is not None
+    return f"""Before: commit {old["commit"]}, SkipInit {old_skip["commit"]}; now: {new["commit"]}, WRN-16-4
+        {wide["commit"]}, SkipInit {skip["commit"]}; {new["device"]}.
         Outside the earlier error bars (one sd): {_listed(outside)}. Welch's interval leaves out zero for:
         {_listed(by_welch)}; paired by seed for: {_listed(by_pairs)}. Of {num} independent 95 % intervals at least one
         leaves out zero in {percent(1 - 0.95**num)} of all cases if nothing changed. The spread grew more than threefold

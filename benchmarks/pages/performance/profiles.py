@@ -12,7 +12,7 @@ from pages.text import paragraph, percent, table
 # Which kernels are what, by a piece of their names. Convolutions are cuDNN's or ours, products are cuBLAS's; Inductor
 # names its kernels after the operations in them, and only the optimiser's have an addcmul.
 GROUPS: dict[str, tuple[str, ...]] = {
-    "convolutions": ("xmma", "cutlass", "convolve", "implicit_gemm", "_sum_gradients"),
+    "convolutions": ("xmma", "cutlass", "convolve", "implicit_gemm", "_sum_gradients", "sum_rows"),
     "products": ("nvjet",),
     "optimiser": ("addcmul",),
     "softmax": ("softmax",),

@@ -48,7 +48,7 @@ def _bench(label: str, commit: str | None = None) -> Callable[[], Row | None]:
 
 
 # Of the benchmark before the last ones.
-CELL_COMMIT, STREAM_COMMIT = "f52dc57", "edfb9de"
+CELL_COMMIT, STREAM_COMMIT, TAP_COMMIT = "f52dc57", "edfb9de", "07054dd"
 TOGETHER = "convolutions of all runs at once by kernels, instead of streams"
 COPIES = "products on rounded copies of the weights (below)"
 STEPS = (
@@ -96,7 +96,7 @@ STEPS = (
         label=f"{WRN}:64",
         what="24 runs instead of 12",
         before=_profile(f"{WRN}:64", num_runs=12),
-        after=_bench(f"{WRN}:64"),
+        after=_bench(f"{WRN}:64", TAP_COMMIT),
     ),
     Step(
         label=SKIP_INIT,
@@ -115,7 +115,16 @@ STEPS = (
         label=f"{WRN}:1024",
         what="all of that, 3 runs at once",
         before=_bench(f"{WRN}:1024", STREAM_COMMIT),
-        after=_bench(f"{WRN}:1024"),
+        after=_bench(f"{WRN}:1024", TAP_COMMIT),
+    ),
+    *(
+        Step(
+            label=f"{WRN}:{batch_size}",
+            what="rows of pixels read once for three taps",
+            before=_bench(f"{WRN}:{batch_size}", TAP_COMMIT),
+            after=_bench(f"{WRN}:{batch_size}"),
+        )
+        for batch_size in (64, 1024)
     ),
     *(
         Step(label=label, what=f"{new} instead of one fleet", before=_profile(label, old), after=_profile(label, new))
@@ -147,8 +156,8 @@ def steps_block() -> str:
         )
     header = ("work", "what", "before", "after", "gain", "commits")
     remark = """Run-steps/s, Wide-ResNets images/s: median, lowest and highest window where they were kept. Commits
-        f52dc57, edfb9de and 07054dd are `isotherm bench`, and so is the autoencoder at 2cabd47 but for the first row;
-        all others are profiles. At f27878c another process used the GPU at times, so that gain is more and the next
+        f52dc57, edfb9de, 07054dd and db578d2 are `isotherm bench`, and so is the autoencoder at 2cabd47 but for the
+        first row; all others are profiles. At f27878c another process used the GPU at times, so that gain is more and the next
         one less than it says."""
     return f"{table(header, lines)}\n\n{paragraph(remark)}"
 
