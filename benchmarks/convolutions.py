@@ -25,7 +25,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isotherm.models.kernels import HAS_TRITON
+from isotherm.models.kernels import HAS_TRITON, kernels_by_rows
+from isotherm.models.kernels.tiles import Launch, RowWeightLaunch, WeightLaunch
 from kernels import milliseconds
 
 WAYS = ("forward", "input gradient", "weight gradient")
@@ -114,6 +115,8 @@ def ours(way: str, given: Inputs, launch: Any = None) -> Tensor:
     if way == "input gradient":
         height, width = given.x.shape[3:]
         return convolution.input_gradient(given.dy, given.weight, size=(height, width), **settings)[0]
+    if isinstance(launch, RowWeightLaunch):
+        return kernels_by_rows().weight_gradient(given.dy, given.x, launch=launch)  # type: ignore[union-attr]
     rows, columns = given.weight.shape[3:]
     return filter_gradient.weight_gradient(given.dy, given.x, taps=(rows, columns), **settings)
 
@@ -146,10 +149,8 @@ def error(way: str, given: Inputs) -> float:
     return worst
 
 
-def launches(way: str) -> Iterator[Any]:
+def launches(way: str, given: Inputs) -> Iterator[Any]:
     """Return other ways to cut the work."""
-    from isotherm.models.kernels.tiles import Launch, WeightLaunch
-
     if way != "weight gradient":
         for pixels, channels, warps, stages in itertools.product((128, 256), (64, 128), (4, 8), (2, 3, 4)):
             if pixels * channels >= 64 * 128 and pixels * channels <= warps * 8192:
@@ -171,12 +172,18 @@ def launches(way: str) -> Iterator[Any]:
                 num_stages=stages,
                 num_programs=programs,
             )
+    by_rows = kernels_by_rows()
+    sizes = {"stride": given.stride, "padding": given.padding}
+    if by_rows is not None and by_rows.fit(given.x, given.weight.shape[1], given.weight.shape[3:], **sizes):
+        for outputs, stages, programs in itertools.product((64, 128), (3, 4), (16, 22, 32, 44)):
+            if given.weight.shape[1] % outputs == 0:
+                yield RowWeightLaunch(outputs=outputs, num_stages=stages, num_programs=programs)
 
 
 def compile_for(case: Case, way: str) -> None:
     """Compile all kernels that tuning will time; Triton keeps them on disk."""
     given = make_inputs(case, 1, 16)
-    for launch in launches(way):
+    for launch in launches(way, given):
         try_launch(way, given, launch)
 
 
@@ -199,7 +206,7 @@ def tune(num_runs: int, batch_size: int) -> list[dict[str, Any]]:
     for case, way in jobs:
         given = make_inputs(case, num_runs, batch_size)
         tried = []
-        for launch in launches(way):
+        for launch in launches(way, given):
             if try_launch(way, given, launch):
                 call = _bound(ours, way, given, launch)
                 tried.append({"launch": asdict(launch), "ms": milliseconds([call], repeats=7)})
