@@ -141,9 +141,7 @@ def test_gradients_for_a_trial_are_those_of_plain_blocks() -> None:
     (_, ours, _), (_, theirs, _) = (lane.forward_backward(*batch, lane.step) for lane in lanes)
     for mine, expected in zip(ours, theirs, strict=True):
         assert (mine.shape, mine.dtype) == (expected.shape, expected.dtype)
-        torch.testing.assert_close(
-            mine, expected, rtol=2**-8, atol=1e-6
-        )  # products with ones are rounded
+        torch.testing.assert_close(mine, expected, rtol=2**-8, atol=1e-6)  # products with ones are rounded
 
 
 def test_a_fleet_that_shrinks_goes_on_with_new_copies() -> None:

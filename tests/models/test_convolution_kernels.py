@@ -177,6 +177,8 @@ WIDE_RESNET_CASES = [
     Case(images=(64, 256, 8, 8), num_out=256),
     Case(images=(3, 256, 6, 10), num_out=48, taps=(5, 5), stride=2, padding=2),
     Case(images=(6, 64, 16, 16), num_out=192),
+    Case(images=(16, 160, 32, 32), num_out=160),
+    Case(images=(16, 112, 8, 8), num_out=224),
     Case(images=(3, 128, 40, 32), num_out=64),
 ]
 # Tiles so small that there are many of them, in every direction.
@@ -273,6 +275,7 @@ GHOST_CASES = [
     pytest.param(Case(images=(8, 64, 8, 8), num_out=128), marks=on_gpu),  # tiles of several images
     pytest.param(Case(images=(4, 128, 16, 16), num_out=64), marks=on_gpu),  # of one
     pytest.param(Case(images=(4, 64, 32, 32), num_out=64), marks=on_gpu),  # of a part of one
+    pytest.param(Case(images=(4, 112, 16, 16), num_out=160), marks=on_gpu),  # and blocks of channels that are not full
 ]
 
 
@@ -375,8 +378,12 @@ def test_a_run_does_not_depend_on_the_number_of_runs(case):
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # NumPy's, of inf - inf
-def test_a_run_that_overflows_leaves_the_others_alone():
-    case = Case(images=(3, 16, 6, 10), num_out=16)
+@pytest.mark.parametrize(
+    "case",
+    [Case(images=(3, 16, 6, 10), num_out=16), pytest.param(Case(images=(4, 160, 8, 8), num_out=112), marks=on_gpu)],
+    ids=str,
+)
+def test_a_run_that_overflows_leaves_the_others_alone(case):
     tensors = case.tensors(3)
     for tensor in tensors:
         tensor[1] = torch.inf

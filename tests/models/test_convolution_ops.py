@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -221,7 +222,21 @@ def test_kernels_are_for_gpus_that_copy_boxes(has_triton, is_asked_for, capabili
     ids=str,
 )
 def test_modules_that_suit_the_kernels(layer, suits):
-    assert convolution_ops.suits(nn.Sequential(nn.Conv2d(16, 64, 3), nn.Sequential(layer))) == suits
+    module = nn.Sequential(nn.Conv2d(16, 64, 3), nn.Sequential(layer))
+    assert convolution_ops.suits(module, torch.device("cpu")) == suits
+
+
+@pytest.mark.parametrize(("num_channels", "suits"), [(160, True), (224, True), (96, False), (48, False)])
+@pytest.mark.parametrize("are_usable", [True, False])
+def test_channels_that_suit_where_rows_are_read_once(num_channels, suits, are_usable, monkeypatch):
+    """In blocks of 64, of which the last need not be full."""
+    by_rows = SimpleNamespace(are_usable=lambda device: are_usable)
+    monkeypatch.setattr(convolution_ops, "kernels_by_rows", lambda: by_rows)
+    monkeypatch.setattr(convolution_ops, "are_usable", lambda device: True)
+    module = nn.Sequential(nn.Conv2d(16, num_channels, 3), nn.Conv2d(num_channels, 64, 1))
+    assert convolution_ops.suits(module, torch.device("cpu")) == (suits and are_usable)
+    monkeypatch.setattr(convolution_ops, "are_usable", lambda device: False)
+    assert not convolution_ops.suits(module, torch.device("cpu"))
 
 
 # -- in networks ----------------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ def images(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
         ((3, 64, 64, 24, 16), 64, {}, False),  # tiles of 16 rows do not fill 24
         ((3, 64, 64, 32, 24), 64, {}, False),
         ((3, 64, 32, 32, 32), 64, {}, False),
+        ((3, 64, 160, 32, 32), 160, {}, True),  # blocks of 64, of which the last is not full
         ((3, 64, 64, 32, 32), 96, {}, False),
         ((3, 64, 64, 32, 32), 64, {"stride": 2}, False),
         ((3, 64, 64, 32, 32), 64, {"padding": 0}, False),
@@ -44,13 +45,13 @@ def images(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     ids=str,
 )
 def test_what_they_are_made_for(shape, num_out, changes, expected, monkeypatch):
-    monkeypatch.setattr(rows, "_are_usable", lambda device: True)
+    monkeypatch.setattr(rows, "are_usable", lambda device: True)
     assert rows.fit(images(*shape), num_out, **THREE | changes) == expected
     assert not rows.fit(images(*shape, dtype=torch.float32), num_out, **THREE | changes)
 
 
 def test_a_cpu_has_none():
-    assert not rows._are_usable(torch.device("cpu"))
+    assert not rows.are_usable(torch.device("cpu"))
 
 
 @pytest.mark.parametrize("is_wrong", [False, True], ids=["do not compile", "are wrong"])
@@ -65,7 +66,7 @@ def test_kernels_that_do_not_work_are_told_and_left_out(is_wrong, monkeypatch, c
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(rows, "_are_right", found)
     with caplog.at_level(logging.WARNING, logger="isotherm"):
-        assert not rows._are_usable.__wrapped__(torch.device("cuda", 7))
+        assert not rows.are_usable.__wrapped__(torch.device("cuda", 7))
     (record,) = caplog.records
     assert ("are wrong" if is_wrong else "AttributeError: no such operation)") in record.getMessage()
 

@@ -217,7 +217,7 @@ def prepare(task: Task, *, precision: Precision, device: torch.device | str = "c
         metric_is_exponential=task.metric_definition.exponential,
         reestimates=task.norm_statistics == "reestimated",
         has_convolutions=any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules()),
-        convolutions_suit_kernels=convolution_ops.suits(module),
+        convolutions_suit_kernels=convolution_ops.suits(module, place),
         num_parameters=sum(p.numel() for p in module.parameters()),
     )
 

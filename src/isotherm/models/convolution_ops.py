@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from isotherm.models.kernels import ARE_ASKED_FOR, HAS_TRITON
-from isotherm.models.kernels.tiles import result_size
+from isotherm.models.kernels import ARE_ASKED_FOR, HAS_TRITON, kernels_by_rows
+from isotherm.models.kernels.tiles import are_blocks, result_size
 from isotherm.models.layout import (
     empty_images,
     has_channels_last,
@@ -81,31 +81,36 @@ def _filled_up(values: Tensor, *, dims: tuple[int, ...]) -> Tensor:
     return functional.pad(values, padding) if any(padding) else values
 
 
-def suits(module: nn.Module) -> bool:
-    """Tell whether the kernels are made for all convolutions of a module, and quick there, as far as layers tell.
-
-    Tiles have channels in powers of two. Where these divide numbers like 160 by 32 at most, cuDNN is quicker.
-    """
+def suits(module: nn.Module, device: torch.device) -> bool:
+    """Tell whether the kernels are made for all convolutions of a module, and quick there, as far as layers tell."""
     parts = [part for part in module.modules() if isinstance(part, nn.modules.conv._ConvNd)]
-    return all(
+    are_possible = all(
         isinstance(part, nn.Conv2d)
         and part.padding_mode == "zeros"
         and not isinstance(part.padding, str)
         and None not in (_common(part.stride), _common(part.padding))
         and _common(part.dilation) == part.groups == 1
-        and all(_is_quick(number) for number in (part.in_channels, part.out_channels))
         for part in parts
     )
+    numbers = {number for part in parts for number in (part.in_channels, part.out_channels)}
+    odd = {number for number in numbers if not _is_quick(number)}
+    return are_possible and all(map(are_blocks, odd)) and (not odd or _rows_are_usable(device))
 
 
 def _is_quick(num_channels: int) -> bool:
-    """Tell whether so many channels, filled up, make large tiles.
+    """Tell whether so many channels, filled up, make large tiles, which have powers of two.
 
     >>> [number for number in (3, 16, 20, 48, 64, 96, 128, 160, 192, 256) if _is_quick(number)]
     [3, 16, 20, 64, 128, 192, 256]
     """
     filled_up = num_channels + -num_channels % ALIGNED
     return filled_up & -filled_up >= min(filled_up, 64)
+
+
+def _rows_are_usable(device: torch.device) -> bool:
+    """Tell whether there are the kernels that read rows once, whose last block of channels need not be full."""
+    by_rows = kernels_by_rows() if are_usable(device) else None
+    return by_rows is not None and by_rows.are_usable(device)
 
 
 def fits(x: Tensor, weight: Tensor, *, stride: int, padding: int) -> bool:

@@ -41,9 +41,12 @@ def convolve_rows(
     TILES: gl.constexpr,
     PARTS: gl.constexpr,
     RELU: gl.constexpr,
+    LAYOUT: gl.constexpr,
     num_warps: gl.constexpr,
 ):
     """Make tiles of the target from C channels of the source; O are the target's.
+
+    Channels are made and summed over in blocks. Where the last one is not full, zeros come in, and nothing goes out.
 
     Then, where there are pointers for it, store two sums by channel over all tiles: the moments of the target, or if it
     is the gradient of something normalised, what the gradient of that needs. Parts may be smaller than a tile: then
@@ -55,7 +58,8 @@ def convolve_rows(
     BLOCK_C: gl.constexpr = source.block_shape[3]
     BLOCK_O: gl.constexpr = target.block_shape[3]
     PIXELS: gl.constexpr = ROWS * IMAGES * WIDTH
-    NUM_BOXES: gl.constexpr = 3 * (C // BLOCK_C)
+    NUM_BOXES: gl.constexpr = 3 * ((C + BLOCK_C - 1) // BLOCK_C)
+    NUM_BLOCKS: gl.constexpr = (O + BLOCK_O - 1) // BLOCK_O
     # Channels are the rows of products, pixels the columns.
     SUMS: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[num_warps, 1], instr_shape=[16, PIXELS, 16]
@@ -63,12 +67,14 @@ def convolve_rows(
     BY_CHANNEL: gl.constexpr = gl.SliceLayout(1, SUMS)
     gl.static_assert(BLOCK_O == BLOCK_C)  # the place of a box has room for a tile
     place = gl.program_id(0)
-    channel = place % (O // BLOCK_O) * BLOCK_O
-    program = place // (O // BLOCK_O)
+    channel = place % NUM_BLOCKS * BLOCK_O
+    program = place // NUM_BLOCKS
+    channels = channel + gl.arange(0, BLOCK_O, BY_CHANNEL)
+    is_channel = channels < O
     first = gl.zeros([BLOCK_O], gl.float32, BY_CHANNEL)
     second = gl.zeros([BLOCK_O], gl.float32, BY_CHANNEL)
-    rows = gl.allocate_shared_memory(source.dtype, [_BOXES * (ROWS + 2), IMAGES * WIDTH, BLOCK_C], filters.layout)
-    some = gl.allocate_shared_memory(filters.dtype, [_FILTERS, BLOCK_O, BLOCK_C], filters.layout)
+    rows = gl.allocate_shared_memory(source.dtype, [_BOXES * (ROWS + 2), IMAGES * WIDTH, BLOCK_C], LAYOUT)
+    some = gl.allocate_shared_memory(filters.dtype, [_FILTERS, BLOCK_O, BLOCK_C], LAYOUT)
     boxes_ready = _barriers(_BOXES)
     filters_ready = _barriers(_FILTERS)
     tiles_ready = _barriers(2)
@@ -82,7 +88,7 @@ def convolve_rows(
         before = number * NUM_BOXES
         _copy_box(source, source_ends, rows, boxes_ready, image, row, 0, before, IS_GRADIENT)
         for early in gl.static_range(_FILTERS - 1):
-            _copy_filter(filters, some, filters_ready, run, channel, early, 3 * before, C, O, IS_GRADIENT)
+            _copy_filter(filters, some, filters_ready, run, channel, early, 3 * before, IS_GRADIENT)
         total = gl.zeros([BLOCK_O, PIXELS], gl.float32, SUMS)
         for box in range(NUM_BOXES):
             at_box = (before + box) % _BOXES
@@ -90,17 +96,16 @@ def convolve_rows(
             for y in gl.static_range(3):
                 step = 3 * (before + box) + y
                 mbarrier.wait(filters_ready.index(step % _FILTERS), step // _FILTERS & 1)
-                moved = rows.index(at_box * (ROWS + 2) + (2 - y if IS_GRADIENT else y))
-                pixels = moved._reinterpret(source.dtype, [PIXELS, BLOCK_C], filters.layout)
+                pixels = _tile(rows, at_box * (ROWS + 2) + (2 - y if IS_GRADIENT else y), PIXELS)
                 left = some.index(step % _FILTERS)
                 if IS_GRADIENT:
                     left = left.permute((1, 0))
-                total = hopper.warpgroup_mma(left, pixels.permute((1, 0)), total, is_async=True)
+                total = hopper.warpgroup_mma(left, pixels, total, is_async=True)
                 # What was multiplied before is done with, and its place free.
                 total = hopper.warpgroup_mma_wait(1, deps=[total])
                 ahead = 3 * box + y + _FILTERS - 1
                 if ahead < 3 * NUM_BOXES:
-                    _copy_filter(filters, some, filters_ready, run, channel, ahead, 3 * before, C, O, IS_GRADIENT)
+                    _copy_filter(filters, some, filters_ready, run, channel, ahead, 3 * before, IS_GRADIENT)
                 if y == 0:
                     if box + 1 < NUM_BOXES:
                         _copy_box(source, source_ends, rows, boxes_ready, image, row, box + 1, before, IS_GRADIENT)
@@ -124,16 +129,15 @@ def convolve_rows(
         tma.async_copy_shared_to_global(target, at, _box(target, rows, result_at))
         if normalised is not None:
             ghost = image // (images_of_run // ghosts_of_run)
-            channels = channel + gl.arange(0, BLOCK_O, BY_CHANNEL)
-            inverse = gl.rsqrt(gl.load(var_ptr + (ghost * O + channels)) + eps)
-            mean = gl.load(mean_ptr + (ghost * O + channels))
+            inverse = gl.rsqrt(gl.load(var_ptr + (ghost * O + channels), mask=is_channel, other=1.0) + eps)
+            mean = gl.load(mean_ptr + (ghost * O + channels), mask=is_channel, other=0.0)
             mbarrier.wait(tiles_ready.index(0 if other is None else 1), number & 1)
             centred = _tile(rows, other_at if other is None else last, PIXELS).load(SUMS).to(gl.float32)
             centred -= gl.expand_dims(mean, 1)
             dz = result.to(gl.float32)
             if RELU:
-                scale = gl.load(weight_ptr + (run * O + channels)).to(gl.float32) * inverse
-                bias = gl.load(bias_ptr + (run * O + channels)).to(gl.float32)
+                scale = gl.load(weight_ptr + (run * O + channels), mask=is_channel, other=0.0).to(gl.float32) * inverse
+                bias = gl.load(bias_ptr + (run * O + channels), mask=is_channel, other=0.0).to(gl.float32)
                 z = centred * gl.expand_dims(scale, 1) + gl.expand_dims(bias, 1)
                 dz = gl.where(z <= 0.0, 0.0, dz)
             first += gl.sum(dz, axis=1)
@@ -150,10 +154,10 @@ def convolve_rows(
     if first_ptr is not None:
         if normalised is not None:
             first /= PARTS
-        to = program * PARTS * O + channel + gl.arange(0, BLOCK_O, BY_CHANNEL)
         for share in gl.static_range(PARTS):
-            gl.store(first_ptr + (to + share * O), first)
-            gl.store(second_ptr + (to + share * O), second / PARTS)
+            to = (program * PARTS + share) * O + channels
+            gl.store(first_ptr + to, first, mask=is_channel)
+            gl.store(second_ptr + to, second / PARTS, mask=is_channel)
 
 
 @gluon.jit(do_not_specialize=("num_runs", "images_of_run", "height", "num_tiles", "tiles_of_part"))
@@ -184,11 +188,13 @@ def sum_rows(
     SUMS: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[num_warps, 1], instr_shape=[16, BLOCK_O, 16]
     )
+    NUM_INNER: gl.constexpr = (C + BLOCK_C - 1) // BLOCK_C
+    NUM_BLOCKS: gl.constexpr = (O + BLOCK_O - 1) // BLOCK_O
     place = gl.program_id(0)
-    inner = place % (C // BLOCK_C) * BLOCK_C
-    place = place // (C // BLOCK_C)
-    channel = place % (O // BLOCK_O) * BLOCK_O
-    place = place // (O // BLOCK_O)
+    inner = place % NUM_INNER * BLOCK_C
+    place = place // NUM_INNER
+    channel = place % NUM_BLOCKS * BLOCK_O
+    place = place // NUM_BLOCKS
     x = place % 3
     place = place // 3
     run = place % num_runs
@@ -219,11 +225,13 @@ def sum_rows(
             _copy_pair(gradients, source, source_ends, some, rows, ready, begin, ahead, down, x, inner, channel)
     total0, total1, total2 = hopper.warpgroup_mma_wait(0, deps=[total0, total1, total2])
     parts_ptr += (part * num_runs + run).to(gl.int64) * (O * 9 * C)
-    at = gl.expand_dims((channel + gl.arange(0, BLOCK_O, gl.SliceLayout(0, SUMS))) * (9 * C), 0)
-    at += gl.expand_dims(x * C + inner + gl.arange(0, BLOCK_C, gl.SliceLayout(1, SUMS)), 1)
-    gl.store(parts_ptr + at, total0)
-    gl.store(parts_ptr + at + 3 * C, total1)
-    gl.store(parts_ptr + at + 6 * C, total2)
+    columns = channel + gl.arange(0, BLOCK_O, gl.SliceLayout(0, SUMS))
+    inputs = inner + gl.arange(0, BLOCK_C, gl.SliceLayout(1, SUMS))
+    at = gl.expand_dims(columns * (9 * C), 0) + gl.expand_dims(x * C + inputs, 1)
+    inside = gl.expand_dims(columns < O, 0) & gl.expand_dims(inputs < C, 1)
+    gl.store(parts_ptr + at, total0, mask=inside)
+    gl.store(parts_ptr + at + 3 * C, total1, mask=inside)
+    gl.store(parts_ptr + at + 6 * C, total2, mask=inside)
 
 
 # -- copies and their places ------------------------------------------------------------------------------------------
@@ -239,9 +247,9 @@ def _barriers(NUM: gl.constexpr):
 
 
 @gluon.jit
-def _box(boxes, rows, first):
-    """Return the place from a row on as that of a box."""
-    return rows.index(first)._reinterpret(boxes.dtype, boxes.block_shape, boxes.layout)
+def _box(boxes, places, first):
+    """Return a place, and those after it that it takes, as that of a box."""
+    return places.index(first)._reinterpret(boxes.dtype, boxes.block_shape, boxes.layout)
 
 
 @gluon.jit
@@ -252,10 +260,10 @@ def _tile(rows, first, PIXELS: gl.constexpr):
 
 
 @gluon.jit
-def _copy(boxes, at, barrier, rows, first):
-    """Let one box be copied to a row and those after it."""
+def _copy(boxes, at, barrier, places, first):
+    """Let one box be copied to a place and those after it that it takes."""
     mbarrier.expect(barrier, boxes.block_type.nbytes)
-    tma.async_copy_global_to_shared(boxes, at, barrier, _box(boxes, rows, first))
+    tma.async_copy_global_to_shared(boxes, at, barrier, _box(boxes, places, first))
 
 
 @gluon.jit
@@ -281,27 +289,19 @@ def _copy_box(source, source_ends, rows, ready, image, row, box, before, IS_GRAD
 
 
 @gluon.jit
-def _copy_filter(
-    filters,
-    some,
-    ready,
-    run,
-    channel,
-    step,
-    before,
-    C: gl.constexpr,
-    O: gl.constexpr,  # noqa: E741
-    IS_GRADIENT: gl.constexpr,
-):
+def _copy_filter(filters, some, ready, run, channel, step, before, IS_GRADIENT: gl.constexpr):
     """Let the filters of one tap be copied; those of earlier tiles came before."""
-    BLOCK: gl.constexpr = filters.block_shape[0]
+    BLOCK: gl.constexpr = filters.block_shape[1]
     place = (before + step) % _FILTERS
     tap = step % 3 * 3 + step // 3 % 3
     inner = step // 9 * BLOCK
-    barrier = ready.index(place)
-    mbarrier.expect(barrier, filters.block_type.nbytes)
-    at = [run * C + inner, tap * O + channel] if IS_GRADIENT else [run * O + channel, tap * C + inner]
-    tma.async_copy_global_to_shared(filters, at, barrier, some.index(place))
+    _copy(
+        filters,
+        [run, inner, tap, channel] if IS_GRADIENT else [run, channel, tap, inner],
+        ready.index(place),
+        some,
+        place,
+    )
 
 
 @gluon.jit
@@ -315,6 +315,5 @@ def _copy_pair(gradients, source, source_ends, some, rows, ready, begin, number,
     row = (begin + number) % down * ROWS
     barrier = ready.index(stage)
     mbarrier.expect(barrier, gradients.block_type.nbytes + source.block_type.nbytes + source_ends.block_type.nbytes)
-    place = some.index(stage)._reinterpret(gradients.dtype, gradients.block_shape, gradients.layout)
-    tma.async_copy_global_to_shared(gradients, [row, image, 0, channel], barrier, place)
+    tma.async_copy_global_to_shared(gradients, [row, image, 0, channel], barrier, _box(gradients, some, stage))
     _copy_with_ends(source, source_ends, image, row, x - 1, inner, barrier, rows, stage * (ROWS + 2))

@@ -28,9 +28,11 @@ from isotherm.models.kernels import device_of
 from isotherm.models.kernels.parts import NOT_NORMALISED, Normalised, by_part
 from isotherm.models.kernels.row_kernels import convolve_rows, sum_rows
 from isotherm.models.kernels.tiles import (
+    CHANNELS_BY_ROWS,
     PIXELS_BY_ROWS,
     RowWeightLaunch,
     Tile,
+    are_blocks,
     parts_for,
     row_weight_launch_for,
     tiles_of_part,
@@ -39,8 +41,6 @@ from isotherm.models.layout import empty_images
 
 logger = logging.getLogger("isotherm")
 
-# Channels of a tile, and those that are summed over at once: rows of 128 bytes, the widest that products read.
-_CHANNELS = 64
 _LAYOUTS = {rank: gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=rank) for rank in (2, 4)}
 _GENERATION = 9
 # Fewer rows of a tile are not worth the one above and the one below.
@@ -61,15 +61,15 @@ def fit(
         ghost_size: where sums are taken, of ghosts of so many examples.
     """
     _, num_images, num_in, height, width = images.shape
-    if tuple(taps) != (3, 3) or stride != 1 or padding != 1 or num_in % _CHANNELS or num_out % _CHANNELS:
+    if tuple(taps) != (3, 3) or stride != 1 or padding != 1 or not (are_blocks(num_in) and are_blocks(num_out)):
         return False
     tile = Tile.of(PIXELS_BY_ROWS, num_images=ghost_size or num_images, height=height, width=width)
     is_filled = tile.num_pixels == PIXELS_BY_ROWS and tile.columns == width and height % tile.rows == 0
-    return is_filled and tile.rows >= _FEWEST_ROWS and images.dtype == torch.bfloat16 and _are_usable(images.device)
+    return is_filled and tile.rows >= _FEWEST_ROWS and images.dtype == torch.bfloat16 and are_usable(images.device)
 
 
 @functools.cache
-def _are_usable(device: torch.device) -> bool:
+def are_usable(device: torch.device) -> bool:
     """Tell whether the kernels are made for a device and right there: Gluon may change between versions of Triton."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != _GENERATION:
         return False
@@ -97,7 +97,11 @@ def _are_right(device: torch.device) -> bool:
         values = torch.randint(-2, 3, shape, generator=generator).to(device, torch.bfloat16)
         return values.movedim(-1, 2)  # channels were made last
 
-    x, dy, weight = numbers(1, 2, 16, 16, _CHANNELS), numbers(1, 2, 16, 16, _CHANNELS), numbers(1, _CHANNELS, 3, 3, 64)
+    x, dy, weight = (
+        numbers(1, 2, 16, 16, CHANNELS_BY_ROWS),
+        numbers(1, 2, 16, 16, CHANNELS_BY_ROWS),
+        numbers(1, CHANNELS_BY_ROWS, 3, 3, 64),
+    )
     settings = None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False]
     wide = [t[0].float().cpu() for t in (dy, x, weight)]
     of_x, of_weight, _ = torch.ops.aten.convolution_backward(*wide, *settings)
@@ -141,7 +145,7 @@ def convolve(
         in_program, repeats = max(1, in_ghost // num_parts), max(1, num_parts // in_ghost)
     norm = NOT_NORMALISED if normalised is None else normalised.arguments(_boxes(normalised.x, tile))
     with device_of(images):
-        convolve_rows[(num_runs * num_tiles // in_program * (num_out // _CHANNELS),)](
+        convolve_rows[(num_runs * num_tiles // in_program * triton.cdiv(num_out, CHANNELS_BY_ROWS),)](
             _boxes(images, tile),
             _boxes(images, tile, num_rows=2),
             _filters(weight),
@@ -157,6 +161,7 @@ def convolve(
             TILES=in_program,
             PARTS=repeats,
             RELU=normalised is not None and normalised.relu,
+            LAYOUT=_LAYOUTS[2],
             num_warps=4,
         )
     return result, sums
@@ -169,7 +174,7 @@ def weight_gradient(dy: Tensor, x: Tensor, *, launch: RowWeightLaunch | None = N
     launch = launch or row_weight_launch_for(num_out, num_images)
     tile = Tile.of(launch.pixels, num_images=num_images, height=height, width=width)
     num_tiles = tile.count(num_images=num_images, height=height, width=width)
-    num_products = (num_out // launch.outputs) * (num_in // _CHANNELS) * 3
+    num_products = triton.cdiv(num_out, launch.outputs) * triton.cdiv(num_in, CHANNELS_BY_ROWS) * 3
     in_part = tiles_of_part(num_tiles, num_products, num_images, num_programs=launch.num_programs)
     num_parts = triton.cdiv(num_tiles, in_part)
     parts = torch.empty(num_parts, num_runs, num_out, 3, 3, num_in, dtype=torch.float32, device=x.device)
@@ -194,7 +199,9 @@ def weight_gradient(dy: Tensor, x: Tensor, *, launch: RowWeightLaunch | None = N
     return total.permute(0, 1, 4, 2, 3)
 
 
-def _boxes(x: Tensor, tile: Tile, *, num_rows: int | None = None, num_channels: int = _CHANNELS) -> TensorDescriptor:
+def _boxes(
+    x: Tensor, tile: Tile, *, num_rows: int | None = None, num_channels: int = CHANNELS_BY_ROWS
+) -> TensorDescriptor:
     """Return images as something that boxes of whole rows are copied from or to, the rows outermost."""
     num_runs, num_images, channels, height, width = x.shape
     row = width * channels
@@ -204,7 +211,9 @@ def _boxes(x: Tensor, tile: Tile, *, num_rows: int | None = None, num_channels: 
 
 
 def _filters(weight: Tensor) -> TensorDescriptor:
-    """Return filters as a matrix with a row for each output channel of each run."""
-    num_runs, num_out, *rest = weight.shape
-    columns = rest[0] * rest[1] * rest[2]
-    return TensorDescriptor(weight, [num_runs * num_out, columns], [columns, 1], [_CHANNELS, _CHANNELS], _LAYOUTS[2])
+    """Return filters as something that those of one tap are copied from."""
+    num_runs, num_out, num_in, *_ = weight.shape
+    strides = [num_out * 9 * num_in, 9 * num_in, num_in, 1]
+    return TensorDescriptor(
+        weight, [num_runs, num_out, 9, num_in], strides, [1, CHANNELS_BY_ROWS, 1, CHANNELS_BY_ROWS], _LAYOUTS[4]
+    )

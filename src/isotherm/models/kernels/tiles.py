@@ -13,6 +13,8 @@ from dataclasses import dataclass
 MOST_PARTS = 128
 # Of a tile whose rows are read once for three taps.
 PIXELS_BY_ROWS = 256
+# Channels of such a tile, and those that are summed over at once: 128 bytes, the widest that products read.
+CHANNELS_BY_ROWS = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,6 +158,16 @@ def weight_launch_for(num_inputs: int, num_outputs: int) -> WeightLaunch:
     if num_inputs % 256:
         return WeightLaunch(pixels=128, outputs=128, inputs=128, takes_row=False, num_warps=8)
     return WeightLaunch(pixels=64, outputs=128, inputs=256, takes_row=False, num_warps=8)
+
+
+def are_blocks(num_channels: int) -> bool:
+    """Tell whether so many channels fill blocks of 64 well: the last one has at most a fifth of all too much.
+
+    >>> [number for number in range(16, 400, 16) if are_blocks(number)]
+    [64, 112, 128, 160, 176, 192, 224, 240, 256, 272, 288, 304, 320, 336, 352, 368, 384]
+    """
+    in_blocks = -(-num_channels // CHANNELS_BY_ROWS) * CHANNELS_BY_ROWS
+    return 5 * in_blocks <= 6 * num_channels
 
 
 def row_weight_launch_for(num_outputs: int, num_images: int) -> RowWeightLaunch:
