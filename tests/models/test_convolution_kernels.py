@@ -179,6 +179,7 @@ WIDE_RESNET_CASES = [
     Case(images=(6, 64, 16, 16), num_out=192),
     Case(images=(16, 160, 32, 32), num_out=160),
     Case(images=(16, 112, 8, 8), num_out=224),
+    Case(images=(8, 32, 16, 16), num_out=128),
     Case(images=(3, 128, 40, 32), num_out=64),
 ]
 # Tiles so small that there are many of them, in every direction.
@@ -276,6 +277,8 @@ GHOST_CASES = [
     pytest.param(Case(images=(4, 128, 16, 16), num_out=64), marks=on_gpu),  # of one
     pytest.param(Case(images=(4, 64, 32, 32), num_out=64), marks=on_gpu),  # of a part of one
     pytest.param(Case(images=(4, 112, 16, 16), num_out=160), marks=on_gpu),  # and blocks of channels that are not full
+    pytest.param(Case(images=(8, 16, 16, 16), num_out=64), marks=on_gpu),  # and few channels, read or made
+    pytest.param(Case(images=(8, 32, 8, 8), num_out=16), marks=on_gpu),
 ]
 
 

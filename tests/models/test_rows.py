@@ -34,7 +34,10 @@ def images(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
         ((3, 64, 64, 64, 64), 64, {}, False),
         ((3, 64, 64, 24, 16), 64, {}, False),  # tiles of 16 rows do not fill 24
         ((3, 64, 64, 32, 24), 64, {}, False),
-        ((3, 64, 32, 32, 32), 64, {}, False),
+        ((3, 64, 32, 32, 32), 64, {}, True),
+        ((3, 64, 64, 32, 32), 16, {}, True),
+        ((3, 64, 16, 32, 32), 16, {}, True),
+        ((3, 64, 48, 32, 32), 64, {}, False),
         ((3, 64, 160, 32, 32), 160, {}, True),  # blocks of 64, of which the last is not full
         ((3, 64, 64, 32, 32), 96, {}, False),
         ((3, 64, 64, 32, 32), 64, {"stride": 2}, False),

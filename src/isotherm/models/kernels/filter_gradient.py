@@ -13,7 +13,7 @@ from torch import Tensor
 
 from isotherm.models.kernels import device_of, kernels_by_rows
 from isotherm.models.kernels.boxes import COUNTS, boxes, constants, divisor, first_of_box, moved, rows
-from isotherm.models.kernels.tiles import Tile, WeightLaunch, tiles_of_part, weight_launch_for
+from isotherm.models.kernels.tiles import Tile, WeightLaunch, are_blocks, tiles_of_part, weight_launch_for
 
 
 def weight_gradient(
@@ -29,7 +29,8 @@ def weight_gradient(
     num_runs, num_images, num_out, height, width = dy.shape
     num_in = x.shape[2]
     by_rows = kernels_by_rows() if launch is None else None
-    if by_rows is not None and by_rows.fit(x, num_out, taps, stride=stride, padding=padding):
+    are_wide = are_blocks(num_in) and are_blocks(num_out)
+    if by_rows is not None and are_wide and by_rows.fit(x, num_out, taps, stride=stride, padding=padding):
         gradient: Tensor = by_rows.weight_gradient(dy, x)
         return gradient
     launch = launch or weight_launch_for(num_in, num_out)

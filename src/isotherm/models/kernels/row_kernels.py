@@ -41,7 +41,9 @@ def convolve_rows(
     TILES: gl.constexpr,
     PARTS: gl.constexpr,
     RELU: gl.constexpr,
-    LAYOUT: gl.constexpr,
+    ROW_LAYOUT: gl.constexpr,
+    FILTER_LAYOUT: gl.constexpr,
+    TILE_LAYOUT: gl.constexpr,
     num_warps: gl.constexpr,
 ):
     """Make tiles of the target from C channels of the source; O are the target's.
@@ -60,12 +62,16 @@ def convolve_rows(
     PIXELS: gl.constexpr = ROWS * IMAGES * WIDTH
     NUM_BOXES: gl.constexpr = 3 * ((C + BLOCK_C - 1) // BLOCK_C)
     NUM_BLOCKS: gl.constexpr = (O + BLOCK_O - 1) // BLOCK_O
-    # Channels are the rows of products, pixels the columns.
+    # Products have 64 rows at least: channels, or where these are fewer, pixels.
+    PIXELS_FIRST: gl.constexpr = BLOCK_O < 64
+    OVER_PIXELS: gl.constexpr = 0 if PIXELS_FIRST else 1
     SUMS: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[num_warps, 1], instr_shape=[16, PIXELS, 16]
+        version=[3, 0], warps_per_cta=[num_warps, 1], instr_shape=[16, BLOCK_O if PIXELS_FIRST else PIXELS, 16]
     )
-    BY_CHANNEL: gl.constexpr = gl.SliceLayout(1, SUMS)
-    gl.static_assert(BLOCK_O == BLOCK_C)  # the place of a box has room for a tile
+    BY_CHANNEL: gl.constexpr = gl.SliceLayout(OVER_PIXELS, SUMS)
+    # A tile that something is read of takes the place of a box, if that is large enough.
+    HAS_PLACES: gl.constexpr = BLOCK_O > BLOCK_C
+    NUM_PLACES: gl.constexpr = 1 if other is None and normalised is None else 2
     place = gl.program_id(0)
     channel = place % NUM_BLOCKS * BLOCK_O
     program = place // NUM_BLOCKS
@@ -73,8 +79,13 @@ def convolve_rows(
     is_channel = channels < O
     first = gl.zeros([BLOCK_O], gl.float32, BY_CHANNEL)
     second = gl.zeros([BLOCK_O], gl.float32, BY_CHANNEL)
-    rows = gl.allocate_shared_memory(source.dtype, [_BOXES * (ROWS + 2), IMAGES * WIDTH, BLOCK_C], LAYOUT)
-    some = gl.allocate_shared_memory(filters.dtype, [_FILTERS, BLOCK_O, BLOCK_C], LAYOUT)
+    rows = gl.allocate_shared_memory(source.dtype, [_BOXES * (ROWS + 2), IMAGES * WIDTH, BLOCK_C], ROW_LAYOUT)
+    some = gl.allocate_shared_memory(
+        filters.dtype, [_FILTERS, filters.block_shape[1], filters.block_shape[3]], FILTER_LAYOUT
+    )
+    places = rows
+    if HAS_PLACES:
+        places = gl.allocate_shared_memory(target.dtype, [NUM_PLACES, PIXELS, BLOCK_O], TILE_LAYOUT)
     boxes_ready = _barriers(_BOXES)
     filters_ready = _barriers(_FILTERS)
     tiles_ready = _barriers(2)
@@ -89,18 +100,25 @@ def convolve_rows(
         _copy_box(source, source_ends, rows, boxes_ready, image, row, 0, before, IS_GRADIENT)
         for early in gl.static_range(_FILTERS - 1):
             _copy_filter(filters, some, filters_ready, run, channel, early, 3 * before, IS_GRADIENT)
-        total = gl.zeros([BLOCK_O, PIXELS], gl.float32, SUMS)
+        total = gl.zeros([PIXELS, BLOCK_O] if PIXELS_FIRST else [BLOCK_O, PIXELS], gl.float32, SUMS)
+        # Where what is added or normalised is copied to early, and where later; boxes alternate.
+        early_at = 0 if HAS_PLACES else (before + NUM_BOXES) % _BOXES * (ROWS + 2)
+        late_at = NUM_PLACES - 1 if HAS_PLACES else (before + NUM_BOXES + 1) % _BOXES * (ROWS + 2)
         for box in range(NUM_BOXES):
             at_box = (before + box) % _BOXES
             mbarrier.wait(boxes_ready.index(at_box), (before + box) // _BOXES & 1)
             for y in gl.static_range(3):
                 step = 3 * (before + box) + y
                 mbarrier.wait(filters_ready.index(step % _FILTERS), step // _FILTERS & 1)
-                pixels = _tile(rows, at_box * (ROWS + 2) + (2 - y if IS_GRADIENT else y), PIXELS)
-                left = some.index(step % _FILTERS)
-                if IS_GRADIENT:
-                    left = left.permute((1, 0))
-                total = hopper.warpgroup_mma(left, pixels, total, is_async=True)
+                moved = at_box * (ROWS + 2) + (2 - y if IS_GRADIENT else y)
+                pixels = _matrix(rows, moved, PIXELS, BLOCK_C, ROW_LAYOUT)
+                taps = some.index(step % _FILTERS)
+                if IS_GRADIENT != PIXELS_FIRST:
+                    taps = taps.permute((1, 0))
+                if PIXELS_FIRST:
+                    total = hopper.warpgroup_mma(pixels, taps, total, is_async=True)
+                else:
+                    total = hopper.warpgroup_mma(taps, pixels.permute((1, 0)), total, is_async=True)
                 # What was multiplied before is done with, and its place free.
                 total = hopper.warpgroup_mma_wait(1, deps=[total])
                 ahead = 3 * box + y + _FILTERS - 1
@@ -110,46 +128,44 @@ def convolve_rows(
                     if box + 1 < NUM_BOXES:
                         _copy_box(source, source_ends, rows, boxes_ready, image, row, box + 1, before, IS_GRADIENT)
                     elif other is not None:
-                        _copy(other, at, tiles_ready.index(0), rows, (1 - at_box) * (ROWS + 2))
+                        _copy(other, at, tiles_ready.index(0), places, early_at)
                     elif normalised is not None:
-                        _copy(normalised, at, tiles_ready.index(0), rows, (1 - at_box) * (ROWS + 2))
+                        _copy(normalised, at, tiles_ready.index(0), places, early_at)
         total = hopper.warpgroup_mma_wait(0, deps=[total])
-        # The place of the last box but one has what was copied meanwhile, that of the last one is free.
-        last = (before + NUM_BOXES - 1) % _BOXES * (ROWS + 2)
-        other_at = (before + NUM_BOXES) % _BOXES * (ROWS + 2)
         if other is not None:
             if normalised is not None:
-                _copy(normalised, at, tiles_ready.index(1), rows, last)
+                _copy(normalised, at, tiles_ready.index(1), places, late_at)
             mbarrier.wait(tiles_ready.index(0), number & 1)
-            total += _tile(rows, other_at, PIXELS).load(SUMS).to(gl.float32)
+            total += _tile(places, early_at, PIXELS, BLOCK_O, TILE_LAYOUT, PIXELS_FIRST).load(SUMS).to(gl.float32)
         result = total.to(target.dtype)
-        result_at = last if other is None else other_at
-        _tile(rows, result_at, PIXELS).store(result)
+        result_at = late_at if other is None else early_at
+        _tile(places, result_at, PIXELS, BLOCK_O, TILE_LAYOUT, PIXELS_FIRST).store(result)
         fence_async_shared()
-        tma.async_copy_shared_to_global(target, at, _box(target, rows, result_at))
+        tma.async_copy_shared_to_global(target, at, _box(target, places, result_at))
         if normalised is not None:
             ghost = image // (images_of_run // ghosts_of_run)
             inverse = gl.rsqrt(gl.load(var_ptr + (ghost * O + channels), mask=is_channel, other=1.0) + eps)
             mean = gl.load(mean_ptr + (ghost * O + channels), mask=is_channel, other=0.0)
             mbarrier.wait(tiles_ready.index(0 if other is None else 1), number & 1)
-            centred = _tile(rows, other_at if other is None else last, PIXELS).load(SUMS).to(gl.float32)
-            centred -= gl.expand_dims(mean, 1)
+            normalised_at = early_at if other is None else late_at
+            centred = _tile(places, normalised_at, PIXELS, BLOCK_O, TILE_LAYOUT, PIXELS_FIRST).load(SUMS).to(gl.float32)
+            centred -= gl.expand_dims(mean, OVER_PIXELS)
             dz = result.to(gl.float32)
             if RELU:
                 scale = gl.load(weight_ptr + (run * O + channels), mask=is_channel, other=0.0).to(gl.float32) * inverse
                 bias = gl.load(bias_ptr + (run * O + channels), mask=is_channel, other=0.0).to(gl.float32)
-                z = centred * gl.expand_dims(scale, 1) + gl.expand_dims(bias, 1)
+                z = centred * gl.expand_dims(scale, OVER_PIXELS) + gl.expand_dims(bias, OVER_PIXELS)
                 dz = gl.where(z <= 0.0, 0.0, dz)
-            first += gl.sum(dz, axis=1)
-            second += gl.sum(dz * centred, axis=1) * inverse
+            first += gl.sum(dz, axis=OVER_PIXELS)
+            second += gl.sum(dz * centred, axis=OVER_PIXELS) * inverse
         elif first_ptr is not None:
             # Means of tiles, and squared distances from them, put together tile by tile.
             values = result.to(gl.float32)
-            mean = gl.sum(values, axis=1) / PIXELS
-            values -= gl.expand_dims(mean, 1)
+            mean = gl.sum(values, axis=OVER_PIXELS) / PIXELS
+            values -= gl.expand_dims(mean, OVER_PIXELS)
             away = mean - first
             first += away / (number + 1)
-            second += gl.sum(values * values, axis=1) + away * away * (PIXELS * number / (number + 1))
+            second += gl.sum(values * values, axis=OVER_PIXELS) + away * away * (PIXELS * number / (number + 1))
         tma.store_wait(0)
     if first_ptr is not None:
         if normalised is not None:
@@ -215,9 +231,13 @@ def sum_rows(
         stage = number % STAGES
         mbarrier.wait(ready.index(stage), number // STAGES & 1)
         gradient = some.index(stage)
-        total0 = hopper.warpgroup_mma(_tile(rows, stage * (ROWS + 2), PIXELS), gradient, total0, is_async=True)
-        total1 = hopper.warpgroup_mma(_tile(rows, stage * (ROWS + 2) + 1, PIXELS), gradient, total1, is_async=True)
-        total2 = hopper.warpgroup_mma(_tile(rows, stage * (ROWS + 2) + 2, PIXELS), gradient, total2, is_async=True)
+        top = stage * (ROWS + 2)
+        pixels0 = _matrix(rows, top, PIXELS, BLOCK_C, LAYOUT).permute((1, 0))
+        pixels1 = _matrix(rows, top + 1, PIXELS, BLOCK_C, LAYOUT).permute((1, 0))
+        pixels2 = _matrix(rows, top + 2, PIXELS, BLOCK_C, LAYOUT).permute((1, 0))
+        total0 = hopper.warpgroup_mma(pixels0, gradient, total0, is_async=True)
+        total1 = hopper.warpgroup_mma(pixels1, gradient, total1, is_async=True)
+        total2 = hopper.warpgroup_mma(pixels2, gradient, total2, is_async=True)
         # What was multiplied before is done with, and its place free.
         total0, total1, total2 = hopper.warpgroup_mma_wait(3, deps=[total0, total1, total2])
         ahead = number + STAGES - 1
@@ -253,10 +273,18 @@ def _box(boxes, places, first):
 
 
 @gluon.jit
-def _tile(rows, first, PIXELS: gl.constexpr):
-    """Return the pixels from a row on as the columns of a matrix."""
-    CHANNELS: gl.constexpr = rows.shape[2]
-    return rows.index(first)._reinterpret(rows.dtype, [PIXELS, CHANNELS], rows.layout).permute((1, 0))
+def _matrix(places, first, NUM_ROWS: gl.constexpr, NUM_COLUMNS: gl.constexpr, LAYOUT: gl.constexpr):
+    """Return a place, and those after it that it takes, as a matrix."""
+    return places.index(first)._reinterpret(places.dtype, [NUM_ROWS, NUM_COLUMNS], LAYOUT)
+
+
+@gluon.jit
+def _tile(
+    places, first, PIXELS: gl.constexpr, CHANNELS: gl.constexpr, LAYOUT: gl.constexpr, PIXELS_FIRST: gl.constexpr
+):
+    """Return the place of a tile as a matrix like the one that products are added up in."""
+    matrix = _matrix(places, first, PIXELS, CHANNELS, LAYOUT)
+    return matrix if PIXELS_FIRST else matrix.permute((1, 0))
 
 
 @gluon.jit
@@ -291,10 +319,10 @@ def _copy_box(source, source_ends, rows, ready, image, row, box, before, IS_GRAD
 @gluon.jit
 def _copy_filter(filters, some, ready, run, channel, step, before, IS_GRADIENT: gl.constexpr):
     """Let the filters of one tap be copied; those of earlier tiles came before."""
-    BLOCK: gl.constexpr = filters.block_shape[1]
+    BLOCK_C: gl.constexpr = filters.block_shape[1 if IS_GRADIENT else 3]
     place = (before + step) % _FILTERS
     tap = step % 3 * 3 + step // 3 % 3
-    inner = step // 9 * BLOCK
+    inner = step // 9 * BLOCK_C
     _copy(
         filters,
         [run, inner, tap, channel] if IS_GRADIENT else [run, channel, tap, inner],

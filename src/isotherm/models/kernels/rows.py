@@ -41,7 +41,6 @@ from isotherm.models.layout import empty_images
 
 logger = logging.getLogger("isotherm")
 
-_LAYOUTS = {rank: gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=rank) for rank in (2, 4)}
 _GENERATION = 9
 # Fewer rows of a tile are not worth the one above and the one below.
 _FEWEST_ROWS = 8
@@ -61,11 +60,25 @@ def fit(
         ghost_size: where sums are taken, of ghosts of so many examples.
     """
     _, num_images, num_in, height, width = images.shape
-    if tuple(taps) != (3, 3) or stride != 1 or padding != 1 or not (are_blocks(num_in) and are_blocks(num_out)):
+    if tuple(taps) != (3, 3) or stride != 1 or padding != 1 or not all(map(_are_made, (num_in, num_out))):
         return False
     tile = Tile.of(PIXELS_BY_ROWS, num_images=ghost_size or num_images, height=height, width=width)
     is_filled = tile.num_pixels == PIXELS_BY_ROWS and tile.columns == width and height % tile.rows == 0
     return is_filled and tile.rows >= _FEWEST_ROWS and images.dtype == torch.bfloat16 and are_usable(images.device)
+
+
+def _are_made(num_channels: int) -> bool:
+    """Tell whether so many channels can be read and made: in blocks, or at once."""
+    return num_channels in (16, 32) or are_blocks(num_channels)
+
+
+def _block(num_channels: int) -> int:
+    return min(num_channels, CHANNELS_BY_ROWS)
+
+
+def _layout(num_channels: int, *, rank: int) -> gl.NVMMASharedLayout:
+    """Return how products find rows of so many channels, at most 128 bytes, in shared memory."""
+    return gl.NVMMASharedLayout(swizzle_byte_width=2 * num_channels, element_bitwidth=16, rank=rank)
 
 
 @functools.cache
@@ -90,25 +103,26 @@ def are_usable(device: torch.device) -> bool:
 
 
 def _are_right(device: torch.device) -> bool:
-    """Compare with PyTorch on whole numbers, which are not rounded."""
+    """Compare with PyTorch on whole numbers, which are not rounded before the end."""
     generator = torch.Generator().manual_seed(0)
 
     def numbers(*shape: int) -> Tensor:
         values = torch.randint(-2, 3, shape, generator=generator).to(device, torch.bfloat16)
         return values.movedim(-1, 2)  # channels were made last
 
-    x, dy, weight = (
-        numbers(1, 2, 16, 16, CHANNELS_BY_ROWS),
-        numbers(1, 2, 16, 16, CHANNELS_BY_ROWS),
-        numbers(1, CHANNELS_BY_ROWS, 3, 3, 64),
-    )
     settings = None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False]
-    wide = [t[0].float().cpu() for t in (dy, x, weight)]
-    of_x, of_weight, _ = torch.ops.aten.convolution_backward(*wide, *settings)
-    expected = torch.conv2d(wide[1], wide[2], padding=1), of_x, of_weight
-    forward, backward = convolve(x, weight)[0], convolve(dy, weight, is_gradient=True)[0]
-    found = forward, backward, weight_gradient(dy, x)
-    return all(torch.equal(a[0].cpu(), b.to(a.dtype)) for a, b in zip(found, expected, strict=True))
+    are_equal = []
+    for num_in, num_out in ((64, 112), (16, 112)):
+        x, dy, weight = numbers(1, 2, 16, 16, num_in), numbers(1, 2, 16, 16, num_out), numbers(1, num_out, 3, 3, num_in)
+        wide = [t[0].float().cpu() for t in (dy, x, weight)]
+        of_x, of_weight, _ = torch.ops.aten.convolution_backward(*wide, *settings)
+        found = [convolve(x, weight)[0], convolve(dy, weight, is_gradient=True)[0]]
+        expected = [torch.conv2d(wide[1], wide[2], padding=1), of_x]
+        if are_blocks(num_in):
+            found.append(weight_gradient(dy, x))
+            expected.append(of_weight)
+        are_equal += [torch.equal(a[0].cpu(), b.to(a.dtype)) for a, b in zip(found, expected, strict=True)]
+    return all(are_equal)
 
 
 def convolve(
@@ -144,11 +158,12 @@ def convolve(
         in_ghost = tile.count(num_images=ghost_size, **sizes)
         in_program, repeats = max(1, in_ghost // num_parts), max(1, num_parts // in_ghost)
     norm = NOT_NORMALISED if normalised is None else normalised.arguments(_boxes(normalised.x, tile))
+    filters = _filters(weight)
     with device_of(images):
-        convolve_rows[(num_runs * num_tiles // in_program * triton.cdiv(num_out, CHANNELS_BY_ROWS),)](
+        convolve_rows[(num_runs * num_tiles // in_program * triton.cdiv(num_out, _block(num_out)),)](
             _boxes(images, tile),
             _boxes(images, tile, num_rows=2),
-            _filters(weight),
+            filters,
             None if other is None else _boxes(other, tile),
             _boxes(result, tile),
             *(sums or (None, None)),
@@ -161,7 +176,9 @@ def convolve(
             TILES=in_program,
             PARTS=repeats,
             RELU=normalised is not None and normalised.relu,
-            LAYOUT=_LAYOUTS[2],
+            ROW_LAYOUT=_layout(_block(num_in), rank=2),
+            FILTER_LAYOUT=_layout(filters.block_shape[3], rank=2),
+            TILE_LAYOUT=_layout(_block(num_out), rank=2),
             num_warps=4,
         )
     return result, sums
@@ -192,28 +209,25 @@ def weight_gradient(dy: Tensor, x: Tensor, *, launch: RowWeightLaunch | None = N
             C=num_in,
             O=num_out,
             STAGES=launch.num_stages,
-            LAYOUT=_LAYOUTS[2],
+            LAYOUT=_layout(CHANNELS_BY_ROWS, rank=2),
             num_warps=4,
         )
     total = parts[0] if num_parts == 1 else parts.sum(dim=0)
     return total.permute(0, 1, 4, 2, 3)
 
 
-def _boxes(
-    x: Tensor, tile: Tile, *, num_rows: int | None = None, num_channels: int = CHANNELS_BY_ROWS
-) -> TensorDescriptor:
+def _boxes(x: Tensor, tile: Tile, *, num_rows: int | None = None, num_channels: int | None = None) -> TensorDescriptor:
     """Return images as something that boxes of whole rows are copied from or to, the rows outermost."""
     num_runs, num_images, channels, height, width = x.shape
     row = width * channels
-    block = [num_rows or tile.rows, tile.images, tile.columns, num_channels]
-    shape = [height, num_runs * num_images, width, channels]
-    return TensorDescriptor(x, shape, [row, height * row, channels, 1], block, _LAYOUTS[4])
+    block = [num_rows or tile.rows, tile.images, tile.columns, num_channels or _block(channels)]
+    shape, strides = [height, num_runs * num_images, width, channels], [row, height * row, channels, 1]
+    return TensorDescriptor(x, shape, strides, block, _layout(min(block[3], CHANNELS_BY_ROWS), rank=4))
 
 
 def _filters(weight: Tensor) -> TensorDescriptor:
     """Return filters as something that those of one tap are copied from."""
     num_runs, num_out, num_in, *_ = weight.shape
     strides = [num_out * 9 * num_in, 9 * num_in, num_in, 1]
-    return TensorDescriptor(
-        weight, [num_runs, num_out, 9, num_in], strides, [1, CHANNELS_BY_ROWS, 1, CHANNELS_BY_ROWS], _LAYOUTS[4]
-    )
+    block = [1, _block(num_out), 1, _block(num_in)]
+    return TensorDescriptor(weight, [num_runs, num_out, 9, num_in], strides, block, _layout(block[3], rank=4))
