@@ -66,6 +66,34 @@ def skip_init_task() -> Task:
     )
 
 
+def wide_task() -> Task:
+    """Return one of 64 channels and more, and images of 16 x 16 pixels and less."""
+    model = functools.partial(wide_resnet, depth=10, width=4, num_classes=3, ghost_size=GHOST)
+    return image_task(model, train=photos(48, size=16, seed=0), test=photos(12, size=16, seed=1))
+
+
+class ResidualNet(nn.Module):
+    """A network as users write them, of PyTorch's own layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64)
+        self.first, self.first_norm = nn.Conv2d(64, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64)
+        self.second, self.second_norm = nn.Conv2d(64, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64)
+        self.down, self.down_norm = nn.Conv2d(64, 128, 3, stride=2, padding=1), nn.BatchNorm2d(128)
+        self.linear = nn.Linear(128, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.norm(self.stem(x)))
+        y = torch.relu(self.first_norm(self.first(x)))
+        x = torch.relu(x + self.second_norm(self.second(y)))
+        return self.linear(torch.relu(self.down_norm(self.down(x))).mean(dim=(2, 3)))
+
+
+def residual_task() -> Task:
+    return image_task(ResidualNet, train=photos(48, size=16, seed=0), test=photos(12, size=16, seed=1))
+
+
 class SmallGhostNet(nn.Module):
     """Two convolutions, each with ghost batch norm, quick to train."""
 

@@ -16,8 +16,10 @@ from cases_paper import (
     ghost_task,
     language_task,
     lazy_task,
+    residual_task,
     skip_init_task,
     spec_of,
+    wide_task,
 )
 from helpers_engines import Trained, assert_same, by_fleet, by_reference, distance
 from isotherm.engine import lane, weights
@@ -107,11 +109,13 @@ def assert_agree(
 
 # How far two ways of rounding may come apart in 25 updates; the reference rounds the gradients of filters, ours does
 # not. By the same operations on a CPU losses are up to 0.2 per cent apart, and parameters 6 per cent with ghost batch
-# norm, 1 without; the reference itself is 8 and 1.5 per cent off float32. Parameters are allowed two or three times as
-# much, losses five times.
-WITH_CONVOLUTIONS = {
-    "ghost batch norm": {"of_losses": 0.01, "of_parameters": 0.12},
-    "SkipInit": {"of_losses": 0.01, "of_parameters": 0.03},
+# norm, 1 without or with layers as users have them; the reference itself is 8 and 1.5 per cent off float32. Parameters
+# are allowed two or three times as much, losses five times.
+WITH_CONVOLUTIONS: dict[str, tuple[Callable[[], Task], float]] = {
+    "ghost batch norm": (ghost_task, 0.12),
+    "SkipInit": (skip_init_task, 0.03),
+    "many channels": (wide_task, 0.12),
+    "a user's": (residual_task, 0.03),
 }
 
 
@@ -123,36 +127,43 @@ def test_convolutions_of_a_fleet_in_mixed_precision_agree_with_the_reference_as_
     by_kernels = convolution_ops.are_usable(torch.device("cuda"))
     is_new_enough = torch.cuda.get_device_capability() >= (9, 0)
     assert by_kernels == (kernels.HAS_TRITON and kernels.ARE_ASKED_FOR and is_new_enough)
-    numbers_of_runs = watched_convolutions(monkeypatch) if by_kernels else []
+    numbers_of_runs, calls_by_rows = watched_convolutions(monkeypatch) if by_kernels else ([], [])
     monkeypatch.setattr(lane, "UPDATES_WORTH_COMPILING", 1 if is_compiled else 10**9)
-    make, settings = TASKS[name]
+    make, of_parameters = WITH_CONVOLUTIONS[name]
     task = make()
     problem = prepare(task, precision="mixed", device="cuda")
-    specs = specs_of(task, precision="mixed", **settings)
-    assert wants_own_streams(problem, settings["batch_size"]) != by_kernels
+    specs = specs_of(task, precision="mixed", batch_size=16)
+    assert wants_own_streams(problem, 16) != by_kernels
     with caplog.at_level(logging.WARNING, logger="isotherm"):
         ours = by_fleet(problem, specs, block=7)
     assert "one run at a time" not in caplog.text
     if by_kernels:
         assert set(numbers_of_runs) == {len(specs)}  # all at once
+        by_rows = kernels.kernels_by_rows()
+        are_rows_usable = by_rows is not None and by_rows.are_usable(torch.device("cuda"))
+        assert bool(calls_by_rows) == (are_rows_usable and task.train[0].shape[-1] == 16)
     numbers_of_runs.clear()
-    assert_agree(problem, ours, specs, **WITH_CONVOLUTIONS[name])
+    assert_agree(problem, ours, specs, of_losses=0.01, of_parameters=of_parameters)
     assert not numbers_of_runs  # the reference is PyTorch's own
 
 
-def watched_convolutions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list of how many runs' filters have their gradients made by the kernels, in every call."""
+def watched_convolutions(monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[int]]:
+    """Return of how many runs the kernels make gradients of filters, in every call; and those that read rows once."""
     from isotherm.models.kernels import filter_gradient
 
-    seen: list[int] = []
-    plain = filter_gradient.weight_gradient
+    def watched(module: Any) -> list[int]:
+        seen: list[int] = []
+        plain = module.weight_gradient
 
-    def watch(dy: Tensor, x: Tensor, **settings: Any) -> Tensor:
-        seen.append(len(dy))
-        return plain(dy, x, **settings)
+        def watch(dy: Tensor, x: Tensor, **settings: Any) -> Tensor:
+            seen.append(len(dy))
+            return plain(dy, x, **settings)
 
-    monkeypatch.setattr(filter_gradient, "weight_gradient", watch)
-    return seen
+        monkeypatch.setattr(module, "weight_gradient", watch)
+        return seen
+
+    by_rows = kernels.kernels_by_rows()
+    return watched(filter_gradient), [] if by_rows is None else watched(by_rows)
 
 
 def test_a_gpu_gives_the_numbers_of_a_cpu() -> None:
