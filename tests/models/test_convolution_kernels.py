@@ -279,6 +279,7 @@ GHOST_CASES = [
     pytest.param(Case(images=(4, 112, 16, 16), num_out=160), marks=on_gpu),  # and blocks of channels that are not full
     pytest.param(Case(images=(8, 16, 16, 16), num_out=64), marks=on_gpu),  # and few channels, read or made
     pytest.param(Case(images=(8, 32, 8, 8), num_out=16), marks=on_gpu),
+    pytest.param(Case(images=(8, 32, 16, 16), num_out=32), marks=on_gpu),
 ]
 
 
@@ -321,6 +322,25 @@ def test_moments_of_results(case, most_parts, monkeypatch):
     between = (means.double() - mean.unsqueeze(2)).square().sum(dim=2) * (num_values / means.shape[2])
     assert_near(mean, ghosts.mean(dim=(2, 4, 5)))
     assert_near((squares.double().sum(dim=2) + between) / num_values, ghosts.var(dim=(2, 4, 5), correction=0))
+
+
+@pytest.mark.parametrize("case", GHOST_CASES, ids=str)
+def test_sums_leave_results_as_they_are(case):
+    """Bit for bit: where sums are taken, a program has more to keep in memory."""
+    from isotherm.models.kernels import convolution
+
+    x, weight, dy = case.tensors(2)
+    vectors = [torch.rand(2, *shape, device=DEVICE) for shape in ((case.images[0] // GHOST_SIZE, case.images[1]),) * 2]
+    vectors += [torch.rand(2, case.images[1], device=DEVICE) for _ in range(2)]
+    normalised = convolution.Normalised(x, *vectors, 1e-5, True)
+    size = case.images[2:]
+    y, _ = convolution.forward(x, weight, **case.settings)
+    dx, _ = convolution.input_gradient(dy, weight, size=size, **case.settings)
+    for _ in range(1 if IS_INTERPRETED else 20):
+        again, _ = convolution.forward(x, weight, **case.settings, ghost_size=GHOST_SIZE)
+        assert torch.equal(again, y)
+        again, _ = convolution.input_gradient(dy, weight, size=size, **case.settings, normalised=normalised)
+        assert torch.equal(again, dx)
 
 
 @pytest.mark.parametrize("relu", [False, True])

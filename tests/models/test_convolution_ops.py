@@ -233,8 +233,11 @@ def test_channels_that_suit_where_rows_are_read_once(num_channels, suits, are_us
     by_rows = SimpleNamespace(are_usable=lambda device: are_usable)
     monkeypatch.setattr(convolution_ops, "kernels_by_rows", lambda: by_rows)
     monkeypatch.setattr(convolution_ops, "are_usable", lambda device: True)
-    module = nn.Sequential(nn.Conv2d(16, num_channels, 3), nn.Conv2d(num_channels, 64, 1))
+    layers = [nn.Conv2d(num_channels, num_channels, 3, padding=1), nn.Conv2d(num_channels, 64, 1)]
+    module = nn.Sequential(nn.Conv2d(3, 16, 1), *layers)
     assert convolution_ops.suits(module, torch.device("cpu")) == (suits and are_usable)
+    others = nn.Sequential(*layers, nn.Conv2d(num_channels, num_channels, 3, stride=2, padding=1))
+    assert not convolution_ops.suits(others, torch.device("cpu"))  # most do not read rows once
     monkeypatch.setattr(convolution_ops, "are_usable", lambda device: False)
     assert not convolution_ops.suits(module, torch.device("cpu"))
 

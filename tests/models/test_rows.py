@@ -34,6 +34,7 @@ def images(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
         ((3, 64, 64, 64, 64), 64, {}, False),
         ((3, 64, 64, 24, 16), 64, {}, False),  # tiles of 16 rows do not fill 24
         ((3, 64, 64, 32, 24), 64, {}, False),
+        ((3, 64, 64, 64, 4), 64, {}, False),  # short rows
         ((3, 64, 32, 32, 32), 64, {}, True),
         ((3, 64, 64, 32, 32), 16, {}, True),
         ((3, 64, 16, 32, 32), 16, {}, True),
@@ -68,10 +69,20 @@ def test_kernels_that_do_not_work_are_told_and_left_out(is_wrong, monkeypatch, c
 
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(rows, "_are_right", found)
+    monkeypatch.setattr(rows, "_work_on", rows._work_on.__wrapped__)
     with caplog.at_level(logging.WARNING, logger="isotherm"):
-        assert not rows.are_usable.__wrapped__(torch.device("cuda", 7))
+        assert not rows.are_usable(torch.device("cuda", 7))
     (record,) = caplog.records
     assert ("are wrong" if is_wrong else "AttributeError: no such operation)") in record.getMessage()
+
+
+def test_a_gpu_without_memory_says_nothing_about_them(monkeypatch):
+    def found(device: torch.device) -> bool:
+        raise torch.cuda.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(rows, "_are_right", found)
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        rows._work_on.__wrapped__(7)
 
 
 @on_hopper

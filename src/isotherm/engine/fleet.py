@@ -29,6 +29,9 @@ from isotherm.seeding import seeded
 
 logger = logging.getLogger("isotherm")
 
+# Above it two runs in full precision may be more than a GPU has memory for, and one is tried.
+LARGEST_BATCH_OF_TWO = 1024
+
 
 def run_fleet(
     problem: Problem,
@@ -114,7 +117,8 @@ def _probed(problem: Problem, specs: Sequence[RunSpec], listeners: Listeners, *,
         probe(whole)
         return whole
     batch_size = specs[0].batch_size
-    ends = [specs[0]] if len(specs) == 1 or wants_own_streams(problem, batch_size) else [specs[0], specs[-1]]
+    is_alone = len(specs) == 1 or wants_own_streams(problem, batch_size) or batch_size > LARGEST_BATCH_OF_TWO
+    ends = [specs[0]] if is_alone else [specs[0], specs[-1]]
     tried = batch_size, len(ends) > 1  # one run alone is tried without `vmap`
     if tried in problem.tried:
         return None

@@ -359,7 +359,8 @@ class Lane:
         self._rates_KM1[rows].copy_(self._learning_rates(self.num_done, self._size))
         if self.reader is None:
             blocks = np.stack([order.block(self.num_done, self._size) for order in self.orders], axis=1)
-            self._batches_KMB[rows] = torch.from_numpy(blocks).to(self.problem.device)[:, self.seed_M]
+            blocks_KSB = torch.from_numpy(blocks).to(self.problem.device)
+            torch.index_select(blocks_KSB, 1, self.seed_M, out=self._batches_KMB[rows])
         self._place.zero_()
         self.step.fill_(self.num_done)
         if self.reader is not None and self._read is None:

@@ -92,9 +92,15 @@ def suits(module: nn.Module, device: torch.device) -> bool:
         and _common(part.dilation) == part.groups == 1
         for part in parts
     )
-    numbers = {number for part in parts for number in (part.in_channels, part.out_channels)}
-    odd = {number for number in numbers if not _is_quick(number)}
-    return are_possible and all(map(are_blocks, odd)) and (not odd or _rows_are_usable(device))
+    odd = [part for part in parts if not (_is_quick(part.in_channels) and _is_quick(part.out_channels))]
+    return are_possible and (not odd or (_are_for_rows(odd) and _rows_are_usable(device)))
+
+
+def _are_for_rows(parts: Sequence[nn.modules.conv._ConvNd]) -> bool:
+    """Tell whether convolutions have channels in blocks, and most of them filters whose rows are read once."""
+    numbers = {number for part in parts for number in (part.in_channels, part.out_channels) if not _is_quick(number)}
+    num = sum((part.kernel_size, part.stride, part.padding) == ((3, 3), (1, 1), (1, 1)) for part in parts)
+    return all(map(are_blocks, numbers)) and 2 * num >= len(parts)
 
 
 def _is_quick(num_channels: int) -> bool:

@@ -167,6 +167,7 @@ def convolve_rows(
             first += away / (number + 1)
             second += gl.sum(values * values, axis=OVER_PIXELS) + away * away * (PIXELS * number / (number + 1))
         tma.store_wait(0)
+    places._keep_alive()  # the compiler does not see that a store reads them until it is waited for
     if first_ptr is not None:
         if normalised is not None:
             first /= PARTS

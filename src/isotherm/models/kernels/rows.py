@@ -44,6 +44,8 @@ logger = logging.getLogger("isotherm")
 _GENERATION = 9
 # Fewer rows of a tile are not worth the one above and the one below.
 _FEWEST_ROWS = 8
+# Places in shared memory begin where the pattern does in which products read it, every eight pixels.
+_FEWEST_COLUMNS = 8
 
 
 def fit(
@@ -64,7 +66,8 @@ def fit(
         return False
     tile = Tile.of(PIXELS_BY_ROWS, num_images=ghost_size or num_images, height=height, width=width)
     is_filled = tile.num_pixels == PIXELS_BY_ROWS and tile.columns == width and height % tile.rows == 0
-    return is_filled and tile.rows >= _FEWEST_ROWS and images.dtype == torch.bfloat16 and are_usable(images.device)
+    has_rows = tile.rows >= _FEWEST_ROWS and width >= _FEWEST_COLUMNS
+    return is_filled and has_rows and images.dtype == torch.bfloat16 and are_usable(images.device)
 
 
 def _are_made(num_channels: int) -> bool:
@@ -81,13 +84,20 @@ def _layout(num_channels: int, *, rank: int) -> gl.NVMMASharedLayout:
     return gl.NVMMASharedLayout(swizzle_byte_width=2 * num_channels, element_bitwidth=16, rank=rank)
 
 
-@functools.cache
 def are_usable(device: torch.device) -> bool:
     """Tell whether the kernels are made for a device and right there: Gluon may change between versions of Triton."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != _GENERATION:
         return False
+    return _work_on(torch.cuda.current_device() if device.index is None else device.index)
+
+
+@functools.cache
+def _work_on(index: int) -> bool:
+    """Try the kernels on a GPU, and tell what is wrong with them."""
     try:
-        are_right = _are_right(device)
+        are_right = _are_right(torch.device("cuda", index))
+    except torch.cuda.OutOfMemoryError:  # says nothing about them
+        raise
     except Exception as error:  # of a compiler that does not take them; what it says is long
         reason = str(error).strip().partition("\n")[0]
         logger.warning(
@@ -103,7 +113,7 @@ def are_usable(device: torch.device) -> bool:
 
 
 def _are_right(device: torch.device) -> bool:
-    """Compare with PyTorch on whole numbers, which are not rounded before the end."""
+    """Compare with PyTorch on whole numbers, which are not rounded before the end, and check that sums are taken."""
     generator = torch.Generator().manual_seed(0)
 
     def numbers(*shape: int) -> Tensor:
@@ -112,16 +122,20 @@ def _are_right(device: torch.device) -> bool:
 
     settings = None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False]
     are_equal = []
-    for num_in, num_out in ((64, 112), (16, 112)):
+    for num_in, num_out in ((64, 112), (16, 32)):
         x, dy, weight = numbers(1, 2, 16, 16, num_in), numbers(1, 2, 16, 16, num_out), numbers(1, num_out, 3, 3, num_in)
-        wide = [t[0].float().cpu() for t in (dy, x, weight)]
-        of_x, of_weight, _ = torch.ops.aten.convolution_backward(*wide, *settings)
-        found = [convolve(x, weight)[0], convolve(dy, weight, is_gradient=True)[0]]
-        expected = [torch.conv2d(wide[1], wide[2], padding=1), of_x]
+        exact = [t[0].double().cpu() for t in (dy, x, weight)]
+        of_x, of_weight, _ = torch.ops.aten.convolution_backward(*exact, *settings)
+        y, moments = convolve(x, weight, ghost_size=2)
+        assert moments is not None
+        found = [y, convolve(dy, weight, is_gradient=True)[0]]
+        expected = [torch.conv2d(exact[1], exact[2], padding=1), of_x]
         if are_blocks(num_in):
             found.append(weight_gradient(dy, x))
             expected.append(of_weight)
         are_equal += [torch.equal(a[0].cpu(), b.to(a.dtype)) for a, b in zip(found, expected, strict=True)]
+        means = moments[0].mean(dim=(0, 1, 2)), y.double().mean(dim=(0, 1, 3, 4))
+        are_equal.append(torch.allclose(means[0].double(), means[1], rtol=1e-4, atol=1e-4))
     return all(are_equal)
 
 
