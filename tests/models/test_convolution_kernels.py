@@ -324,6 +324,7 @@ def test_moments_of_results(case, most_parts, monkeypatch):
     assert_near((squares.double().sum(dim=2) + between) / num_values, ghosts.var(dim=(2, 4, 5), correction=0))
 
 
+@on_gpu
 @pytest.mark.parametrize("case", GHOST_CASES, ids=str)
 def test_sums_leave_results_as_they_are(case):
     """Bit for bit: where sums are taken, a program has more to keep in memory."""
@@ -336,7 +337,7 @@ def test_sums_leave_results_as_they_are(case):
     size = case.images[2:]
     y, _ = convolution.forward(x, weight, **case.settings)
     dx, _ = convolution.input_gradient(dy, weight, size=size, **case.settings)
-    for _ in range(1 if IS_INTERPRETED else 20):
+    for _ in range(20):
         again, _ = convolution.forward(x, weight, **case.settings, ghost_size=GHOST_SIZE)
         assert torch.equal(again, y)
         again, _ = convolution.input_gradient(dy, weight, size=size, **case.settings, normalised=normalised)
