@@ -34,6 +34,7 @@ def images(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
         ((3, 64, 64, 64, 64), 64, {}, False),
         ((3, 64, 64, 24, 16), 64, {}, False),  # tiles of 16 rows do not fill 24
         ((3, 64, 64, 32, 24), 64, {}, False),
+        ((3, 64, 64, 64, 4), 64, {}, False),  # short rows
         ((3, 64, 32, 32, 32), 64, {}, False),
         ((3, 64, 64, 32, 32), 96, {}, False),
         ((3, 64, 64, 32, 32), 64, {"stride": 2}, False),
@@ -68,6 +69,16 @@ def test_kernels_that_do_not_work_are_told_and_left_out(is_wrong, monkeypatch, c
         assert not rows._are_usable.__wrapped__(torch.device("cuda", 7))
     (record,) = caplog.records
     assert ("are wrong" if is_wrong else "AttributeError: no such operation)") in record.getMessage()
+
+
+def test_a_gpu_without_memory_says_nothing_about_them(monkeypatch):
+    def found(device: torch.device) -> bool:
+        raise torch.cuda.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(rows, "_are_right", found)
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        rows._are_usable.__wrapped__(torch.device("cuda", 7))
 
 
 @on_hopper

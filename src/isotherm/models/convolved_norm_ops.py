@@ -9,8 +9,8 @@ the sums that the gradient of the normalisation begins with. Each saves reading 
     isotherm::convolution_input_gradient_with_sums   gradient of a convolution, what was normalised -> gradient, sums
     isotherm::ghost_norm_backward_by_sums            gradient, sums by part -> gradients, as of `ghost_norm_backward`
 
-A part is so many pixels of a ghost (`kernels.tiles.Parts`). Nobody calls these; `engine.convolutions` puts them in the
-place of others.
+A part is so many pixels of a ghost (`kernels.tiles.parts_for`). Nobody calls these; `engine.convolutions` puts them in
+the place of others.
 
 Shape suffixes: M runs, G ghosts of each, P parts of a ghost, C channels.
 """

@@ -63,7 +63,9 @@ def forward(
         num_parts = parts_for(num_in, num_out, ghost_size, height=height, width=width)
         assert num_parts is not None
         moments = Moments(*by_part(y, ghost_size, num_parts))
-        tiles_of_part = tile.count(num_images=ghost_size, height=height, width=width) // num_parts
+        num_in_ghost = tile.count(num_images=ghost_size, height=height, width=width)
+        assert num_in_ghost % num_parts == 0
+        tiles_of_part = num_in_ghost // num_parts
     with device_of(x):
         _convolve[(len(x) * num_tiles // tiles_of_part * (num_out // channels),)](
             boxes(x, tile, inner, stride=stride),
@@ -126,7 +128,9 @@ def input_gradient(
         num_parts = parts_for(num_out, num_in, ghost_size, height=height, width=width)
         assert num_parts is not None
         sums = Sums(*by_part(dx, ghost_size, stride**2 * num_parts))
-        tiles_of_part = tile.count(num_images=ghost_size, height=height, width=width) // num_parts
+        num_in_ghost = tile.count(num_images=ghost_size, height=height, width=width)
+        assert num_in_ghost % num_parts == 0
+        tiles_of_part = num_in_ghost // num_parts
         norm = normalised.arguments(boxes(normalised.x, tile, channels, stride=stride))
     with device_of(dy):
         _convolve[(len(dy) * num_tiles // tiles_of_part * stride**2 * (num_in // channels),)](

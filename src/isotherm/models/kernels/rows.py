@@ -45,6 +45,8 @@ _LAYOUTS = {rank: gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=
 _GENERATION = 9
 # Fewer rows of a tile are not worth the one above and the one below.
 _FEWEST_ROWS = 8
+# Places in shared memory begin where the pattern does in which products read it, every eight pixels.
+_FEWEST_COLUMNS = 8
 
 
 def fit(
@@ -65,7 +67,8 @@ def fit(
         return False
     tile = Tile.of(PIXELS_BY_ROWS, num_images=ghost_size or num_images, height=height, width=width)
     is_filled = tile.num_pixels == PIXELS_BY_ROWS and tile.columns == width and height % tile.rows == 0
-    return is_filled and tile.rows >= _FEWEST_ROWS and images.dtype == torch.bfloat16 and _are_usable(images.device)
+    has_rows = tile.rows >= _FEWEST_ROWS and width >= _FEWEST_COLUMNS
+    return is_filled and has_rows and images.dtype == torch.bfloat16 and _are_usable(images.device)
 
 
 @functools.cache
@@ -75,6 +78,8 @@ def _are_usable(device: torch.device) -> bool:
         return False
     try:
         are_right = _are_right(device)
+    except torch.cuda.OutOfMemoryError:  # says nothing about them
+        raise
     except Exception as error:  # of a compiler that does not take them; what it says is long
         reason = str(error).strip().partition("\n")[0]
         logger.warning(
@@ -99,7 +104,7 @@ def _are_right(device: torch.device) -> bool:
 
     x, dy, weight = numbers(1, 2, 16, 16, _CHANNELS), numbers(1, 2, 16, 16, _CHANNELS), numbers(1, _CHANNELS, 3, 3, 64)
     settings = None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False]
-    wide = [t[0].float().cpu() for t in (dy, x, weight)]
+    wide = [t[0].double().cpu() for t in (dy, x, weight)]
     of_x, of_weight, _ = torch.ops.aten.convolution_backward(*wide, *settings)
     expected = torch.conv2d(wide[1], wide[2], padding=1), of_x, of_weight
     forward, backward = convolve(x, weight)[0], convolve(dy, weight, is_gradient=True)[0]
