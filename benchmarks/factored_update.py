@@ -66,6 +66,17 @@ def by_kernel(layer: Layer, rate_M1: Tensor, momentum_M1: Tensor, tile: Any) -> 
     update(*states, layer.left, layer.right, rate_M1, momentum_M1, None, tile=tile)
 
 
+def by_stream(layer: Layer, rate_M1: Tensor, momentum_M1: Tensor, **options: int) -> None:
+    """Update by the kernel that streams tiles, where it is made for a matrix, else by the other one."""
+    streamed = kernels.in_gluon("streamed_update")
+    shape = len(layer.value), layer.left.shape[1], layer.right.shape[2]
+    states = [t.view(shape) for t in layer[:3]]
+    if streamed is None or not streamed.fits(states[0], layer.left, layer.right):
+        by_kernel(layer, rate_M1, momentum_M1, None)
+        return
+    streamed.update(*states, layer.left, layer.right, rate_M1, momentum_M1, None, **options)
+
+
 def by_torch(layer: Layer, rate_M1: Tensor, momentum_M1: Tensor) -> None:
     """Update as a program without the kernel does."""
     gradient = factors.product(layer.left, layer.right).to(layer.velocity.dtype)
@@ -104,14 +115,12 @@ def copy_bytes_per_second() -> float:
 
 def largest_error(batch_size: int) -> float:
     """Return the largest difference of the velocities, in roundings of the gradient to bfloat16."""
-    from isotherm.models.kernels.factored_update import TILE
-
     rate_M1, momentum_M1 = (torch.full((NUM_RUNS, 1), x, device="cuda") for x in (0.01, 0.9))
     worst = 0.0
     for ours in layers(batch_size):
         theirs = Layer(*(t.clone() for t in ours))
         gradient = factors.product(ours.left, ours.right).float()
-        by_kernel(ours, rate_M1, momentum_M1, TILE)
+        by_kernel(ours, rate_M1, momentum_M1, None)  # as it is used
         by_torch(theirs, rate_M1, momentum_M1)
         rounding = 2**-8 * gradient.abs() + 1e-5
         worst = max(worst, float(((ours.velocity - theirs.velocity).abs() / rounding).max()))
@@ -130,7 +139,15 @@ def row(batch_size: int, tiles: list[Any], compiled: Callable[..., None], copy: 
     def all_by(tile: Any) -> Callable[[], object]:
         return lambda: [by_kernel(layer, rate_M1, momentum_M1, tile) for layer in made]
 
+    def all_by_stream(options: dict[str, int]) -> Callable[[], object]:
+        return lambda: [by_stream(layer, rate_M1, momentum_M1, **options) for layer in made]
+
     tried = [{"tile": asdict(tile), "microseconds": microseconds(all_by(tile))} for tile in tiles]
+    streamed = []
+    if batch_size == BATCH_SIZES[0]:
+        for num_stages, programs in ((2, 2), (2, 1), (3, 1)):
+            options = {"num_stages": num_stages, "programs_at_once": programs}
+            streamed.append(options | {"microseconds": microseconds(all_by_stream(options))})
     other = microseconds(lambda: [compiled(layer, rate_M1, momentum_M1) for layer in made])
     return {
         "batch_size": batch_size,
@@ -138,6 +155,7 @@ def row(batch_size: int, tiles: list[Any], compiled: Callable[..., None], copy: 
         "floor_microseconds": 1e6 * num_bytes / copy,
         "products_and_compiled_update_microseconds": other,
         "kernel": tried,
+        "streamed": streamed,
     }
 
 
@@ -178,6 +196,8 @@ def main() -> None:
         )
         for tried in found["kernel"]:
             print(f"  kernel {tried['microseconds']:7.1f} µs  {tried['tile']}")
+        for tried in found["streamed"]:
+            print(f"  streamed {tried['microseconds']:5.1f} µs  {tried['num_stages']}, {tried['programs_at_once']}")
         if options.json is not None:
             options.json.parent.mkdir(parents=True, exist_ok=True)
             options.json.write_text(json.dumps(report, indent=1) + "\n")

@@ -40,6 +40,32 @@ def test_times_stand_beside_the_floor_of_the_faster_copy(tmp_path: Path, monkeyp
     assert "at most 0.50 of a rounding" in " ".join(block.split())
 
 
+@pytest.mark.parametrize(
+    ("times", "text"), [((450.0, 460.0), "450 (2, 2) |"), ((450.0, 430.4), "450 (2, 2); 430 (3, 1) |")]
+)
+def test_a_stream_of_tiles_stands_beside_them(
+    times: tuple[float, float], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = easy_results(tmp_path, monkeypatch)
+    streamed = [
+        {"num_stages": stages, "programs_at_once": programs, "microseconds": time}
+        for (stages, programs), time in zip(((2, 2), (3, 1)), times, strict=True)
+    ]
+    row = {
+        "batch_size": 64,
+        "error_in_roundings": 0.1,
+        "floor_microseconds": 800.0,
+        "products_and_compiled_update_microseconds": 700.0,
+        "kernel": [tried(32, 650.0)],
+    }
+    rows = [row | {"streamed": streamed}, row | {"batch_size": 128, "streamed": []}]
+    content = {"copy_bytes_per_second": 2e12, "num_runs": 35, "device": "a card", "torch": "2", "commit": "abc"}
+    (folder / "factored_update_h200.json").write_text(json.dumps({**content, "rows": rows}))
+    block = factored_block()
+    assert f"| 64 | 400 | 700 | 650 (32 × 64, 4) | – | {text}" in block
+    assert "| 128 | 400 | 700 | 650 (32 × 64, 4) | – | – |" in block
+
+
 def test_without_results_nothing_is_claimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     empty_results(tmp_path, monkeypatch)
     assert factored_block() == NOT_MEASURED

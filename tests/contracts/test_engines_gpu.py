@@ -139,7 +139,7 @@ def test_convolutions_of_a_fleet_in_mixed_precision_agree_with_the_reference_as_
     assert "one run at a time" not in caplog.text
     if by_kernels:
         assert set(numbers_of_runs) == {len(specs)}  # all at once
-        by_rows = kernels.kernels_by_rows()
+        by_rows = kernels.in_gluon("rows")
         are_rows_usable = by_rows is not None and by_rows.are_usable(torch.device("cuda"))
         assert bool(calls_by_rows) == (are_rows_usable and task.train[0].shape[-1] == 16)
     numbers_of_runs.clear()
@@ -162,7 +162,7 @@ def watched_convolutions(monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], li
         monkeypatch.setattr(module, "weight_gradient", watch)
         return seen
 
-    by_rows = kernels.kernels_by_rows()
+    by_rows = kernels.in_gluon("rows")
     return watched(filter_gradient), [] if by_rows is None else watched(by_rows)
 
 

@@ -231,7 +231,7 @@ def test_modules_that_suit_the_kernels(layer, suits):
 def test_channels_that_suit_where_rows_are_read_once(num_channels, suits, are_usable, monkeypatch):
     """In blocks of 64, of which the last need not be full."""
     by_rows = SimpleNamespace(are_usable=lambda device: are_usable)
-    monkeypatch.setattr(convolution_ops, "kernels_by_rows", lambda: by_rows)
+    monkeypatch.setattr(convolution_ops, "in_gluon", lambda name: by_rows)
     monkeypatch.setattr(convolution_ops, "are_usable", lambda device: True)
     layers = [nn.Conv2d(num_channels, num_channels, 3, padding=1), nn.Conv2d(num_channels, 64, 1)]
     module = nn.Sequential(nn.Conv2d(3, 16, 1), *layers)

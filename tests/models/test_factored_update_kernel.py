@@ -90,6 +90,39 @@ def test_sides_that_are_not_aligned_are_refused(rows, columns):
         by_kernel(states, (1, rows, columns), torch.zeros(1, rows, 8), torch.zeros(1, 8, columns), one, one, None)
 
 
+IS_HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
+
+
+@pytest.mark.skipif(IS_INTERPRETED or not IS_HOPPER, reason="needs a GPU of the generation Hopper")
+@pytest.mark.parametrize("l2", [None, torch.tensor([[0.0], [0.01], [0.1]])], ids=["no L2", "L2"])
+@pytest.mark.parametrize(("rows", "columns"), [(64, 64), (504, 1000), (1000, 784), (72, 136)])
+def test_a_stream_of_tiles_updates_as_pytorch_does(rows, columns, l2):
+    """And as the other kernel does, but for what rounds otherwise."""
+    from isotherm.models.kernels import streamed_update
+    from isotherm.models.kernels.factored_update import TILE, update
+
+    states = [normal(3, rows * columns, seed=0), normal(3, rows * columns, seed=1)]
+    states.append(torch.zeros(3, rows * columns, dtype=torch.bfloat16))
+    left, right = normal(3, 64, rows, seed=2).bfloat16(), normal(3, 64, columns, seed=3).bfloat16()
+    rest = (left.transpose(1, 2), right, torch.tensor([[0.1], [0.2], [0.0]]), torch.tensor([[0.0], [0.9], [0.5]]), l2)
+    given = [None if t is None else t.cuda() for t in rest]
+    shape = 3, rows, columns
+    assert streamed_update.fits(states[0].view(shape).cuda(), *given[:2])
+    found = []
+    for options in ({}, {"tile": TILE}):
+        ours = [t.cuda() for t in states]
+        update(*(t.view(shape) for t in ours), *given, **options)
+        found.append([t.cpu() for t in ours])
+    expected = by_torch(states, *rest)
+    allowed = 2**-7 * exactly(*rest[:2]).abs() + 1e-4
+    for ours in found:
+        assert bool(((ours[1] - expected[1]).abs() <= allowed).all())
+        assert float(((ours[1] - expected[1]).abs() > 1e-4).float().mean()) < 0.02
+        assert torch.equal(ours[2], ours[0].bfloat16())
+    torch.testing.assert_close(found[0][0], found[1][0], rtol=0, atol=float(rest[2].max() * allowed.max()))
+    assert torch.equal(found[0][0][2], states[0][2])  # at a learning rate of zero
+
+
 def spread(factor: Tensor) -> Tensor:
     """Return the same values on the device with rows that begin at odd places."""
     wide = torch.zeros(len(factor), factor.shape[1], factor.shape[2] + 3, dtype=factor.dtype, device=DEVICE)

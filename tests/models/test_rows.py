@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 import torch
 from torch import Tensor
@@ -56,33 +54,6 @@ def test_what_they_are_made_for(shape, num_out, changes, expected, monkeypatch):
 
 def test_a_cpu_has_none():
     assert not rows.are_usable(torch.device("cpu"))
-
-
-@pytest.mark.parametrize("is_wrong", [False, True], ids=["do not compile", "are wrong"])
-def test_kernels_that_do_not_work_are_told_and_left_out(is_wrong, monkeypatch, caplog):
-    """As with a version of Triton in which Gluon has changed."""
-
-    def found(device: torch.device) -> bool:
-        if is_wrong:
-            return False
-        raise AttributeError("no such operation\nin this place")
-
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(rows, "_are_right", found)
-    monkeypatch.setattr(rows, "_work_on", rows._work_on.__wrapped__)
-    with caplog.at_level(logging.WARNING, logger="isotherm"):
-        assert not rows.are_usable(torch.device("cuda", 7))
-    (record,) = caplog.records
-    assert ("are wrong" if is_wrong else "AttributeError: no such operation)") in record.getMessage()
-
-
-def test_a_gpu_without_memory_says_nothing_about_them(monkeypatch):
-    def found(device: torch.device) -> bool:
-        raise torch.cuda.OutOfMemoryError("out of memory")
-
-    monkeypatch.setattr(rows, "_are_right", found)
-    with pytest.raises(torch.cuda.OutOfMemoryError):
-        rows._work_on.__wrapped__(7)
 
 
 @on_hopper

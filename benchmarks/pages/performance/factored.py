@@ -24,6 +24,7 @@ def factored_block() -> str:
                 f"{row['products_and_compiled_update_microseconds']:.0f}",
                 f"{row['kernel'][0]['microseconds']:.0f} ({_tile(row['kernel'][0])})",
                 f"{best['microseconds']:.0f} ({_tile(best)})" if len(row["kernel"]) > 1 else "–",
+                _streamed(row),
             )
         )
     header = (
@@ -32,12 +33,26 @@ def factored_block() -> str:
         "products and compiled update, µs",
         "kernel, µs (tile, warps)",
         "best of all tiles tried, µs",
+        "stream of tiles, µs (stages, programs)",
     )
+    if not any(row.get("streamed") for row in content["rows"]):
+        header, lines = header[:-1], [line[:-1] for line in lines]
     worst = max(row["error_in_roundings"] for row in content["rows"])
     remark = f"""All matrices of the autoencoder in {content["num_runs"]} runs, {content["device"]}, torch
         {content["torch"]}, commit {content["commit"]}. The floor is 18 bytes a weight at the speed of the copy of
         `isotherm bench`. Velocities differ by at most {worst:.2f} of a rounding of the gradient."""
     return f"{table(header, lines)}\n\n{paragraph(remark)}"
+
+
+def _streamed(row: Row) -> str:
+    """Return the time as it is used, which comes first, and the best of all if that is another."""
+    if not row.get("streamed"):
+        return "–"
+    first, best = row["streamed"][0], min(row["streamed"], key=lambda tried: float(tried["microseconds"]))
+    return "; ".join(
+        f"{tried['microseconds']:.0f} ({tried['num_stages']}, {tried['programs_at_once']})"
+        for tried in ([first] if first is best else [first, best])
+    )
 
 
 def _tile(tried: Row) -> str:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from isotherm.models.kernels import ARE_ASKED_FOR, HAS_TRITON, kernels_by_rows
+from isotherm.models.kernels import ARE_ASKED_FOR, HAS_TRITON, in_gluon
 from isotherm.models.kernels.tiles import are_blocks, result_size
 from isotherm.models.layout import (
     empty_images,
@@ -115,7 +115,7 @@ def _is_quick(num_channels: int) -> bool:
 
 def _rows_are_usable(device: torch.device) -> bool:
     """Tell whether there are the kernels that read rows once, whose last block of channels need not be full."""
-    by_rows = kernels_by_rows() if are_usable(device) else None
+    by_rows = in_gluon("rows") if are_usable(device) else None
     return by_rows is not None and by_rows.are_usable(device)
 
 

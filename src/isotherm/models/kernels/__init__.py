@@ -27,10 +27,10 @@ def device_of(x: Tensor) -> Any:
 
 
 @functools.cache
-def kernels_by_rows() -> ModuleType | None:
-    """Return the module of convolutions that read rows once, or None where Triton lacks what it is written in."""
+def in_gluon(name: str) -> ModuleType | None:
+    """Return a module of kernels written in Gluon, or None where Triton lacks it."""
     try:
-        return importlib.import_module("isotherm.models.kernels.rows")
+        return importlib.import_module(f"isotherm.models.kernels.{name}")
     except ImportError as error:
-        logger.info("convolutions do not read rows once: %s", error)
+        logger.info("kernels of %s are left out: %s", name, error)
         return None

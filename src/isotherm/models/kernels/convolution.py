@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from isotherm.models.kernels import device_of, kernels_by_rows
+from isotherm.models.kernels import device_of, in_gluon
 from isotherm.models.kernels.boxes import COUNTS, boxes, constants, divisor, filters_of, first_of_box, moved
 from isotherm.models.kernels.parts import NOT_NORMALISED, Moments, Normalised, Sums, by_part
 from isotherm.models.kernels.tiles import Launch, Tile, launch_for, parts_for, result_size
@@ -48,7 +48,7 @@ def forward(
     """
     (num_out, num_in, *taps), num_images = weight.shape[1:], x.shape[1]
     settings = {"stride": stride, "padding": padding, "ghost_size": ghost_size}
-    by_rows = kernels_by_rows() if launch is None else None
+    by_rows = in_gluon("rows") if launch is None else None
     if by_rows is not None and by_rows.fit(x, num_out, taps, **settings):
         y, found = by_rows.convolve(x, weight, other=other, ghost_size=ghost_size)
         return y, None if found is None else Moments(*found)
@@ -111,7 +111,7 @@ def input_gradient(
     """
     (num_out, num_in, *taps), num_images = weight.shape[1:], dy.shape[1]
     settings = {"stride": stride, "padding": padding, "ghost_size": normalised and normalised.ghost_size}
-    by_rows = kernels_by_rows() if launch is None else None
+    by_rows = in_gluon("rows") if launch is None else None
     if by_rows is not None and by_rows.fit(dy, num_in, taps, **settings):
         dx, found = by_rows.convolve(dy, weight, is_gradient=True, other=other, normalised=normalised)
         return dx, None if found is None else Sums(*found)

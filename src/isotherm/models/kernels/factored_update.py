@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from isotherm.models.kernels import device_of
+from isotherm.models.kernels import device_of, in_gluon
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,15 +42,21 @@ def update(
     momentum_M1: Tensor,
     l2_M1: Tensor | None,
     *,
-    tile: Tile = TILE,
+    tile: Tile | None = None,
 ) -> None:
     """Heavy ball in place with the gradient left @ right, rounded as a product in half precision is.
 
-    Rows and columns come in multiples of 8, so that 16 bytes are read and written at once.
+    Rows and columns come in multiples of 8, so that 16 bytes are read and written at once. A tile asks for this kernel
+    where there is another.
     """
     num_runs, num_rows, num_columns = value_MRC.shape
     if num_rows % _ALIGNED or num_columns % _ALIGNED:
         raise ValueError(f"a matrix of {num_rows} x {num_columns} does not have sides in multiples of {_ALIGNED}")
+    streamed = in_gluon("streamed_update") if tile is None else None
+    if streamed is not None and streamed.fits(value_MRC, left_MRI, right_MIC):
+        streamed.update(value_MRC, velocity_MRC, half_MRC, left_MRI, right_MIC, rate_M1, momentum_M1, l2_M1)
+        return
+    tile = tile or TILE
     left_MRI, right_MIC = _with_long_rows(left_MRI), _with_long_rows(right_MIC)
     grid = (triton.cdiv(num_rows, tile.rows) * triton.cdiv(num_columns, tile.columns), num_runs)
     with device_of(value_MRC):

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from isotherm.models.kernels import device_of, kernels_by_rows
+from isotherm.models.kernels import device_of, in_gluon
 from isotherm.models.kernels.boxes import COUNTS, boxes, constants, divisor, first_of_box, moved, rows
 from isotherm.models.kernels.tiles import Tile, WeightLaunch, are_blocks, tiles_of_part, weight_launch_for
 
@@ -28,7 +28,7 @@ def weight_gradient(
     """Return the gradient of filters (M, O, C, Y, X) in float32, the input channels last in memory."""
     num_runs, num_images, num_out, height, width = dy.shape
     num_in = x.shape[2]
-    by_rows = kernels_by_rows() if launch is None else None
+    by_rows = in_gluon("rows") if launch is None else None
     are_wide = are_blocks(num_in) and are_blocks(num_out)
     if by_rows is not None and are_wide and by_rows.fit(x, num_out, taps, stride=stride, padding=padding):
         gradient: Tensor = by_rows.weight_gradient(dy, x)

@@ -14,8 +14,6 @@ Shape suffixes: M runs, B examples, C channels in, O channels out, H x W pixels.
 
 from __future__ import annotations
 
-import functools
-import logging
 from collections.abc import Sequence
 
 import torch
@@ -37,11 +35,9 @@ from isotherm.models.kernels.tiles import (
     row_weight_launch_for,
     tiles_of_part,
 )
+from isotherm.models.kernels.trials import Trial
 from isotherm.models.layout import empty_images
 
-logger = logging.getLogger("isotherm")
-
-_GENERATION = 9
 # Fewer rows of a tile are not worth the one above and the one below.
 _FEWEST_ROWS = 8
 # Places in shared memory begin where the pattern does in which products read it, every eight pixels.
@@ -85,31 +81,8 @@ def _layout(num_channels: int, *, rank: int) -> gl.NVMMASharedLayout:
 
 
 def are_usable(device: torch.device) -> bool:
-    """Tell whether the kernels are made for a device and right there: Gluon may change between versions of Triton."""
-    if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != _GENERATION:
-        return False
-    return _work_on(torch.cuda.current_device() if device.index is None else device.index)
-
-
-@functools.cache
-def _work_on(index: int) -> bool:
-    """Try the kernels on a GPU, and tell what is wrong with them."""
-    try:
-        are_right = _are_right(torch.device("cuda", index))
-    except torch.cuda.OutOfMemoryError:  # says nothing about them
-        raise
-    except Exception as error:  # of a compiler that does not take them; what it says is long
-        reason = str(error).strip().partition("\n")[0]
-        logger.warning(
-            "convolutions are slower than they could be: those of rows do not compile with Triton %s (%s: %s)",
-            triton.__version__,
-            type(error).__name__,
-            reason,
-        )
-        return False
-    if not are_right:
-        logger.warning("convolutions of rows are wrong with Triton %s; slower kernels are used", triton.__version__)
-    return are_right
+    """Tell whether the kernels are made for a device and right there."""
+    return TRIAL.is_passed(device)
 
 
 def _are_right(device: torch.device) -> bool:
@@ -137,6 +110,9 @@ def _are_right(device: torch.device) -> bool:
         means = moments[0].mean(dim=(0, 1, 2)), y.double().mean(dim=(0, 1, 3, 4))
         are_equal.append(torch.allclose(means[0].double(), means[1], rtol=1e-4, atol=1e-4))
     return all(are_equal)
+
+
+TRIAL = Trial("convolutions", _are_right)
 
 
 def convolve(
