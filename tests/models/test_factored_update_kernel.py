@@ -94,33 +94,47 @@ IS_HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] 
 
 
 @pytest.mark.skipif(IS_INTERPRETED or not IS_HOPPER, reason="needs a GPU of the generation Hopper")
+@pytest.mark.parametrize("options", [{}, {"num_programs": 3}, {"num_stages": 3, "num_programs": 3}], ids=str)
 @pytest.mark.parametrize("l2", [None, torch.tensor([[0.0], [0.01], [0.1]])], ids=["no L2", "L2"])
 @pytest.mark.parametrize(("rows", "columns"), [(64, 64), (504, 1000), (1000, 784), (72, 136)])
-def test_a_stream_of_tiles_updates_as_pytorch_does(rows, columns, l2):
-    """And as the other kernel does, but for what rounds otherwise."""
-    from isotherm.models.kernels import streamed_update
-    from isotherm.models.kernels.factored_update import TILE, update
-
+def test_a_stream_of_tiles_updates_as_pytorch_does(rows, columns, l2, options):
+    streamed_update = pytest.importorskip("isotherm.models.kernels.streamed_update")
     states = [normal(3, rows * columns, seed=0), normal(3, rows * columns, seed=1)]
     states.append(torch.zeros(3, rows * columns, dtype=torch.bfloat16))
     left, right = normal(3, 64, rows, seed=2).bfloat16(), normal(3, 64, columns, seed=3).bfloat16()
-    rest = (left.transpose(1, 2), right, torch.tensor([[0.1], [0.2], [0.0]]), torch.tensor([[0.0], [0.9], [0.5]]), l2)
+    rate = torch.tensor([[0.1], [0.2], [0.0]])
+    rest = (left.transpose(1, 2), right, rate, torch.tensor([[0.0], [0.9], [0.5]]), l2)
     given = [None if t is None else t.cuda() for t in rest]
+    ours = [t.cuda() for t in states]
     shape = 3, rows, columns
-    assert streamed_update.fits(states[0].view(shape).cuda(), *given[:2])
-    found = []
-    for options in ({}, {"tile": TILE}):
-        ours = [t.cuda() for t in states]
-        update(*(t.view(shape) for t in ours), *given, **options)
-        found.append([t.cpu() for t in ours])
-    expected = by_torch(states, *rest)
+    assert streamed_update.fits(ours[0].view(shape), *given[:2])
+    streamed_update.update(*(t.view(shape) for t in ours), *given, **options)
+    value, velocity, half = (t.cpu() for t in ours)
+    expected, expected_velocity, _ = by_torch(states, *rest)
     allowed = 2**-7 * exactly(*rest[:2]).abs() + 1e-4
-    for ours in found:
-        assert bool(((ours[1] - expected[1]).abs() <= allowed).all())
-        assert float(((ours[1] - expected[1]).abs() > 1e-4).float().mean()) < 0.02
-        assert torch.equal(ours[2], ours[0].bfloat16())
-    torch.testing.assert_close(found[0][0], found[1][0], rtol=0, atol=float(rest[2].max() * allowed.max()))
-    assert torch.equal(found[0][0][2], states[0][2])  # at a learning rate of zero
+    assert bool(((velocity - expected_velocity).abs() <= allowed).all())
+    assert float(((velocity - expected_velocity).abs() > 1e-4).float().mean()) < 0.02
+    assert bool(((value - expected).abs() <= rate * allowed + 1e-6).all())
+    torch.testing.assert_close(value, states[0] - rate * velocity, rtol=0, atol=1e-6)
+    assert torch.equal(half, value.bfloat16())
+
+
+@pytest.mark.skipif(IS_INTERPRETED or not IS_HOPPER, reason="needs a GPU of the generation Hopper")
+def test_a_stream_of_tiles_is_taken_where_it_can_be(monkeypatch):
+    streamed_update = pytest.importorskip("isotherm.models.kernels.streamed_update")
+    from isotherm.models.kernels.factored_update import TILE, update
+
+    taken = []
+    monkeypatch.setattr(streamed_update, "update", lambda *given: taken.append(given))
+    one = torch.ones(2, 1, device="cuda")
+    for num_inner, options in ((64, {}), (64, {"tile": TILE}), (32, {})):
+        left = torch.zeros(2, num_inner, 64, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
+        right = torch.zeros(2, num_inner, 72, device="cuda", dtype=torch.bfloat16)
+        states = [
+            torch.zeros(2, 64, 72, device="cuda", dtype=dtype) for dtype in (torch.float32,) * 2 + (torch.bfloat16,)
+        ]
+        update(*states, left, right, one, one, None, **options)
+    assert len(taken) == 1
 
 
 def spread(factor: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ GPU = torch.device("cuda", 7)
 def hopper(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 7)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(trials, "version", lambda name: "3.6.0")
 
 
@@ -54,6 +55,14 @@ def test_kernels_that_do_not_work_are_told_and_left_out(is_wrong, caplog):
     assert "updates" in text
     assert "Triton 3.6.0" in text
     assert ("are wrong" if is_wrong else "AttributeError: no such operation)") in text
+
+
+def test_nothing_is_tried_while_a_gpu_records(monkeypatch):
+    trial = Trial("things", lambda device: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert not trial.is_passed(GPU)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    assert trial.is_passed(GPU)
 
 
 def test_a_gpu_without_memory_says_nothing_about_them():

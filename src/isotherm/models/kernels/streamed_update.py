@@ -53,14 +53,33 @@ def update(
     *,
     num_stages: int = _STAGES,
     programs_at_once: int = _PROGRAMS_AT_ONCE,
+    num_programs: int | None = None,
 ) -> None:
-    """Heavy ball in place with the gradient left @ right, rounded as a product in half precision is."""
+    """Heavy ball in place with the gradient left @ right, rounded as a product in half precision is.
+
+    Args:
+        value_MRC: weights.
+        velocity_MRC: as many.
+        half_MRC: rounded weights.
+        left_MRI: factor of the gradient.
+        right_MIC: factor of the gradient.
+        rate_M1: learning rates.
+        momentum_M1: momentum.
+        l2_M1: L2, if there is any.
+        num_stages: tiles that are there or on their way, two at least; with three a multiprocessor has room for one
+            program.
+        programs_at_once: of a multiprocessor.
+        num_programs: in all, instead.
+    """
+    assert num_stages > 1
     num_runs, num_rows, num_columns = value_MRC.shape
     down, across = triton.cdiv(num_rows, _SIDE), triton.cdiv(num_columns, _SIDE)
     num_tiles = num_runs * down * across
-    num_processors = torch.cuda.get_device_properties(value_MRC.device).multi_processor_count
+    if num_programs is None:
+        num_processors = torch.cuda.get_device_properties(value_MRC.device).multi_processor_count
+        num_programs = programs_at_once * num_processors
     with device_of(value_MRC):
-        _update_stream[(min(num_tiles, programs_at_once * num_processors),)](
+        _update_stream[(min(num_tiles, num_programs),)](
             *(_tiles(matrix) for matrix in (value_MRC, velocity_MRC, half_MRC)),
             _tiles(left_MRI.transpose(1, 2)),
             _tiles(right_MIC),
@@ -87,26 +106,30 @@ def _layout(matrices: Tensor, *, rank: int) -> gl.NVMMASharedLayout:
 
 
 def _is_right(device: torch.device) -> bool:
-    """Compare with PyTorch on whole numbers, which are not rounded."""
+    """Compare with PyTorch on whole numbers, of which only gradients and copies are rounded; many tiles a program."""
     generator = torch.Generator().manual_seed(0)
 
     def numbers(*shape: int) -> Tensor:
-        return torch.randint(-2, 3, shape, generator=generator).to(device, torch.float32)
+        return torch.randint(-8, 9, shape, generator=generator).to(device, torch.float32)
 
     shape = num_runs, num_rows, num_columns = 3, 136, 200
-    left, right = numbers(num_runs, _SIDE, num_rows).bfloat16(), numbers(num_runs, _SIDE, num_columns).bfloat16()
-    value, velocity, half = numbers(*shape), numbers(*shape), torch.zeros(shape, device=device, dtype=torch.bfloat16)
-    settings = [1.0, 2.0, 0.0], [0.0, 1.0, 2.0], [2.0, 0.0, 1.0]
-    rate, momentum, l2 = (torch.tensor(values, device=device).unsqueeze(1) for values in settings)
-    gradient = (left.float().transpose(1, 2) @ right.float()).bfloat16().float()
-    expected_velocity = gradient + velocity * momentum.unsqueeze(2) + value * l2.unsqueeze(2)
-    expected = value - expected_velocity * rate.unsqueeze(2)
-    update(value, velocity, half, left.transpose(1, 2), right, rate, momentum, l2)
-    return (
-        torch.equal(value, expected)
-        and torch.equal(velocity, expected_velocity)
-        and torch.equal(half, value.bfloat16())
-    )
+    are_equal = []
+    for has_l2 in (True, False):
+        left, right = numbers(num_runs, _SIDE, num_rows).bfloat16(), numbers(num_runs, _SIDE, num_columns).bfloat16()
+        value, velocity = numbers(*shape), numbers(*shape)
+        half = torch.zeros(shape, device=device, dtype=torch.bfloat16)
+        settings = [1.0, 2.0, 0.0], [0.0, 1.0, 2.0], [2.0, 0.0, 1.0]
+        rate, momentum, l2 = (torch.tensor(values, device=device).unsqueeze(1) for values in settings)
+        gradient = (left.double().transpose(1, 2) @ right.double()).bfloat16().float()
+        moved = gradient + velocity * momentum.unsqueeze(2)
+        if has_l2:
+            moved += value * l2.unsqueeze(2)
+        expected = value - moved * rate.unsqueeze(2)
+        given = left.transpose(1, 2), right, rate, momentum, l2 if has_l2 else None
+        update(value, velocity, half, *given, num_programs=4)
+        pairs = (value, expected), (velocity, moved), (half, expected.bfloat16())
+        are_equal += [torch.equal(ours, theirs) for ours, theirs in pairs]
+    return all(are_equal)
 
 
 TRIAL = Trial("updates of matrices", _is_right)
@@ -152,23 +175,26 @@ def _update_stream(
         run, row, column = _place(program + number * num_programs, down, across, SIDE)
         rate = gl.load(rate_ptr + run)
         momentum = gl.load(momentum_ptr + run)
+        l2 = 0.0
+        if l2_ptr is not None:
+            l2 = gl.load(l2_ptr + run)
         mbarrier.wait(ready.index(stage), number // STAGES & 1)
         total = gl.zeros([SIDE, SIDE], gl.float32, SUMS)
         left = thin_at.index(3 * stage).permute((1, 0))
         total = hopper.warpgroup_mma(left, thin_at.index(3 * stage + 1), total, is_async=True)
-        value = wide_at.index(2 * stage).load(SUMS)
-        velocity = wide_at.index(2 * stage + 1).load(SUMS)
-        total = hopper.warpgroup_mma_wait(0, deps=[total])
-        velocity = total.to(lefts.dtype).to(gl.float32) + velocity * momentum
-        if l2_ptr is not None:
-            velocity += value * gl.load(l2_ptr + run)
-        value -= velocity * rate
         # What was stored before has left its place: time for the next tile to come there.
         tma.store_wait(0)
         ahead = number + STAGES - 1
         if ahead < count:
             tile = program + ahead * num_programs
             _copy(values, velocities, lefts, rights, wide_at, thin_at, ready, tile, ahead % STAGES, down, across)
+        value = wide_at.index(2 * stage).load(SUMS)
+        velocity = wide_at.index(2 * stage + 1).load(SUMS)
+        total = hopper.warpgroup_mma_wait(0, deps=[total])
+        velocity = total.to(lefts.dtype).to(gl.float32) + velocity * momentum
+        if l2_ptr is not None:
+            velocity += value * l2
+        value -= velocity * rate
         wide_at.index(2 * stage).store(value)
         wide_at.index(2 * stage + 1).store(velocity)
         thin_at.index(3 * stage + 2).store(value.to(halves.dtype))

@@ -32,6 +32,8 @@ class Trial:
             return False
         index = torch.cuda.current_device() if device.index is None else device.index
         if index not in self._found:
+            if torch.cuda.is_current_stream_capturing():  # trying would end the recording
+                return False
             self._found[index] = self._try(torch.device("cuda", index))
         return self._found[index]
 
@@ -43,7 +45,7 @@ class Trial:
         except Exception as error:  # of a compiler that does not take them; what it says is long
             reason = str(error).strip().partition("\n")[0]
             logger.warning(
-                "%s are slower than they could be: kernels for them do not compile with Triton %s (%s: %s)",
+                "%s are slower than they could be: kernels for them cannot be used with Triton %s (%s: %s)",
                 self._what,
                 version("triton"),
                 type(error).__name__,
