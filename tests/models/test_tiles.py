@@ -12,6 +12,7 @@ from isotherm.models.kernels.tiles import (
     MOST_PARTS,
     PIXELS_BY_ROWS,
     Tile,
+    cut_ghost,
     launch_for,
     parts_for,
     parts_of_ghost,
@@ -151,6 +152,11 @@ def test_gradients_of_filters_have_about_the_programs_that_are_asked_for(num_til
     asked = number * num_images / 64
     if num_products <= asked <= num_tiles * num_products:
         assert abs(num_tiles * num_products / asked - size) <= 0.5
+
+
+def test_tiles_larger_than_parts_are_refused():
+    with pytest.raises(ValueError, match="64 tiles are not 128 parts"):
+        cut_ghost(Tile(images=1, rows=16, columns=16), 128, 128, 64, height=16, width=16)
 
 
 def test_tiles_of_other_ghosts_are_no_parts():

@@ -338,7 +338,7 @@ class Lane:
         self._halves = self._program.rounded(self.weights.values)
 
     def _recorded_update(self) -> None:
-        """Make the update that `_place` and `_step` point to, and move both on: the same operations every time."""
+        """Make the update that `_place` and `step` point to, and move both on: the same operations every time."""
         index_MB, rate_M1 = (rows.index_select(0, self._place)[0] for rows in (self._batches_KMB, self._rates_KM1))
         losses_M = self._make_update(index_MB, rate_M1)
         self._losses_KM.index_copy_(0, self._place, losses_M.to(self._losses_KM.dtype).unsqueeze(0))

@@ -21,7 +21,7 @@ from torch import Tensor
 from isotherm.models.kernels import device_of, in_gluon
 from isotherm.models.kernels.boxes import COUNTS, boxes, constants, divisor, filters_of, first_of_box, moved
 from isotherm.models.kernels.parts import NOT_NORMALISED, Moments, Normalised, Sums, by_part
-from isotherm.models.kernels.tiles import Launch, Tile, launch_for, parts_for, result_size
+from isotherm.models.kernels.tiles import Launch, Tile, cut_ghost, launch_for, result_size
 from isotherm.models.layout import empty_images
 
 
@@ -60,12 +60,8 @@ def forward(
     num_tiles = tile.count(num_images=num_images, height=height, width=width)
     moments, tiles_of_part = None, 1
     if ghost_size is not None:
-        num_parts = parts_for(num_in, num_out, ghost_size, height=height, width=width)
-        assert num_parts is not None
+        num_parts, tiles_of_part = cut_ghost(tile, num_in, num_out, ghost_size, height=height, width=width)
         moments = Moments(*by_part(y, ghost_size, num_parts))
-        num_in_ghost = tile.count(num_images=ghost_size, height=height, width=width)
-        assert num_in_ghost % num_parts == 0
-        tiles_of_part = num_in_ghost // num_parts
     with device_of(x):
         _convolve[(len(x) * num_tiles // tiles_of_part * (num_out // channels),)](
             boxes(x, tile, inner, stride=stride),
@@ -125,12 +121,8 @@ def input_gradient(
     sums, tiles_of_part = None, 1
     norm = NOT_NORMALISED
     if normalised is not None:
-        num_parts = parts_for(num_out, num_in, ghost_size, height=height, width=width)
-        assert num_parts is not None
+        num_parts, tiles_of_part = cut_ghost(tile, num_out, num_in, ghost_size, height=height, width=width)
         sums = Sums(*by_part(dx, ghost_size, stride**2 * num_parts))
-        num_in_ghost = tile.count(num_images=ghost_size, height=height, width=width)
-        assert num_in_ghost % num_parts == 0
-        tiles_of_part = num_in_ghost // num_parts
         norm = normalised.arguments(boxes(normalised.x, tile, channels, stride=stride))
     with device_of(dy):
         _convolve[(len(dy) * num_tiles // tiles_of_part * stride**2 * (num_in // channels),)](

@@ -140,6 +140,21 @@ def parts_for(num_inner: int, num_outer: int, ghost_size: int, *, height: int, w
     return parts_of_ghost(tile, ghost_size, height=height, width=width)
 
 
+def cut_ghost(
+    tile: Tile, num_inner: int, num_outer: int, ghost_size: int, *, height: int, width: int
+) -> tuple[int, int]:
+    """Return the number of a ghost's parts, as `parts_for` has it, and how many tiles are one.
+
+    >>> cut_ghost(Tile(images=1, rows=4, columns=32), 64, 64, 64, height=32, width=32)
+    (128, 4)
+    """
+    num_parts = parts_for(num_inner, num_outer, ghost_size, height=height, width=width)
+    num_tiles = tile.count(num_images=ghost_size, height=height, width=width)
+    if num_parts is None or num_tiles % num_parts:
+        raise ValueError(f"{num_tiles} tiles are not {num_parts} parts")
+    return num_parts, num_tiles // num_parts
+
+
 def launch_for(num_inner: int, num_outer: int) -> Launch:
     """Return how results of `num_outer` channels are made of `num_inner`."""
     if num_inner < 64:
