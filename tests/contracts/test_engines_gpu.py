@@ -127,6 +127,8 @@ def test_convolutions_of_a_fleet_in_mixed_precision_agree_with_the_reference_as_
     by_kernels = convolution_ops.are_usable(torch.device("cuda"))
     is_new_enough = torch.cuda.get_device_capability() >= (9, 0)
     assert by_kernels == (kernels.HAS_TRITON and kernels.ARE_ASKED_FOR and is_new_enough)
+    by_rows = kernels.in_gluon("rows")
+    are_rows_usable = by_rows is not None and by_rows.are_usable(torch.device("cuda"))  # tried before they are watched
     numbers_of_runs, calls_by_rows = watched_convolutions(monkeypatch) if by_kernels else ([], [])
     monkeypatch.setattr(lane, "UPDATES_WORTH_COMPILING", 1 if is_compiled else 10**9)
     make, of_parameters = WITH_CONVOLUTIONS[name]
@@ -139,8 +141,6 @@ def test_convolutions_of_a_fleet_in_mixed_precision_agree_with_the_reference_as_
     assert "one run at a time" not in caplog.text
     if by_kernels:
         assert set(numbers_of_runs) == {len(specs)}  # all at once
-        by_rows = kernels.in_gluon("rows")
-        are_rows_usable = by_rows is not None and by_rows.are_usable(torch.device("cuda"))
         assert bool(calls_by_rows) == (are_rows_usable and task.train[0].shape[-1] == 16)
     numbers_of_runs.clear()
     assert_agree(problem, ours, specs, of_losses=0.01, of_parameters=of_parameters)

@@ -63,6 +63,7 @@ def test_they_are_right_where_they_are_made_for():
 
 @on_hopper
 def test_they_are_taken(monkeypatch):
+    assert rows.are_usable(torch.device("cuda"))  # tried before they are watched
     taken = []
     for name in ("convolve", "weight_gradient"):
         function = getattr(rows, name)
