@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+
 import pytest
 import torch
 from torch import Tensor
@@ -9,6 +13,7 @@ from torch import Tensor
 pytest.importorskip("triton.experimental.gluon.nvidia.hopper", reason="needs Triton with Gluon for Hopper")
 
 from isotherm.models.kernels import convolution, filter_gradient, rows
+from isotherm.models.kernels.parts import Normalised
 
 IS_HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
 on_hopper = pytest.mark.skipif(not IS_HOPPER, reason="needs a GPU of the generation Hopper")
@@ -76,3 +81,48 @@ def test_they_are_taken(monkeypatch):
     convolution.input_gradient(x, weight, size=(16, 16), stride=1, padding=1)
     filter_gradient.weight_gradient(x, x, taps=(3, 3), stride=1, padding=1)
     assert taken == ["convolve", "convolve", "weight_gradient"]
+
+
+BUSY = "import torch; a = torch.rand(4096, 4096, device='cuda')\nwhile True: a = torch.tanh(a @ a)"
+SECONDS = 8
+
+
+@on_hopper
+@pytest.mark.parametrize("channels", [(16, 16), (16, 64), (64, 64)], ids=str)
+@pytest.mark.parametrize("is_gradient", [False, True], ids=["forward", "gradient"])
+def test_sums_stay_right_while_another_process_takes_turns(channels, is_gradient):
+    num_in, num_out = channels
+    generator = torch.Generator("cuda").manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, device="cuda").bfloat16().movedim(-1, 2)
+
+    x, dy = (normal(3, 256, 32, 32, num) for num in channels)
+    weight = normal(3, num_out, 3, 3, num_in)
+    statistics = [torch.rand(3, 4, num_in, generator=generator, device="cuda") + 0.5 for _ in range(2)]
+    scales = [torch.rand(3, num_in, generator=generator, device="cuda") for _ in range(2)]
+    normalised = Normalised(x, *statistics, *scales, 1e-5, True)
+
+    def sums() -> tuple[Tensor, Tensor]:
+        if is_gradient:
+            return rows.convolve(dy, weight, is_gradient=True, normalised=normalised)[1]
+        return rows.convolve(x, weight, ghost_size=64)[1]
+
+    expected = sums()
+    num_different = torch.zeros((), dtype=torch.int64, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(50):
+            for found, right in zip(sums(), expected, strict=True):
+                num_different += (found != right).sum()
+    with subprocess.Popen([sys.executable, "-c", BUSY]) as other:
+        try:
+            end = time.monotonic() + SECONDS
+            while time.monotonic() < end:
+                for _ in range(10):
+                    graph.replay()
+                torch.cuda.synchronize()
+            assert other.poll() is None  # it was there
+        finally:
+            other.kill()
+    assert num_different == 0

@@ -71,7 +71,8 @@ def convolve_rows(
     BY_CHANNEL: gl.constexpr = gl.SliceLayout(OVER_PIXELS, SUMS)
     # A tile that something is read of takes the place of a box, if that is large enough.
     HAS_PLACES: gl.constexpr = BLOCK_O > BLOCK_C
-    NUM_PLACES: gl.constexpr = 1 if other is None and normalised is None else 2
+    NUM_READ: gl.constexpr = (other is not None) + (normalised is not None)
+    NUM_PLACES: gl.constexpr = 1 if NUM_READ == 0 else 2
     place = gl.program_id(0)
     channel = place % NUM_BLOCKS * BLOCK_O
     program = place // NUM_BLOCKS
@@ -88,7 +89,9 @@ def convolve_rows(
         places = gl.allocate_shared_memory(target.dtype, [NUM_PLACES, PIXELS, BLOCK_O], TILE_LAYOUT)
     boxes_ready = _barriers(_BOXES)
     filters_ready = _barriers(_FILTERS)
-    tiles_ready = _barriers(2)
+    tiles_ready = boxes_ready
+    if NUM_READ > 0:
+        tiles_ready = _barriers(NUM_READ)
     for number in range(TILES):
         tile = program * TILES + number
         down = height // ROWS
@@ -146,7 +149,7 @@ def convolve_rows(
             ghost = image // (images_of_run // ghosts_of_run)
             inverse = gl.rsqrt(gl.load(var_ptr + (ghost * O + channels), mask=is_channel, other=1.0) + eps)
             mean = gl.load(mean_ptr + (ghost * O + channels), mask=is_channel, other=0.0)
-            mbarrier.wait(tiles_ready.index(0 if other is None else 1), number & 1)
+            mbarrier.wait(tiles_ready.index(NUM_READ - 1), number & 1)
             normalised_at = early_at if other is None else late_at
             centred = _tile(places, normalised_at, PIXELS, BLOCK_O, TILE_LAYOUT, PIXELS_FIRST).load(SUMS).to(gl.float32)
             centred -= gl.expand_dims(mean, OVER_PIXELS)
@@ -168,6 +171,10 @@ def convolve_rows(
             second += gl.sum(values * values, axis=OVER_PIXELS) + away * away * (PIXELS * number / (number + 1))
         tma.store_wait(0)
     places._keep_alive()  # the compiler does not see that a store reads them until it is waited for
+    _give_up(boxes_ready, _BOXES)
+    _give_up(filters_ready, _FILTERS)
+    if NUM_READ > 0:
+        _give_up(tiles_ready, NUM_READ)
     if first_ptr is not None:
         if normalised is not None:
             first /= PARTS
@@ -245,6 +252,7 @@ def sum_rows(
         if ahead < count:
             _copy_pair(gradients, source, source_ends, some, rows, ready, begin, ahead, down, x, inner, channel)
     total0, total1, total2 = hopper.warpgroup_mma_wait(0, deps=[total0, total1, total2])
+    _give_up(ready, STAGES)
     parts_ptr += (part * num_runs + run).to(gl.int64) * (O * 9 * C)
     columns = channel + gl.arange(0, BLOCK_O, gl.SliceLayout(0, SUMS))
     inputs = inner + gl.arange(0, BLOCK_C, gl.SliceLayout(1, SUMS))
@@ -265,6 +273,17 @@ def _barriers(NUM: gl.constexpr):
     for index in gl.static_range(NUM):
         mbarrier.init(barriers.index(index), count=1)
     return barriers
+
+
+@gluon.jit
+def _give_up(barriers, NUM: gl.constexpr):
+    """Let the memory of barriers be used for something else, for which they must be given up even if nobody waits.
+
+    The compiler sees only that nobody does, and would have sums exchanged through that memory. The bits of a barrier
+    are no number.
+    """
+    for index in gl.static_range(NUM):
+        mbarrier.invalidate(barriers.index(index))
 
 
 @gluon.jit

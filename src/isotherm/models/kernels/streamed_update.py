@@ -204,6 +204,8 @@ def _update_stream(
         tma.async_copy_shared_to_global(velocities, at, _box(velocities, wide_at, 2 * stage + 1))
         tma.async_copy_shared_to_global(halves, at, _box(halves, thin_at, 3 * stage + 2))
     tma.store_wait(0)
+    for index in gl.static_range(STAGES):
+        mbarrier.invalidate(ready.index(index))
 
 
 @gluon.jit
