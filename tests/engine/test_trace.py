@@ -192,3 +192,10 @@ def test_the_program_takes_no_python_values_but_tensors():
     assert torch.equal(program(torch.ones(2))[0], torch.full((2,), 2.0))
     with pytest.raises(TypeError):
         program(torch.ones(2), torch.ones(2))
+
+
+def test_shapes_are_noted_by_one_mode():  # one for each value took half of the time
+    program = trace(loss_gradient, random(3, 4, 5), random(3, 2, 5), random(3, 2))
+    values = [node.meta["val"] for node in program.graph.nodes if isinstance(node.meta.get("val"), Tensor)]
+    assert len(values) > 5
+    assert len({id(value.fake_mode) for value in values}) == 1

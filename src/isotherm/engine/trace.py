@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._guards import TracingContext, tracing
+from torch._subclasses import FakeTensorMode
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -20,9 +22,10 @@ _RESHAPES = (_aten.view.default, _aten._unsafe_view.default, _aten.expand.defaul
 
 def trace(function: Callable[..., tuple[Tensor, ...]], *arguments: Tensor) -> fx.GraphModule:
     """Return a function of tensors, giving a tuple of tensors, as a flat program for arguments of these shapes."""
-    module = make_fx(lambda *values: function(*values))(*arguments)
-    if writes(module):  # the buffers' copies; the rewrites need values that stay
-        module = make_fx(functionalize(module, remove="mutations"))(*arguments)
+    with tracing(TracingContext(FakeTensorMode())):  # one for the shapes of all values, not one for each
+        module = make_fx(lambda *values: function(*values))(*arguments)
+        if writes(module):  # the buffers' copies; the rewrites need values that stay
+            module = make_fx(functionalize(module, remove="mutations"))(*arguments)
     _drop_reshapes_to_same_shape(module.graph)
     _drop_double_transposes(module.graph)
     if not writes(module):  # else copies and order matter
