@@ -48,7 +48,7 @@ def _bench(label: str, commit: str | None = None) -> Callable[[], Row | None]:
 
 
 # Of the benchmark before the last ones.
-CELL_COMMIT, STREAM_COMMIT, TAP_COMMIT = "f52dc57", "edfb9de", "07054dd"
+CELL_COMMIT, STREAM_COMMIT, TAP_COMMIT, CUDNN_COMMIT = "f52dc57", "edfb9de", "07054dd", "5ca7caa"
 TOGETHER = "convolutions of all runs at once by kernels, instead of streams"
 COPIES = "products on rounded copies of the weights (below)"
 STEPS = (
@@ -61,7 +61,18 @@ STEPS = (
         before=_profile(AE, OLD_BENCH),
         after=_bench(AE, CELL_COMMIT),
     ),
-    Step(label=AE, what="four updates in one recording", before=_bench(AE, STREAM_COMMIT), after=_bench(AE)),
+    Step(
+        label=AE,
+        what="four updates in one recording",
+        before=_bench(AE, STREAM_COMMIT),
+        after=_bench(AE, TAP_COMMIT),
+    ),
+    Step(
+        label=AE,
+        what="updates as a stream of tiles, gradients of biases at once",
+        before=_bench(AE, TAP_COMMIT),
+        after=_bench(AE),
+    ),
     Step(
         label=LSTM,
         what="kernels for the step of the cell",
@@ -126,6 +137,12 @@ STEPS = (
         )
         for batch_size in (64, 1024)
     ),
+    Step(
+        label=f"{WRN}:8192",
+        what="our convolutions instead of cuDNN's, one run",
+        before=_bench(f"{WRN}:8192", CUDNN_COMMIT),
+        after=_bench(f"{WRN}:8192"),
+    ),
     *(
         Step(label=label, what=f"{new} instead of one fleet", before=_profile(label, old), after=_profile(label, new))
         for label, old, new in zip((AE, AE, LSTM), (BEFORE_FACTORS, BEFORE_FACTORS, BEFORE_CELL), STREAMS, strict=True)
@@ -156,7 +173,7 @@ def steps_block() -> str:
         )
     header = ("work", "what", "before", "after", "gain", "commits")
     remark = """Run-steps/s, Wide-ResNets images/s: median, lowest and highest window where they were kept. Commits
-        f52dc57, edfb9de, 07054dd and db578d2 are `isotherm bench`, and so is the autoencoder at 2cabd47 but for the
+        f52dc57, edfb9de, 07054dd, 5ca7caa, db578d2 and 7a26ac2 are `isotherm bench`, and so is the autoencoder at 2cabd47 but for the
         first row; all others are profiles. At f27878c another process used the GPU at times, so that gain is more and
         the next one less than it says."""
     return f"{table(header, lines)}\n\n{paragraph(remark)}"
