@@ -57,7 +57,20 @@ def test_the_floor_of_the_mlp_by_hand(flop_per_second: float, bytes_per_second: 
 
 def test_ceilings_are_measured_and_threads_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("isotherm.bench.ceilings.SIZES", {"cpu": (64,)})
-    before = torch.get_num_threads()
+    before, state = torch.get_num_threads(), torch.get_rng_state()
     assert matmul_flop_per_second("cpu", "float32") > 0
     assert copy_bytes_per_second("cpu", 1_000) > 0
     assert torch.get_num_threads() == before
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_numbers_as_networks_have_them_are_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:  # ones are faster
+    monkeypatch.setattr("isotherm.bench.ceilings.SIZES", {"cpu": (64,)})
+    seen = []
+    multiply = torch.mm
+    monkeypatch.setattr(torch, "mm", lambda *pair, out: seen.append(pair) or multiply(*pair, out=out))
+    matmul_flop_per_second("cpu", "mixed")
+    left, right = seen[0]
+    assert left.dtype == right.dtype == torch.bfloat16
+    assert left.float().std() == pytest.approx(1.0, abs=0.1)
+    assert abs((left * right).float().mean()) < 0.1  # two matrices, not one

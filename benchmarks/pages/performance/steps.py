@@ -173,9 +173,9 @@ def steps_block() -> str:
         )
     header = ("work", "what", "before", "after", "gain", "commits")
     remark = """Run-steps/s, Wide-ResNets images/s: median, lowest and highest window where they were kept. Commits
-        f52dc57, edfb9de, 07054dd, 5ca7caa, db578d2 and 7a26ac2 are `isotherm bench`, and so is the autoencoder at 2cabd47 but for the
-        first row; all others are profiles. At f27878c another process used the GPU at times, so that gain is more and
-        the next one less than it says."""
+        f52dc57, edfb9de, 07054dd, 5ca7caa, db578d2 and 7a26ac2 are `isotherm bench`, and so is the autoencoder at
+        2cabd47 but for the first row; all others are profiles. At f27878c another process used the GPU at times, so
+        that gain is more and the next one less than it says."""
     return f"{table(header, lines)}\n\n{paragraph(remark)}"
 
 
