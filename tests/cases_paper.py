@@ -126,9 +126,9 @@ def language_task(*, drop_probability: float = 0.3, **changes: Any) -> Task:
     return Task(name="language", **{**fields, **changes})
 
 
-def autoencoder_task() -> Task:
+def autoencoder_task(*, num_train: int = 40) -> Task:
     generator = torch.Generator().manual_seed(0)
-    train, test = (torch.randint(0, 256, (n, 12), generator=generator, dtype=torch.uint8) for n in (40, 20))
+    train, test = (torch.randint(0, 256, (n, 12), generator=generator, dtype=torch.uint8) for n in (num_train, 20))
     return Task(
         name="autoencoder",
         model=functools.partial(autoencoder, encoder_widths=(12, 8, 3)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -72,7 +73,16 @@ def test_a_fleet_equals_the_reference(
     assert_same(ours, [by_reference(problem, spec) for spec in specs], **options)
 
 
-@pytest.mark.parametrize("name", ["autoencoder", "language"])
+MANY_ROWS = "autoencoder, many rows"
+IN_MIXED: dict[str, tuple[Callable[[], Task], dict[str, Any]]] = {
+    "autoencoder": TASKS["autoencoder"],
+    MANY_ROWS: (functools.partial(autoencoder_task, num_train=120), {"batch_size": 72}),
+    # Units for alignment move masks.
+    "language": (functools.partial(language_task, drop_probability=0.0), TASKS["language"][1]),
+}
+
+
+@pytest.mark.parametrize("name", IN_MIXED)
 @pytest.mark.parametrize("is_compiled", [False, True], ids=["recorded", "compiled"])
 def test_a_fleet_in_mixed_precision_agrees_with_the_reference_as_bfloat16_does(
     name: str, is_compiled: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -81,17 +91,33 @@ def test_a_fleet_in_mixed_precision_agrees_with_the_reference_as_bfloat16_does(
     update = weights.update_by_factors
     monkeypatch.setattr(weights, "update_by_factors", lambda *given: calls.append(update(*given)))
     monkeypatch.setattr(lane, "UPDATES_WORTH_COMPILING", 1 if is_compiled else 10**9)
-    make, settings = TASKS[name]
-    task = make() if name == "autoencoder" else language_task(drop_probability=0.0)  # units for alignment move masks
+    has_kernels = kernels.HAS_TRITON and kernels.ARE_ASKED_FOR
+    gradients_of_units = watched_units(monkeypatch) if has_kernels else []
+    make, settings = IN_MIXED[name]
+    task = make()
     problem = prepare(task, precision="mixed", device="cuda")
     specs = specs_of(task, precision="mixed", **settings)
     with caplog.at_level(logging.WARNING, logger="isotherm"):
         ours = by_fleet(problem, specs, block=7)
     assert "one run at a time" not in caplog.text
-    assert bool(calls) == (
-        name == "autoencoder" and kernels.HAS_TRITON and kernels.ARE_ASKED_FOR
-    )  # clipping needs the gradients themselves
+    assert bool(calls) == (has_kernels and name == "autoencoder")  # clipping needs the gradients themselves
+    assert bool(gradients_of_units) == (has_kernels and name == MANY_ROWS)
     assert_agree(problem, ours, specs, of_losses=0.005, of_parameters=0.02)
+
+
+def watched_units(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return how many units there are, in every call of the kernel of their gradients."""
+    from isotherm.models.kernels import units
+
+    seen: list[int] = []
+    plain = units.backward
+
+    def watch(dy: Tensor, y: Tensor, num: int, *, kind: str) -> tuple[Tensor, Tensor]:
+        seen.append(num)
+        return plain(dy, y, num, kind=kind)
+
+    monkeypatch.setattr(units, "backward", watch)
+    return seen
 
 
 def assert_agree(

@@ -20,7 +20,7 @@ from isotherm.engine.problem import Problem, prepare
 from isotherm.engine.program import gpu_program, update_of
 from isotherm.engine.trace import trace
 from isotherm.engine.weights import Weights
-from isotherm.models import convolution_ops, ghost_norm_ops, row_sums_ops
+from isotherm.models import convolution_ops, ghost_norm_ops, row_sums_ops, unit_ops
 from isotherm.models.layout import has_channels_last, of_all_runs
 from isotherm.records import RunSpec
 from isotherm.tasks import Task
@@ -119,6 +119,24 @@ def test_the_program_of_a_gpu_trains_as_that_of_a_cpu(kind: type[GpuLane], l2: f
         whole = value.view(4, -(-rows // 8) * 8, -(-columns // 8) * 8)
         assert not whole[:, rows:].any()
         assert not whole[:, :, columns:].any()
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.parametrize("kind", KINDS)
+def test_units_of_many_rows_are_operations_of_their_own(kind: type[GpuLane]) -> None:
+    task = autoencoder_task(num_train=120)
+    given = specs(batch_size=row_sums_ops.MOST_ROWS + 8)
+    ours, theirs = trained(kind, given, task), trained(Lane, given, task)
+    expected = 0 if kind is WithoutFactors else 2  # the code is linear, and the output no factor of a product
+    assert [ours.counts_after[op] for op in (unit_ops.UNITS, unit_ops.UNITS_GRADIENT)] == [expected] * 2
+    torch.testing.assert_close(ours.last_M, theirs.last_M, rtol=0.005, atol=0.0)
+    start = Lane(ours.problem, given, ours.listeners).weights.parameters()
+    for run in range(4):
+        of_run = [
+            {name: p[run] for name, p in parameters.items()}
+            for parameters in (ours.weights.parameters(), theirs.weights.parameters(), start)
+        ]
+        assert distance(*of_run[:2]) < 0.02 * distance(*of_run[1:])
 
 
 def test_a_state_that_is_restored_is_rounded_anew() -> None:

@@ -15,6 +15,7 @@ from torch import Tensor, fx
 from isotherm.engine import factors
 from isotherm.engine.rewrites import rewrite_for_gpu
 from isotherm.engine.sums import join_sums
+from isotherm.engine.units import join_units
 from isotherm.engine.weights import Settings, Weights
 from isotherm.models.operations import register_with_compiler
 
@@ -67,11 +68,13 @@ def gpu_program(traced: fx.GraphModule, weights: Weights, *, takes_halves: bool,
         traced: the step, changed in place.
         weights: where its parameters lie.
         takes_halves: whether matrices may come rounded.
-        takes_factors: whether gradients of these may go as factors, and those of biases be summed at once.
+        takes_factors: whether there are kernels: gradients of matrices may go as factors, those of biases be summed at
+            once, and units of many rows be made by operations of their own.
     """
     halved = rewrite_for_gpu(traced, weights.matrices if takes_halves else ())
     factored: list[int] = []
     if takes_factors:
+        join_units(traced.graph)
         join_sums(traced.graph)
         found = factors.take_factors(traced.graph, [1 + place for place in halved])  # losses come first
         factored = [place - 1 for place in found]

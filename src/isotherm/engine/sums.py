@@ -57,9 +57,11 @@ def _sum_of(piece: Any, dtype: torch.dtype) -> _Sum | None:
 
 def _leaves_first_values(node: fx.Node) -> bool:
     """Tell whether a node widens values, leaves out all but the first rows or columns, or makes one row a vector."""
+    if node.target is not _aten._to_copy.default and node.target not in LOOKS:
+        return False
     source = value_of(node.args[0])
     if node.target is _aten.slice.Tensor:
         return len(node.args) == 4 and source.ndim == 3 and node.args[1] in (1, 2) and bool(node.args[2] == 0)
     if node.target in LOOKS:
         return source.ndim == 3 and source.shape[1] == 1 and value_of(node).shape == (source.shape[0], source.shape[2])
-    return node.target is _aten._to_copy.default and value_of(node).dtype == torch.float32
+    return value_of(node).dtype == torch.float32

@@ -1,0 +1,117 @@
+"""A layer's units and their gradients: the operations, and their kernels, interpreted or on a GPU.
+
+Interpreted: TRITON_INTERPRET=1 python -m pytest tests/models/test_units.py, where Triton is installed.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import get_args
+
+import pytest
+import torch
+from torch import Tensor
+
+from isotherm.models import kernels, unit_ops
+
+IS_INTERPRETED = kernels.HAS_TRITON and os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cpu" if IS_INTERPRETED else "cuda"
+HALF = torch.float16 if IS_INTERPRETED else torch.bfloat16
+with_kernel = pytest.mark.skipif(
+    not IS_INTERPRETED and not (kernels.HAS_TRITON and torch.cuda.is_available()),
+    reason="needs a CUDA device, or Triton and TRITON_INTERPRET=1",
+)
+every_kind = pytest.mark.parametrize("kind", get_args(unit_ops.Kind))
+
+
+def inputs(num_rows: int, width: int, num: int, *, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Return products, biases as part of something larger, and a gradient."""
+    generator = torch.Generator().manual_seed(0)
+    products, dy = (torch.randn(3, num_rows, width, generator=generator).to(dtype) for _ in range(2))
+    biases = torch.randn(3, num + 7, generator=generator)[:, 4 : 4 + num]
+    return products, biases, dy
+
+
+def by_autograd(products: Tensor, biases: Tensor, dy: Tensor, kind: str) -> list[Tensor]:
+    """Return units, gradient of products and its sums of the first columns, computed in float64."""
+    num = biases.shape[1]
+    z = (products[..., :num].double() + biases.to(products.dtype).double().unsqueeze(1)).requires_grad_()
+    y = getattr(torch, kind)(z)
+    (dz,) = torch.autograd.grad(y, z, dy[..., :num].double())
+    return [y.detach(), dz, dz.sum(dim=1)]
+
+
+@every_kind
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_operations_are_what_autograd_computes(kind, dtype):
+    products, biases, dy = inputs(70, 24, 20, dtype=dtype)
+    y = unit_ops.UNITS(products, biases, kind)
+    dz, sums = unit_ops.UNITS_GRADIENT(dy, y, 20, kind)
+    assert sums.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert not y[..., 20:].any()
+    assert not dz[..., 20:].any()
+    expected = by_autograd(products, biases, dy, kind)
+    tolerance = {"rtol": 1e-9, "atol": 1e-9} if dtype == torch.float64 else {"rtol": 0.02, "atol": 0.02}
+    torch.testing.assert_close(y[..., :20].double(), expected[0], **tolerance)
+    torch.testing.assert_close(dz[..., :20].double(), expected[1], **tolerance)
+    torch.testing.assert_close(sums.double(), dz[..., :20].double().sum(dim=1), rtol=1e-5, atol=1e-5)
+    checks = {"test_utils": ("test_schema", "test_faketensor")}
+    torch.library.opcheck(unit_ops.UNITS, (products, biases, kind), **checks)
+    torch.library.opcheck(unit_ops.UNITS_GRADIENT, (dy, y, 20, kind), **checks)
+
+
+@pytest.mark.parametrize(
+    ("shape", "num", "kind", "message"),
+    [
+        ((2, 3, 8), 8, "gelu", "unknown units 'gelu'; known: tanh, sigmoid, relu"),
+        ((2, 3, 8), 9, "tanh", r"\(2, 3, 8\) have no 9 units"),
+        ((2, 3, 8), 0, "tanh", "have no 0 units"),
+        ((3, 8), 8, "tanh", "in their last dimension of 3"),
+    ],
+)
+def test_what_the_kernels_would_read_wrongly_is_refused(shape, num, kind, message):
+    with pytest.raises(ValueError, match=message):
+        unit_ops.check(torch.zeros(shape), num, kind)
+
+
+@pytest.mark.parametrize("dy", [torch.zeros(2, 3, 7), torch.zeros(2, 3, 8).double()])
+def test_a_gradient_of_something_else_is_refused(dy):
+    with pytest.raises(ValueError, match="does not go with units"):
+        unit_ops.check_gradient(dy, torch.zeros(2, 3, 8), 8, "tanh")
+
+
+@with_kernel
+@every_kind
+@pytest.mark.parametrize(
+    ("num_rows", "width", "num"), [(300, 504, 500), (128, 256, 250), (65, 32, 30), (40, 1000, 1000)]
+)
+def test_kernels_are_what_pytorch_computes(kind, num_rows, width, num):
+    from isotherm.models.kernels import units
+
+    products, biases, dy = inputs(num_rows, width, num, dtype=HALF)
+    y = units.forward(products.to(DEVICE), biases.to(DEVICE), kind=kind)
+    dz, sums = units.backward(dy.to(DEVICE), y, num, kind=kind)
+    expected = by_autograd(products, biases, dy, kind)
+    torch.testing.assert_close(y[..., :num].double().cpu(), expected[0], rtol=0.01, atol=1e-3)
+    from_y = unit_ops.UNITS_GRADIENT(dy, y.cpu(), num, kind)
+    torch.testing.assert_close(dz.cpu(), from_y[0], rtol=0.01, atol=1e-6)
+    torch.testing.assert_close(sums.double().cpu(), dz[..., :num].double().cpu().sum(dim=1), rtol=1e-4, atol=1e-4)
+    for values in (y, dz):
+        assert not values[..., num:].any()
+
+
+@with_kernel
+@every_kind
+def test_a_run_that_overflows_stays_alone(kind):
+    from isotherm.models.kernels import units
+
+    products = torch.ones(2, 70, 16, dtype=HALF, device=DEVICE)
+    products[0, 3, 5] = torch.nan
+    biases = torch.zeros(2, 12, device=DEVICE)
+    y = units.forward(products, biases, kind=kind)
+    dz, sums = units.backward(torch.ones_like(y), y, 12, kind=kind)
+    assert y.isnan().nonzero().tolist() == [[0, 3, 5]]
+    assert sums.isfinite()[1].all()
+    assert dz.isfinite()[1].all()
+    if kind != "relu":  # whose slope is 0 or 1
+        assert sums.isnan().nonzero().tolist() == [[0, 5]]
