@@ -1,6 +1,6 @@
 """A layer's units and their gradients: the operations, and their kernels, interpreted or on a GPU.
 
-Interpreted: TRITON_INTERPRET=1 python -m pytest tests/models/test_units.py, where Triton is installed.
+Interpreted: TRITON_INTERPRET=1 python -m pytest tests/models/test_unit_ops.py, where Triton is installed.
 """
 
 from __future__ import annotations
