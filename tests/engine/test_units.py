@@ -101,10 +101,66 @@ def test_units_that_are_not_multiplied_stay():
     assert torch.equal(program(x, weight, biases)[0], last(x, weight, biases)[0])
 
 
-def test_a_run_that_overflows_stays_alone():
+def test_what_is_cut_off_does_not_spread_where_a_run_overflows():
     given, layer = inputs(30), Layer()
-    given[0][1, 5, 2] = torch.inf
-    program, _ = joined(layer, given)
-    for ours in program(*given):
-        assert ours[0].isfinite().all()
-        assert ours[2].isfinite().all()
+    given[0][1, 5, 2] = torch.inf  # so what fills up this row of the product is no number
+    program, counts = joined(layer, given)
+    assert counts == [1, 1]
+    for ours, theirs in zip(program(*given), layer(*given), strict=True):
+        assert torch.equal(ours.isfinite(), theirs.isfinite())
+
+
+def one_column(*given: Tensor) -> tuple[Tensor, ...]:
+    x, weight, biases, after, _ = given
+    return (torch.bmm(torch.relu(torch.bmm(x, weight[..., :1]) + biases[:, :30].bfloat16().unsqueeze(1)), after),)
+
+
+def every_second_bias(*given: Tensor) -> tuple[Tensor, ...]:
+    x, weight, biases, after, _ = given
+    half = biases[:, :30:2].bfloat16().unsqueeze(1)
+    return (torch.bmm(torch.tanh(torch.bmm(x, weight[..., :15]) + half), after[:, :15]),)
+
+
+def before_units(*given: Tensor) -> tuple[Tensor, ...]:
+    x, weight, biases, after, _ = given
+    z = torch.bmm(x, weight) + biases[:, :30].bfloat16().unsqueeze(1)
+    return torch.bmm(torch.tanh(z), after), z
+
+
+@pytest.mark.parametrize(
+    ("function", "num_rows"),
+    [(one_column, MANY), (every_second_bias, MANY), (before_units, MANY), (Layer(), 70)],
+    ids=["one column", "every second bias", "what is before them is read", "filled up rows"],
+)
+def test_what_is_no_layer_stays(function, num_rows):
+    given = inputs(30, num_rows)
+    program, counts = joined(function, given)
+    assert counts == [0, 0]
+    assert_as_before(program, function, given)
+
+
+def read_elsewhere(*given: Tensor) -> tuple[Tensor, ...]:
+    x, weight, biases, after, dy = given
+    y = torch.tanh(torch.bmm(x, weight) + biases[:, :30].bfloat16().unsqueeze(1))
+    dz = _aten.tanh_backward.default(torch.bmm(dy, after.transpose(1, 2)), y)
+    return torch.bmm(y, after), y + 1, dz - 1, torch.bmm(x.transpose(1, 2), dz), dz.sum(dim=1).float()
+
+
+def twice(*given: Tensor) -> tuple[Tensor, ...]:
+    """One layer for two batches, whose biases have one gradient of two sums."""
+    x, weight, biases, after, dy = given
+    results, total = [], torch.zeros(())
+    for batch in (x, x.flip(1)):
+        y = torch.tanh(torch.bmm(batch, weight) + biases[:, :30].bfloat16().unsqueeze(1))
+        dz = _aten.tanh_backward.default(torch.bmm(dy, after.transpose(1, 2)), y)
+        results += [torch.bmm(y, after), torch.bmm(batch.transpose(1, 2), dz)]
+        total = total + dz.sum(dim=1).float()
+    return *results, total
+
+
+@pytest.mark.parametrize(("function", "expected"), [(read_elsewhere, [1, 1]), (twice, [2, 2])])
+def test_others_may_read_units_and_gradients_too(function, expected):
+    given = inputs(30)
+    program, counts = joined(function, given)
+    assert counts == expected
+    assert_as_before(program, function, given)

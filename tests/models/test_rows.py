@@ -83,7 +83,13 @@ def test_they_are_taken(monkeypatch):
     assert taken == ["convolve", "convolve", "weight_gradient"]
 
 
-BUSY = "import torch; a = torch.rand(4096, 4096, device='cuda')\nwhile True: a = torch.tanh(a @ a)"
+BUSY = """
+import torch
+a = torch.rand(4096, 4096, device="cuda")
+print(float(torch.tanh(a @ a).sum()), flush=True)
+while True:
+    a = torch.tanh(a @ a)
+"""
 SECONDS = 8
 
 
@@ -115,8 +121,9 @@ def test_sums_stay_right_while_another_process_takes_turns(channels, is_gradient
         for _ in range(50):
             for found, right in zip(sums(), expected, strict=True):
                 num_different += (found != right).sum()
-    with subprocess.Popen([sys.executable, "-c", BUSY]) as other:
+    with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE, text=True) as other:
         try:
+            assert other.stdout.readline()  # it has begun
             end = time.monotonic() + SECONDS
             while time.monotonic() < end:
                 for _ in range(10):

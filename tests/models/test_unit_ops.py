@@ -61,17 +61,20 @@ def test_operations_are_what_autograd_computes(kind, dtype):
 
 
 @pytest.mark.parametrize(
-    ("shape", "num", "kind", "message"),
+    ("shape", "biases", "kind", "message"),
     [
-        ((2, 3, 8), 8, "gelu", "unknown units 'gelu'; known: tanh, sigmoid, relu"),
-        ((2, 3, 8), 9, "tanh", r"\(2, 3, 8\) have no 9 units"),
-        ((2, 3, 8), 0, "tanh", "have no 0 units"),
-        ((3, 8), 8, "tanh", "in their last dimension of 3"),
+        ((2, 3, 8), torch.zeros(2, 8), "gelu", "unknown units 'gelu'; known: tanh, sigmoid, relu"),
+        ((2, 3, 8), torch.zeros(2, 9), "tanh", r"\(2, 3, 8\) have no 9 units"),
+        ((2, 3, 8), torch.zeros(2, 0), "tanh", "have no 0 units"),
+        ((3, 8), torch.zeros(3, 8), "tanh", "in their last dimension of 3"),
+        ((2, 3, 8), torch.zeros(1, 8), "tanh", r"biases of shape \(1, 8\) .* no vector for each of 2 runs"),
+        ((2, 3, 8), torch.zeros(8), "tanh", "no vector for each of 2 runs"),
+        ((2, 3, 8), torch.zeros(2, 16)[:, ::2], "tanh", r"strides \(16, 2\) are no vector"),
     ],
 )
-def test_what_the_kernels_would_read_wrongly_is_refused(shape, num, kind, message):
+def test_what_the_kernels_would_read_wrongly_is_refused(shape, biases, kind, message):
     with pytest.raises(ValueError, match=message):
-        unit_ops.check(torch.zeros(shape), num, kind)
+        unit_ops.check(torch.zeros(shape), biases, kind)
 
 
 @pytest.mark.parametrize("dy", [torch.zeros(2, 3, 7), torch.zeros(2, 3, 8).double()])
@@ -113,5 +116,27 @@ def test_a_run_that_overflows_stays_alone(kind):
     assert y.isnan().nonzero().tolist() == [[0, 3, 5]]
     assert sums.isfinite()[1].all()
     assert dz.isfinite()[1].all()
-    if kind != "relu":  # whose slope is 0 or 1
-        assert sums.isnan().nonzero().tolist() == [[0, 5]]
+    # As PyTorch has it: what is no number is let through by a ReLU, with the gradient as it is.
+    assert sums.isnan().nonzero().tolist() == ([] if kind == "relu" else [[0, 5]])
+
+
+@with_kernel
+def test_small_units_are_as_exact_as_others():
+    from isotherm.models.kernels import units
+
+    z = torch.tensor([1e-7, 1e-6, 1e-4, 0.0299, 0.0301, 0.1, 1.0, 20.0])
+    products = torch.cat([z, -z]).to(DEVICE, torch.float32).view(1, 1, 16)
+    y = units.forward(products, torch.zeros(1, 16, device=DEVICE), kind="tanh")
+    torch.testing.assert_close(y.cpu().double(), products.cpu().double().tanh(), rtol=1e-5, atol=0.0)
+
+
+@with_kernel
+def test_a_closed_unit_has_no_gradient_whatever_comes_back():
+    from isotherm.models.kernels import units
+
+    y = torch.tensor([0.0, 0.0, 1.0, 1.0, torch.nan, 0.0, 0.0, 0.0], dtype=HALF).view(1, 1, 8)
+    dy = torch.tensor([torch.inf, torch.nan, torch.inf, 3.0, 2.0, 1.0, 1.0, 1.0], dtype=HALF).view(1, 1, 8)
+    expected = torch.ops.aten.threshold_backward(dy, y, 0)
+    by_kernel, _ = units.backward(dy.to(DEVICE), y.to(DEVICE), 8, kind="relu")
+    for dz in (by_kernel.cpu(), unit_ops.UNITS_GRADIENT(dy, y, 8, "relu")[0]):
+        torch.testing.assert_close(dz, expected, rtol=0.0, atol=0.0, equal_nan=True)

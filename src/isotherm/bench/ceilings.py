@@ -97,7 +97,7 @@ def matmul_flop_per_second(device: str, precision: Precision) -> float:
     """
     best = 0.0
     for size in SIZES[device]:
-        left, right = _normal(2, size, size, device=device).to(DTYPES[precision])
+        left, right = _normal(2, size, size, device=device, dtype=DTYPES[precision])
         out = torch.empty_like(left)
         product = _Repeated(lambda a=left, b=right, c=out: torch.mm(a, b, out=c), device)  # type: ignore[misc]
         best = max(best, 2.0 * size**3 / product.least_seconds())
@@ -110,14 +110,14 @@ def copy_bytes_per_second(device: str, num_bytes: int) -> float:
     As large as what is trained, since what fits into a cache is faster than memory.
     """
     num = max(2**18, num_bytes // 2 // BYTES_PER_VALUE)
-    source = _normal(num, device=device)
+    source = _normal(num, device=device, dtype=torch.float32)
     target = torch.empty_like(source)
     return 2.0 * BYTES_PER_VALUE * num / _Repeated(lambda: target.copy_(source), device).least_seconds()
 
 
-def _normal(*shape: int, device: str) -> Tensor:
+def _normal(*shape: int, device: str, dtype: torch.dtype) -> Tensor:
     with seeded(0, "ceilings"):  # which disturbs nobody's numbers
-        return torch.randn(shape, device=device)
+        return torch.randn(shape, device=device, dtype=dtype)
 
 
 class _Repeated:

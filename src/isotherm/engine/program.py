@@ -68,8 +68,8 @@ def gpu_program(traced: fx.GraphModule, weights: Weights, *, takes_halves: bool,
         traced: the step, changed in place.
         weights: where its parameters lie.
         takes_halves: whether matrices may come rounded.
-        takes_factors: whether there are kernels: gradients of matrices may go as factors, those of biases be summed at
-            once, and units of many rows be made by operations of their own.
+        takes_factors: whether gradients of matrices may go as factors, for which there must be kernels, and nothing is
+            clipped; then those of biases are summed at once too, and units of many rows are operations of their own.
     """
     halved = rewrite_for_gpu(traced, weights.matrices if takes_halves else ())
     factored: list[int] = []

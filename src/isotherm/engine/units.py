@@ -39,7 +39,8 @@ class _Units(NamedTuple):
 def join_units(graph: fx.Graph) -> None:
     """Let units of many rows that are multiplied be made by one operation, and their gradients with sums by another.
 
-    Products are filled up by now, and sums are products with ones (`products.improve_products`).
+    Products are filled up by now, and sums are products with ones (`products.improve_products`). Where rows are filled
+    up too, as those of a batch that is no multiple of 8 are, units stay as they are.
     """
     found: dict[fx.Node, _Units] = {}
     for node in list(graph.nodes):
@@ -63,7 +64,7 @@ def _joined(graph: fx.Graph, node: fx.Node) -> _Units | None:
         return None
     if total.target is not _aten.add.Tensor or total.kwargs or len(total.args) != 2 or len(total.users) != 1:
         return None
-    products, biases = _whole(total.args[0]), _biases(total.args[1], value)
+    products, biases = _whole(total.args[0], value), _biases(total.args[1], value)
     if products is None or biases is None or not _is_multiplied(node):
         return None
     kind = _KINDS[node.target]
@@ -75,7 +76,7 @@ def _joined(graph: fx.Graph, node: fx.Node) -> _Units | None:
 def _join_gradient(graph: fx.Graph, node: fx.Node, found: dict[fx.Node, _Units]) -> None:
     """Replace a gradient of units, if it is summed, and what it is filled up to."""
     dy, y, *limits = node.args
-    units, whole = found.get(y) if isinstance(y, fx.Node) else None, _whole(dy)
+    units, whole = found.get(y) if isinstance(y, fx.Node) else None, _whole(dy, value_of(node))
     if units is None or whole is None or units.kind != _GRADIENTS[node.target] or any(limits):
         return
     if value_of(whole).shape != value_of(units.node).shape:
@@ -105,12 +106,13 @@ def _replace(graph: fx.Graph, old: fx.Node, new: fx.Node, num: int) -> None:
         old.replace_all_uses_with(call(graph, _aten.slice.Tensor, new, 2, 0, num))
 
 
-def _whole(node: Any) -> fx.Node | None:
-    """Return the product that a node is, or is cut from at the end of its rows."""
-    whole: fx.Node | None = node.meta.get("uncut", node) if isinstance(node, fx.Node) else None
-    if whole is None or whole.target is not _aten.bmm.default or value_of(whole).shape[:2] != value_of(node).shape[:2]:
+def _whole(node: Any, value: torch.Tensor) -> fx.Node | None:
+    """Return the product that a node with values like these is, or is cut from at the end of its rows."""
+    if not isinstance(node, fx.Node) or value_of(node).shape != value.shape:
         return None
-    return whole
+    whole: fx.Node = node.meta.get("uncut", node)
+    is_product = whole.target is _aten.bmm.default and value_of(whole).shape[:2] == value.shape[:2]
+    return whole if is_product else None
 
 
 def _biases(node: Any, value: torch.Tensor) -> fx.Node | None:

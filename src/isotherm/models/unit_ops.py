@@ -25,7 +25,7 @@ Kind = Literal["tanh", "sigmoid", "relu"]
 
 @operation("units", "(Tensor products, Tensor biases, str kind) -> Tensor")
 def _units(products_MBW: Tensor, biases_MN: Tensor, kind: Kind) -> Tensor:
-    check(products_MBW, biases_MN.shape[1], kind)
+    check(products_MBW, biases_MN, kind)
     wide = unrounded(products_MBW.dtype)
     num = biases_MN.shape[1]
     z = products_MBW[..., :num].to(wide) + biases_MN.to(products_MBW.dtype).to(wide).unsqueeze(1)
@@ -37,8 +37,10 @@ def _units_gradient(dy_MBW: Tensor, y_MBW: Tensor, num: int, kind: Kind) -> tupl
     check_gradient(dy_MBW, y_MBW, num, kind)
     wide = unrounded(y_MBW.dtype)
     dy, y = (values[..., :num].to(wide) for values in (dy_MBW, y_MBW))
-    slopes = {"tanh": 1 - y * y, "sigmoid": y * (1 - y), "relu": (y > 0).to(wide)}
-    dz = (dy * slopes[kind]).to(y_MBW.dtype)
+    if kind == "relu":
+        dz = torch.where(y <= 0, 0.0, dy).to(y_MBW.dtype)
+    else:
+        dz = (dy * (1 - y * y if kind == "tanh" else y * (1 - y))).to(y_MBW.dtype)
     return _filled_up(dz, y_MBW.shape[2]), dz.sum(dim=1, dtype=wide)
 
 
@@ -50,7 +52,7 @@ def _filled_up(values: Tensor, width: int) -> Tensor:
 def _(products_MBW: Tensor, biases_MN: Tensor, kind: Kind) -> Tensor:
     from isotherm.models.kernels import units
 
-    check(products_MBW, biases_MN.shape[1], kind)
+    check(products_MBW, biases_MN, kind)
     return units.forward(products_MBW.contiguous(), biases_MN, kind=kind)
 
 
@@ -72,17 +74,28 @@ def _(dy_MBW: Tensor, y_MBW: Tensor, num: int, kind: Kind) -> tuple[Tensor, Tens
     return y_MBW.new_empty(y_MBW.shape), y_MBW.new_empty(len(y_MBW), num, dtype=unrounded(y_MBW.dtype))
 
 
-def check(values_MBW: Tensor, num: int, kind: str) -> None:
+def check(products_MBW: Tensor, biases_MN: Tensor, kind: str) -> None:
     """Refuse what the kernels would read wrongly."""
+    if biases_MN.ndim != 2 or len(biases_MN) != len(products_MBW) or biases_MN.stride(1) != 1:
+        raise ValueError(
+            f"biases of shape {tuple(biases_MN.shape)} and strides {biases_MN.stride()} are no vector for each of "
+            f"{len(products_MBW)} runs"
+        )
+    _check_values(products_MBW, biases_MN.shape[1], kind)
+
+
+def _check_values(values_MBW: Tensor, num: int, kind: str) -> None:
     if kind not in get_args(Kind):
         raise ValueError(f"unknown units {kind!r}; known: {', '.join(get_args(Kind))}")
     if values_MBW.ndim != 3 or not 0 < num <= values_MBW.shape[2]:
         raise ValueError(f"values of shape {tuple(values_MBW.shape)} have no {num} units in their last dimension of 3")
+    if values_MBW.is_cuda and values_MBW.dtype == torch.float64:
+        raise ValueError("the kernels sum in float32, which is too little for values in float64")
 
 
 def check_gradient(dy_MBW: Tensor, y_MBW: Tensor, num: int, kind: str) -> None:
     """Refuse what the kernels would read wrongly."""
-    check(y_MBW, num, kind)
+    _check_values(y_MBW, num, kind)
     if dy_MBW.shape != y_MBW.shape or dy_MBW.dtype != y_MBW.dtype:
         raise ValueError(
             f"a gradient of shape {tuple(dy_MBW.shape)}, {dy_MBW.dtype}, does not go with units of shape "
