@@ -255,6 +255,42 @@ def test_lanes_share_the_program_of_one_that_still_trains(blocks):
     assert all(lane.shared is (None if lane is active[0] else active[0]) for lane in active)
 
 
+class DrawsAhead(lane.Lane):
+    """A lane that draws the examples of the next block before this one is over, as on a GPU."""
+
+    draws: list[int]
+
+    def finish_block(self) -> None:
+        self._draw_ahead()
+        super().finish_block()
+
+    def _order_from(self, start: int) -> Tensor:
+        self.draws = [*getattr(self, "draws", []), start]
+        return super()._order_from(start)
+
+
+def test_examples_drawn_ahead_are_those_drawn_at_once():
+    """Blocks end where the test set is looked at; half of the runs diverge and leave."""
+    task = cases.blobs_task()
+    specs = [
+        cases.spec(task, num_steps=23, num_evaluations=3, seed=seed, effective_learning_rate=rate)
+        for seed in (0, 1)
+        for rate in (0.1, 1e200)
+    ]
+    ours, plain = (
+        kind(problem_of(task), specs, lane.Listeners(*[lambda *_: None] * 3), block=5)
+        for kind in (DrawsAhead, lane.Lane)
+    )
+    for each in (ours, plain):
+        fleet._train([each], None)
+    assert ours.index_M == plain.index_M == [0, 2]
+    assert ours.draws == sorted(set(ours.draws))  # no block twice
+    assert ours.draws[-1] < 23 <= ours.draws[-1] + 5
+    assert torch.equal(ours.last_M, plain.last_M)
+    for value, other in zip(ours.weights.values, plain.weights.values, strict=True):
+        assert torch.equal(value, other)
+
+
 # -- one program, or one for each run -------------------------------------------------------------------------------
 
 SMALL_BATCH, LARGE_BATCH = LARGEST_BATCH_TOGETHER, LARGEST_BATCH_TOGETHER + 1

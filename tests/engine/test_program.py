@@ -6,20 +6,21 @@ And convolutions of many runs as single operations.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import Counter
 from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from cases_paper import autoencoder_task, ghost_task, skip_init_task, spec_of
 from helpers_engines import by_reference, distance
 from isotherm.engine.lane import Lane, Listeners
 from isotherm.engine.problem import Problem, prepare
-from isotherm.engine.program import gpu_program, update_of
+from isotherm.engine.program import Program, gpu_program, update_of
 from isotherm.engine.trace import trace
-from isotherm.engine.weights import Weights
+from isotherm.engine.weights import Settings, Weights
 from isotherm.models import convolution_ops, ghost_norm_ops, row_sums_ops, unit_ops
 from isotherm.models.layout import has_channels_last, of_all_runs
 from isotherm.records import RunSpec
@@ -119,6 +120,30 @@ def test_the_program_of_a_gpu_trains_as_that_of_a_cpu(kind: type[GpuLane], l2: f
         whole = value.view(4, -(-rows // 8) * 8, -(-columns // 8) * 8)
         assert not whole[:, rows:].any()
         assert not whole[:, :, columns:].any()
+
+
+def test_a_process_compiles_more_programs_than_a_compiler_makes_of_the_same_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep has a program for every batch size, and more where runs diverge."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    limit = torch._dynamo.config.recompile_limit
+    for num_runs in range(1, limit + 3):
+        weights = Weights({"weight": torch.ones(num_runs, 3)}, decayed=set(), channels_last=False, aligns=False)
+        traced = fx.symbolic_trace(lambda values, *_: (values.sum(dim=1), 2 * values))
+        update = update_of(Program(call=traced.forward), weights, is_compiled=True)
+        ones = torch.ones(num_runs, 1)
+        settings = Settings(momentum_M1=0 * ones, l2_M1=None, clip_M1=None)
+        batch = torch.zeros(1), torch.zeros(1)
+        others = [], [], [], batch, None, torch.zeros(num_runs, 2), torch.zeros(())
+        losses_M = update(
+            weights.values,
+            weights.velocities,
+            *others,
+            learning_rate_M1=0.25 * ones,
+            num_clipped_M1=ones.double(),
+            settings=settings,
+        )
+        assert losses_M.tolist() == [3.0] * num_runs
+        assert weights.parameters()["weight"].tolist() == [[0.5] * 3] * num_runs
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")

@@ -137,6 +137,7 @@ class Lane:
         self.last_M = torch.zeros_like(self.running_M)
         self.num_done = 0  # updates
         self._size = 0  # of the block under way
+        self._ahead: tuple[int, Tensor] | None = None  # where the next block begins, and its examples
         self._program: Program | None = None
         self._halves: list[Tensor] = []  # rounded copies of blocks that it reads
         self._update: Update | None = None
@@ -353,14 +354,11 @@ class Lane:
 
     def start_block(self) -> None:
         """Begin the next updates; on a GPU they are under way when this returns."""
-        next_look = next((s for s in self.evaluate_at if s > self.num_done), self.num_steps)
-        self._size = min(self.block, next_look - self.num_done, self.num_steps - self.num_done)
+        self._size = self._size_from(self.num_done)
         rows = slice(0, self._size)
         self._rates_KM1[rows].copy_(self._learning_rates(self.num_done, self._size))
         if self.reader is None:
-            blocks = np.stack([order.block(self.num_done, self._size) for order in self.orders], axis=1)
-            blocks_KSB = torch.from_numpy(blocks).to(self.problem.device)
-            torch.index_select(blocks_KSB, 1, self.seed_M, out=self._batches_KMB[rows])
+            torch.index_select(self._take_order(), 1, self.seed_M, out=self._batches_KMB[rows])
         self._place.zero_()
         self.step.fill_(self.num_done)
         if self.reader is not None and self._read is None:
@@ -380,6 +378,30 @@ class Lane:
                 return
             for _ in self._offsets():
                 self._recording.play()
+
+    def _size_from(self, start: int) -> int:
+        """Return the number of updates of the block that begins there."""
+        next_look = next((s for s in self.evaluate_at if s > start), self.num_steps)
+        return min(self.block, next_look - start, self.num_steps - start)
+
+    def _order_from(self, start: int) -> Tensor:
+        """Return the examples of the block that begins there, for every seed, shape (K, S, B)."""
+        size = self._size_from(start)
+        blocks = np.stack([order.block(start, size) for order in self.orders], axis=1)
+        return torch.from_numpy(blocks).to(self.problem.device)
+
+    def _take_order(self) -> Tensor:
+        """Return the examples of the block that begins now, drawn ahead or not."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[0] == self.num_done:
+            return ahead[1]
+        return self._order_from(self.num_done)
+
+    def _draw_ahead(self) -> None:
+        """Draw the examples of the next block, which takes long where an update has thousands of them."""
+        start = self.num_done + self._size
+        if self.reader is None and start < self.num_steps:
+            self._ahead = start, self._order_from(start)
 
     def _offsets(self) -> Iterator[int]:
         """Count the updates of the block; where inputs come from disk, with those of the update in place."""
@@ -415,6 +437,7 @@ class Lane:
     def finish_block(self) -> None:
         """Wait for the updates under way and note what they gave."""
         if self._stream is not None:
+            self._draw_ahead()  # the GPU works meanwhile
             self._stream.synchronize()
         size, start = self._size, self.num_done
         losses_KM = self._losses_KM[:size].double()
@@ -465,10 +488,12 @@ class Lane:
 
     def _learning_rates(self, start: int, num_steps: int) -> Tensor:
         """Return every run's learning rate for a block of updates, shape (K, M, 1)."""
-        columns = [
-            spec.learning_rate * multipliers(self.num_steps, gamma=spec.gamma, start=start, stop=start + num_steps)
-            for spec in (self.specs[index] for index in self.index_M)
-        ]
+        specs = [self.specs[index] for index in self.index_M]
+        schedules = {
+            gamma: multipliers(self.num_steps, gamma=gamma, start=start, stop=start + num_steps)
+            for gamma in {spec.gamma for spec in specs}
+        }
+        columns = [spec.learning_rate * schedules[spec.gamma] for spec in specs]
         return torch.from_numpy(np.stack(columns, axis=1)).to(self.problem.dtype).unsqueeze(2)
 
     def _note_divergence(self, losses_KM: Tensor, start: int) -> None:
