@@ -122,8 +122,8 @@ def test_the_program_of_a_gpu_trains_as_that_of_a_cpu(kind: type[GpuLane], l2: f
         assert not whole[:, :, columns:].any()
 
 
-def test_a_process_compiles_more_programs_than_a_compiler_makes_of_the_same_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sweep has a program for every batch size, and more where runs diverge."""
+def test_any_number_of_programs_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep has one for every batch size, and more where runs diverge; of one code a compiler makes eight."""
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
     limit = torch._dynamo.config.recompile_limit
     for num_runs in range(1, limit + 3):

@@ -86,7 +86,8 @@ def test_a_gradient_of_something_else_is_refused(dy):
 @with_kernel
 @every_kind
 @pytest.mark.parametrize(
-    ("num_rows", "width", "num"), [(300, 504, 500), (128, 256, 250), (65, 32, 30), (40, 1000, 1000)]
+    ("num_rows", "width", "num"),
+    [(300, 504, 500), (128, 256, 250), (65, 32, 30), (40, 1008, 1000), (40, 1040, 1030), (200, 8, 5)],
 )
 def test_kernels_are_what_pytorch_computes(kind, num_rows, width, num):
     from isotherm.models.kernels import units
