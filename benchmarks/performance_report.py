@@ -4,9 +4,10 @@
 
 Reads from benchmarks/results: bench_*.json (`isotherm bench --json`), growth_*.json (benchmarks/growth.py),
 profiles_*.json (benchmarks/profile_fleet.py), convolutions_*.json (benchmarks/convolutions.py), kernels_*.json
-(benchmarks/kernels.py) and factored_update_*.json (benchmarks/factored_update.py); and the calibration runs of
-results/calibration with those made again in its folder rerun. Writes every block between the markers
-`<!-- performance: NAME -->` and `<!-- end -->`, and docs/figures/growth.png. Nobody types those numbers.
+(benchmarks/kernels.py), factored_update_*.json (benchmarks/factored_update.py) and ceilings_*.json
+(benchmarks/ceilings.py); and the calibration runs of results/calibration with those made again in its folder rerun.
+Writes every block between the markers `<!-- performance: NAME -->` and `<!-- end -->`, and docs/figures/growth.png.
+Nobody types those numbers.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 from growth import draw
 from pages.blocks import Page
 from pages.performance.bench import bench_block
+from pages.performance.ceilings import ceilings_block
 from pages.performance.convolutions import convolutions_block
 from pages.performance.factored import factored_block
 from pages.performance.growth import growth_block, shrink_block
@@ -36,6 +38,7 @@ PAGE = Page(
         "profiles": profiles_block,
         "steps": steps_block,
         "limits": limits_block,
+        "ceilings": ceilings_block,
         "convolutions": convolutions_block,
         "kernels": kernels_block,
         "factored": factored_block,

@@ -48,13 +48,19 @@ def test_a_row_is_written_with_its_peers_goal_and_floor(folder: Path) -> None:
 
 def test_rows_of_different_commits_tell_theirs_and_what_was_before(folder: Path) -> None:
     machine = {"cpu": "a chip", "cores": 2, "torch": "2.x", "gpu": "a card"}
-    earlier = {**ROW, "label": "mlp:8", "commit": "abc", "note": "on a Monday", "ours": 1_000.0}
-    content = {"rows": [{**ROW, "commit": "def"}], "machine": machine, "earlier": [earlier]}
+    first, second = ({**ROW, "label": label, "commit": "def"} for label in ("mlp:8", "mlp:32"))
+    earlier = [
+        {**row, "commit": "abc", "note": note, "ours": 1_000.0}
+        for row, note in ((second, "slow"), (first, "on a Monday"))
+    ]
+    content = {"rows": [first, second], "machine": machine, "earlier": earlier}
     (folder / "bench_h200.json").write_text(json.dumps(content))
     table = bench_block("bench_h200").splitlines()
     assert table[0].endswith("| of the floor | commit |")
     assert table[2].endswith("| 54 % | def |")
-    assert "mlp:8 at abc, on a Monday: 1,000; plain loop 2,000." in " ".join(table[4:])
+    assert table[-4] == "| work | Isotherm | peers | what was so | commit |"
+    assert table[-2] == "| mlp:8 | 1,000 | plain loop 2,000 | on a Monday | abc |"  # in the order of the table above
+    assert table[-1] == "| mlp:32 | 1,000 | plain loop 2,000 | slow | abc |"
 
 
 def test_an_extrapolation_is_called_so(folder: Path) -> None:

@@ -17,8 +17,13 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_bytes_per_second_of_the_update_and_the_recurrent_products(results: Path) -> None:
-    num_weights = 2 * (784 * 1000 + 1000 * 504 + 504 * 256 + 256 * 32)
-    update = {"name": "_update", "percent": 50.0, "calls": 8, "microseconds": 35 * num_weights * 18 / 3e6 / 8}
+    num_weights = 2 * (784 * 1008 + 1008 * 512 + 512 * 256 + 256 * 32)
+    # Two updates, each of six matrices by one kernel and two by the other.
+    microseconds = 35 * num_weights * 18 / 3e6
+    updates = [
+        {"name": "_update_stream", "percent": 50.0, "calls": 12, "microseconds": 0.8 * microseconds / 6},
+        {"name": "_update", "percent": 12.0, "calls": 4, "microseconds": 0.2 * microseconds / 2},
+    ]
     recurrent = [
         {"name": "nvjet_a", "percent": 12.0, "calls": 90, "microseconds": 2 * 656 * 2624 * 21 / 2e6},
         {"name": "nvjet_b", "percent": 30.0, "calls": 7, "microseconds": 1.0},
@@ -28,7 +33,7 @@ def test_bytes_per_second_of_the_update_and_the_recurrent_products(results: Path
         {"name": "_backward", "percent": 6.0, "calls": 70, "microseconds": 1.0},
     ]
     rows = [
-        profile_row("autoencoder_mnist:64", 35, 1.0, kernels=[update]),
+        profile_row("autoencoder_mnist:64", 35, 1.0, kernels=updates),
         profile_row("lstm_ptb:64", 21, 1.0, kernels=recurrent),
     ]
     bench = {
@@ -48,6 +53,38 @@ def test_bytes_per_second_of_the_update_and_the_recurrent_products(results: Path
     assert "take 23 % of the kernel time" in text
     assert "72 MB, in 36 µs: 2.0 TB/s" in text
     assert "The steps of the cell take 11 %, softmax and its gradient 7 %" in text
+
+
+def test_the_autoencoder_stands_beside_products_for_a_moment_and_for_long(results: Path) -> None:
+    num_values = 2 * (1008 + 512 + 256) * 35 * 4096
+    kernels = [
+        {"name": "nvjet_a", "percent": 50.0, "calls": 9, "microseconds": 1.0},
+        {"name": "_forward", "percent": 10.0, "calls": 6, "microseconds": 2 * 2 * num_values / 2e6 / 6},
+        {"name": "_backward", "percent": 20.0, "calls": 6, "microseconds": 3 * 2 * num_values / 3e6 / 6},
+        {"name": "triton_addcmul", "percent": 8.0, "calls": 1, "microseconds": 1.0},
+    ]
+    bench = {
+        "label": "autoencoder_mnist:4096",
+        "batch_size": 4096,
+        "copy_bytes_per_second": 4e12,
+        "flop_per_unit": 1e11,
+        "ours": 2000.0,
+        "fraction_of_ceiling": 0.25,
+        "commit": "def",
+    }
+    products = [
+        {"numbers": "ones", "size": 4096, "shortest_flop_per_second": 9e14, "sustained_flop_per_second": 8e14},
+        {"numbers": "normal", "size": 4096, "shortest_flop_per_second": 8e14, "sustained_flop_per_second": 5e14},
+    ]
+    rows = [profile_row("autoencoder_mnist:4096", 35, 2000.0, kernels=kernels)]
+    (results / "profiles_h200.json").write_text(json.dumps({"rows": rows}))
+    (results / "bench_h200.json").write_text(json.dumps({"rows": [bench]}))
+    (results / "ceilings_h200.json").write_text(json.dumps({"rows": products, "seconds": 2.0}))
+    text = " ".join(limits_block().split())
+    assert "200 TFLOP/s, 25 % of the ceiling" in text
+    assert "40 % of what such products reach over 2 seconds" in text
+    assert "Products take 50 % of the kernel time, at 80 % of that sustained speed" in text
+    assert "Units take 30 %: forward 2.0 and backward 3.0 TB/s, where a copy moves 4.0. Optimiser 8 %" in text
 
 
 def test_the_norms_speed_in_a_network_counts_every_layer(results: Path) -> None:

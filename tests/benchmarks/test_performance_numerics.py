@@ -43,7 +43,7 @@ def test_cells_hold_the_values_of_the_files_by_seed() -> None:
             found = getattr(by_name[f"the LSTM's {key} perplexity"], name)
             assert found == tuple(result[f"{key.removesuffix('ing')}_metric"] for result in finals)
     assert by_name["the loss of WRN-16-4"].paper == "0.232 ± 0.001"
-    assert by_name["the accuracy of WRN-16-4"].now == pytest.approx((94.31, 94.19, 93.69), abs=1e-4)
+    assert by_name["the accuracy of WRN-16-4"].now == pytest.approx((93.85, 93.81, 93.90), abs=1e-4)
 
 
 def test_cells_stay_within_the_goals_of_the_calibration() -> None:

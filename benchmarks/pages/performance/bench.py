@@ -45,8 +45,11 @@ def bench_block(name: str) -> str:
     extrapolated = [
         f"{row['work']}: {row['remark']}." for row in content["rows"] if "extrapolated" in (row.get("remark") or "")
     ]
-    earlier = [_earlier(row) for row in content.get("earlier", ())]
-    return f"{table(header, rows)}\n\n{paragraph(' '.join([remark, *extrapolated, *earlier]))}"
+    block = f"{table(header, rows)}\n\n{paragraph(' '.join([remark, *extrapolated]))}"
+    earlier = [_earlier(row) for row in sorted(content.get("earlier", ()), key=lambda row: _place(row, content))]
+    if not earlier:
+        return block
+    return f"{block}\n\nEarlier:\n\n{table(('work', 'Isotherm', 'peers', 'what was so', 'commit'), earlier)}"
 
 
 def bench_row(label: str, *, commit: str | None = None) -> Row | None:
@@ -56,10 +59,15 @@ def bench_row(label: str, *, commit: str | None = None) -> Row | None:
     return next((row for row in rows if row["label"] == label and commit in (None, row["commit"])), None)
 
 
-def _earlier(row: Row) -> str:
+def _earlier(row: Row) -> tuple[str, ...]:
     """Return what was timed before, with the peers that were then."""
     peers = ", ".join(f"{peer} {number(speed)}" for peer, speed in row["peers"].items() if speed)
-    return f"{row['label']} at {row['commit']}, {row['note']}: {number(row['ours'])}; {peers}."
+    return row["label"], number(row["ours"]), peers, row["note"], row["commit"]
+
+
+def _place(row: Row, content: Row) -> int:
+    """Return where the work of an earlier row stands now."""
+    return [present["label"] for present in content["rows"]].index(row["label"])
 
 
 def _untimed(rows: list[Row], timed: list[str]) -> str:

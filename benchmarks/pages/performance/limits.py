@@ -8,7 +8,7 @@ from isotherm.bench.ceilings import bytes_per_step
 from isotherm.engine.products import aligned
 from pages.performance.bench import bench_row
 from pages.performance.kernels import moved_bytes
-from pages.performance.profiles import AE, GHOST_NORM, LSTM, SKIP_INIT, WRN, group_of, profile, shares
+from pages.performance.profiles import AE, AE_LARGE, GHOST_NORM, LSTM, SKIP_INIT, WRN, group_of, profile, shares
 from pages.results import NOT_MEASURED, load
 from pages.text import paragraph, percent
 
@@ -22,6 +22,9 @@ BYTES_OF_FLOOR = bytes_per_step(1, "mixed")
 # Of the autoencoder's layers, and of the LSTM's.
 WIDTHS = (784, 1000, 500, 250, 30, 250, 500, 1000, 784)
 LSTM_WIDTH = 650
+# The autoencoder's layers with units, and the transfers of a value in their kernels.
+NUM_UNITS = 6
+UNITS = {"_forward": 2, "_backward": 3}
 # Of WRN-16-4, and the kernels of their gradients; the others of convolutions.
 NUM_FILTERS = 16
 OF_FILTERS, OF_IMAGES = ("_sum_gradients", "sum_rows"), ("_convolve", "convolve_rows")
@@ -29,7 +32,8 @@ OF_FILTERS, OF_IMAGES = ("_sum_gradients", "sum_rows"), ("_convolve", "convolve_
 
 def limits_block() -> str:
     """Return how fast the heaviest kernels move their bytes."""
-    found = [text for text in (_autoencoder_limit(), _lstm_limit(), _convolution_limit(), _norm_limit()) if text]
+    texts = (_autoencoder_limit(), _large_autoencoder_limit(), _lstm_limit(), _convolution_limit(), _norm_limit())
+    found = [text for text in texts if text]
     return "\n".join(paragraph(text, bullet=True) for text in found) or NOT_MEASURED
 
 
@@ -37,9 +41,10 @@ def _autoencoder_limit() -> str | None:
     row, measured = profile(AE, with_kernels=True), bench_row(AE)
     if row is None or measured is None:
         return None
-    (kernel,) = [k for k in row["kernels"] if group_of(k["name"]) == "gradient and update"]
+    updates = [kernel for kernel in row["kernels"] if group_of(kernel["name"], AE) == "gradient and update"]
     num_weights = sum(aligned(a) * aligned(b) for a, b in pairwise(WIDTHS))
-    seconds = 1e-6 * kernel["microseconds"] * (len(WIDTHS) - 1)
+    num_updates = sum(kernel["calls"] for kernel in updates) / (len(WIDTHS) - 1)  # each has one call for each matrix
+    seconds = 1e-6 * sum(kernel["calls"] * kernel["microseconds"] for kernel in updates) / num_updates
     rate = BYTES_OF_UPDATE * row["num_runs"] * num_weights / seconds
     copy = measured["copy_bytes_per_second"]
     by_program = BYTES_IN_MIXED / BYTES_OF_FLOOR * measured["bytes_per_unit"] * measured["ours"] / copy
@@ -48,6 +53,28 @@ def _autoencoder_limit() -> str | None:
         {BYTES_IN_MIXED}; by that it reaches {percent(by_program)}. Gradients and updates of all matrices in
         {row["num_runs"]} runs, {BYTES_OF_UPDATE} bytes a weight, take {1e6 * seconds:.0f} µs: {rate / 1e12:.1f} TB/s,
         where a copy moves {copy / 1e12:.1f}."""
+
+
+def _large_autoencoder_limit() -> str | None:
+    row, measured, products = profile(AE_LARGE, with_kernels=True), bench_row(AE_LARGE), load("ceilings_h200")
+    if row is None or measured is None or products is None:
+        return None
+    groups = shares(row["kernels"], AE_LARGE)
+    flop = measured["flop_per_unit"] * measured["ours"]
+    sustained = max(r["sustained_flop_per_second"] for r in products["rows"] if r["numbers"] == "normal")
+    of_products = flop / (groups["products"] / 100) / sustained  # while there are products
+    # Units forward read and write all hidden values but the code's, backward they read two and write one, of 2 bytes.
+    num_values = sum(aligned(width) for width in WIDTHS[1:-1] if width != min(WIDTHS))
+    num_values *= row["num_runs"] * measured["batch_size"]
+    units = {k["name"]: 1e-6 * k["microseconds"] * NUM_UNITS for k in row["kernels"] if k["name"] in UNITS}
+    rates = [2 * UNITS[name] * num_values / seconds for name, seconds in sorted(units.items(), reverse=True)]
+    forward, backward = (f"{rate / 1e12:.1f}" for rate in rates)
+    return f"""**Autoencoder, B = 4,096**: {flop / 1e12:.0f} TFLOP/s, {percent(measured["fraction_of_ceiling"])} of the
+        ceiling, the shortest time of a large product; {percent(flop / sustained)} of what such products reach over
+        {products["seconds"]:g} seconds, when the GPU lowers its clock (below). Products take {groups["products"]:.0f} %
+        of the kernel time, at {percent(of_products)} of that sustained speed. Units take {groups["units"]:.0f} %:
+        forward {forward} and backward {backward} TB/s, where a copy moves
+        {measured["copy_bytes_per_second"] / 1e12:.1f}. Optimiser {groups["optimiser"]:.0f} %."""
 
 
 def _lstm_limit() -> str | None:
@@ -99,5 +126,5 @@ def _norm_limit() -> str | None:
     seconds = 1e-6 * sum(kernel["microseconds"] for kernel in row["kernels"] if kernel["name"] in GHOST_NORM)
     num_layers = sum(r["num_layers"] for r in kernels["rows"] if r["batch_size"] == 1024)
     rate = moved_bytes(kernels, 1024) * 8192 / 1024 / (num_layers * seconds)
-    return f"""**WRN-16-4, B = 8,192**, where cuDNN convolves: the kernels of ghost batch norm move
+    return f"""**WRN-16-4, B = 8,192**, at {row["commit"]}, when cuDNN convolved: the kernels of ghost batch norm move
         {rate / 1e12:.1f} TB/s inside the network, where a copy moves {measured["copy_bytes_per_second"] / 1e12:.1f}."""

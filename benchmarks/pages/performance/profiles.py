@@ -23,17 +23,25 @@ GHOST_NORM = ("_moments", "_normalise", "_gradient_sums", "_input_gradient")
 # Kernels of our own, by their whole names.
 OWN: dict[str, tuple[str, ...]] = {
     "ghost batch norm": GHOST_NORM,
-    "gradient and update": ("_update",),
+    "gradient and update": ("_update", "_update_stream"),
     "LSTM cell": ("_forward", "_backward"),
 }
+# The same names, and one like that of a convolution's kernel, mean others in the autoencoder.
+OF_AUTOENCODER: dict[str, tuple[str, ...]] = {"units": ("_forward", "_backward"), "sums": ("_sum_rows",)}
 # Ways to train that were tried and are not the present ones, as the rows' notes call them.
 BEFORE_COPIES = "before products on rounded copies"
 BEFORE_FACTORS = "before updates by factors"
 BEFORE_CELL = "before kernels of the cell"
 OLD_BENCH = "by the benchmark at 2cabd47"
+BEFORE_UNITS = "before units of many rows"
+BEFORE_DRAWN = "before examples were drawn ahead"
+BEFORE_PIECES = "before long sides in pieces of 32 bytes"
+BY_LT = "products by cuBLASLt"
+BY_DESCENT = "compiled kernels tuned by coordinate descent"
 BY_INDUCTOR = "ghost batch norm by Inductor"
 ON_STREAMS = "each run on a stream of its own"
 APART = "convolutions of all runs at once, norms apart; another process used the GPU at times"
+OF_AUTOENCODER_LARGE = (BEFORE_UNITS, BEFORE_DRAWN, BEFORE_PIECES, BY_LT, BY_DESCENT)
 STREAMS = ("two fleets of 18 on two streams", "four fleets of 9 on four streams", "two fleets of 11 on two streams")
 # Works that other blocks ask for.
 AE, AE_LARGE, LSTM = "autoencoder_mnist:64", "autoencoder_mnist:4096", "lstm_ptb:64"
@@ -41,17 +49,20 @@ WRN = "wrn16x4_cifar10"
 SKIP_INIT = "wrn16x4_skipinit_cifar10:64"
 
 
-def group_of(kernel: str) -> str:
-    """Return what a kernel does, in plain words.
+def group_of(kernel: str, label: str = "") -> str:
+    """Return what a kernel of a work does, in plain words.
 
     >>> group_of("nvjet_sm90_tst_128x128_64x6_1x2_h_bz_NTT"), group_of("_moments"), group_of("memset")
     ('products', 'ghost batch norm', 'other')
+    >>> group_of("_forward", "lstm_ptb:64"), group_of("_forward", "autoencoder_mnist:4096")
+    ('LSTM cell', 'units')
     """
-    own = next((name for name, kernels in OWN.items() if kernel in kernels), None)
+    ours = {**OF_AUTOENCODER, **OWN} if label.startswith("autoencoder") else OWN
+    own = next((name for name, kernels in ours.items() if kernel in kernels), None)
     return own or next((name for name, pieces in GROUPS.items() if any(piece in kernel for piece in pieces)), "other")
 
 
-def shares(kernels: Sequence[Row]) -> dict[str, float]:
+def shares(kernels: Sequence[Row], label: str = "") -> dict[str, float]:
     """Return the percentages of kernel time by group, largest first, with what the list leaves out.
 
     >>> shares([{"name": "nvjet_a", "percent": 30.0}, {"name": "_moments", "percent": 50.0}])
@@ -59,7 +70,7 @@ def shares(kernels: Sequence[Row]) -> dict[str, float]:
     """
     found: dict[str, float] = {}
     for kernel in kernels:
-        name = group_of(kernel["name"])
+        name = group_of(kernel["name"], label)
         found[name] = found.get(name, 0.0) + kernel["percent"]
     found = dict(sorted(found.items(), key=lambda item: -item[1]))
     return {**found, "not listed": 100.0 - sum(found.values())}
@@ -70,6 +81,7 @@ def profile(
 ) -> Row | None:
     """Return the last row of a work, in the present way unless a note says another; with so many runs if given."""
     others = (BEFORE_COPIES, BEFORE_FACTORS, BEFORE_CELL, OLD_BENCH, BY_INDUCTOR, ON_STREAMS, APART, *STREAMS)
+    others += OF_AUTOENCODER_LARGE
     found = [
         row
         for row in (load("profiles_h200") or {"rows": []})["rows"]
@@ -91,11 +103,10 @@ def part_of_goal(speed: float, work: Work) -> float | None:
     assert work.target is not None
     if work.target.of == "ours":
         return speed / work.target.value
-    measured, content = bench_row(work.label), load("bench_h200")
-    if measured is None or content is None:
+    measured = bench_row(work.label)
+    if measured is None:
         return None
-    ceiling = content["ceilings"]["matmul_flop_per_second"][work.precision]
-    return float(speed * measured["flop_per_unit"] / ceiling / work.target.value)
+    return float(measured["fraction_of_ceiling"] * speed / measured["ours"] / work.target.value)
 
 
 def gpu_works() -> list[Work]:
@@ -138,7 +149,7 @@ def profiles_block() -> str:
                 goal,
                 _of_goal(part),
                 "–" if memory is None else f"{memory:.1f} GiB",
-                "–" if seen is None else _heaviest(seen["kernels"]),
+                "–" if seen is None else _heaviest(seen["kernels"], work.label),
                 commit,
             )
         )
@@ -146,7 +157,7 @@ def profiles_block() -> str:
     machine = content["machine"]
     remark = f"""{machine["gpu"]}, torch {machine["torch"]}, mixed precision. Speeds are those of `isotherm bench`
         where it was run, else of the profile, windows: {content["windows"]}. Kernel time: percent of all kernels' time,
-        streams added up; only the heaviest 12 to 15 kernels are recorded, so a group may take more than its number, up
+        streams added up; only the heaviest 12 to 24 kernels are recorded, so a group may take more than its number, up
         to what is not listed. {" ".join(notes)} Goals reached:
         {sum(part >= 1 for part in parts)} of {len(parts)}."""
     return f"{table(header, lines)}\n\n{paragraph(remark)}"
@@ -163,8 +174,8 @@ def _of_goal(part: float | None) -> str:
     return f"{100 * part:.1f} %" if 0.99 <= part < 1 else percent(part)
 
 
-def _heaviest(kernels: Sequence[Row]) -> str:
-    found = shares(kernels)
+def _heaviest(kernels: Sequence[Row], label: str) -> str:
+    found = shares(kernels, label)
     rest = found.pop("not listed")
     listed = [f"{name} {share:.0f}" for name, share in list(found.items())[:4]]
     return ", ".join([*listed, f"not listed {rest:.0f}"])

@@ -13,8 +13,13 @@ from pages.performance.profiles import (
     APART,
     BEFORE_CELL,
     BEFORE_COPIES,
+    BEFORE_DRAWN,
     BEFORE_FACTORS,
+    BEFORE_PIECES,
+    BEFORE_UNITS,
+    BY_DESCENT,
     BY_INDUCTOR,
+    BY_LT,
     LSTM,
     OLD_BENCH,
     ON_STREAMS,
@@ -49,6 +54,8 @@ def _bench(label: str, commit: str | None = None) -> Callable[[], Row | None]:
 
 # Of the benchmark before the last ones.
 CELL_COMMIT, STREAM_COMMIT, TAP_COMMIT, CUDNN_COMMIT = "f52dc57", "edfb9de", "07054dd", "5ca7caa"
+ROW_COMMIT, TILE_COMMIT = "db578d2", "7a26ac2"
+WRN_28 = "wrn28x10_cifar100:128"
 TOGETHER = "convolutions of all runs at once by kernels, instead of streams"
 COPIES = "products on rounded copies of the weights (below)"
 STEPS = (
@@ -71,7 +78,17 @@ STEPS = (
         label=AE,
         what="updates as a stream of tiles, gradients of biases at once",
         before=_bench(AE, TAP_COMMIT),
-        after=_bench(AE),
+        after=_bench(AE, TILE_COMMIT),
+    ),
+    *(
+        Step(label=AE_LARGE, what=what, before=_profile(AE_LARGE, before), after=_profile(AE_LARGE, after))
+        for what, before, after in (
+            ("units as operations of their own, with sums for the biases", BEFORE_UNITS, BEFORE_DRAWN),
+            ("examples of the next block drawn while the GPU works", BEFORE_DRAWN, BEFORE_PIECES),
+            ("long sides of products in pieces of 32 bytes, units by whole rows", BEFORE_PIECES, None),
+            ("products by cuBLASLt", BEFORE_PIECES, BY_LT),
+            ("compiled kernels tuned by coordinate descent, 11 to 19 s more of start", None, BY_DESCENT),
+        )
     ),
     Step(
         label=LSTM,
@@ -121,7 +138,15 @@ STEPS = (
         before=_profile(SKIP_INIT, APART),
         after=_profile(SKIP_INIT),
     ),
-    Step(label=SKIP_INIT, what="24 runs instead of 12", before=_profile(SKIP_INIT), after=_bench(SKIP_INIT)),
+    Step(
+        label=SKIP_INIT, what="24 runs instead of 12", before=_profile(SKIP_INIT), after=_bench(SKIP_INIT, TAP_COMMIT)
+    ),
+    Step(
+        label=SKIP_INIT,
+        what="rows of pixels read once for three taps, of few channels too",
+        before=_bench(SKIP_INIT, TAP_COMMIT),
+        after=_bench(SKIP_INIT),
+    ),
     Step(
         label=f"{WRN}:1024",
         what="all of that, 3 runs at once",
@@ -133,9 +158,24 @@ STEPS = (
             label=f"{WRN}:{batch_size}",
             what="rows of pixels read once for three taps",
             before=_bench(f"{WRN}:{batch_size}", TAP_COMMIT),
+            after=_bench(f"{WRN}:{batch_size}", ROW_COMMIT),
+        )
+        for batch_size in (64, 1024)
+    ),
+    *(
+        Step(
+            label=f"{WRN}:{batch_size}",
+            what="of few channels too",
+            before=_bench(f"{WRN}:{batch_size}", ROW_COMMIT),
             after=_bench(f"{WRN}:{batch_size}"),
         )
         for batch_size in (64, 1024)
+    ),
+    Step(
+        label=WRN_28,
+        what="our convolutions, also of 160 channels, instead of streams and cuDNN's",
+        before=_bench(WRN_28, STREAM_COMMIT),
+        after=_bench(WRN_28),
     ),
     Step(
         label=f"{WRN}:8192",
@@ -173,8 +213,8 @@ def steps_block() -> str:
         )
     header = ("work", "what", "before", "after", "gain", "commits")
     remark = """Run-steps/s, Wide-ResNets images/s: median, lowest and highest window where they were kept. Commits
-        f52dc57, edfb9de, 07054dd, 5ca7caa, db578d2 and 7a26ac2 are `isotherm bench`, and so is the autoencoder at
-        2cabd47 but for the first row; all others are profiles. At f27878c another process used the GPU at times, so
+        f52dc57, edfb9de, 07054dd, 5ca7caa and db578d2 are `isotherm bench`, and so are the autoencoder at 2cabd47 but
+        for the first row, that at B = 64 at 7a26ac2, and Wide-ResNets at 0ff90b3 and 6c3145f; all others are profiles. At f27878c another process used the GPU at times, so
         that gain is more and the next one less than it says."""
     return f"{table(header, lines)}\n\n{paragraph(remark)}"
 

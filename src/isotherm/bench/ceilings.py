@@ -99,7 +99,7 @@ def matmul_flop_per_second(device: str, precision: Precision) -> float:
     for size in SIZES[device]:
         left, right = _normal(2, size, size, device=device, dtype=DTYPES[precision])
         out = torch.empty_like(left)
-        product = _Repeated(lambda a=left, b=right, c=out: torch.mm(a, b, out=c), device)  # type: ignore[misc]
+        product = Repeated(lambda a=left, b=right, c=out: torch.mm(a, b, out=c), device)  # type: ignore[misc]
         best = max(best, 2.0 * size**3 / product.least_seconds())
     return best
 
@@ -112,7 +112,7 @@ def copy_bytes_per_second(device: str, num_bytes: int) -> float:
     num = max(2**18, num_bytes // 2 // BYTES_PER_VALUE)
     source = _normal(num, device=device, dtype=torch.float32)
     target = torch.empty_like(source)
-    return 2.0 * BYTES_PER_VALUE * num / _Repeated(lambda: target.copy_(source), device).least_seconds()
+    return 2.0 * BYTES_PER_VALUE * num / Repeated(lambda: target.copy_(source), device).least_seconds()
 
 
 def _normal(*shape: int, device: str, dtype: torch.dtype) -> Tensor:
@@ -120,7 +120,7 @@ def _normal(*shape: int, device: str, dtype: torch.dtype) -> Tensor:
         return torch.randn(shape, device=device, dtype=dtype)
 
 
-class _Repeated:
+class Repeated:
     """An operation that is timed."""
 
     def __init__(self, operation: Callable[[], object], device: str) -> None:
@@ -132,11 +132,12 @@ class _Repeated:
 
     def _least_seconds(self, num_threads: int, seconds: float) -> float:
         with _threads(num_threads):
-            self._time(2)
-            num = max(1, min(100, int(seconds / self._time(1))))
-            return min(self._time(num) for _ in range(NUM_TRIES)) / num
+            self.time(2)
+            num = max(1, min(100, int(seconds / self.time(1))))
+            return min(self.time(num) for _ in range(NUM_TRIES)) / num
 
-    def _time(self, num: int) -> float:
+    def time(self, num: int) -> float:
+        """Return the seconds of so many calls."""
         self._wait()
         start = time.perf_counter()
         for _ in range(num):
