@@ -49,10 +49,8 @@ def test_a_row_is_written_with_its_peers_goal_and_floor(folder: Path) -> None:
 def test_rows_of_different_commits_tell_theirs_and_what_was_before(folder: Path) -> None:
     machine = {"cpu": "a chip", "cores": 2, "torch": "2.x", "gpu": "a card"}
     first, second = ({**ROW, "label": label, "commit": "def"} for label in ("mlp:8", "mlp:32"))
-    earlier = [
-        {**row, "commit": "abc", "note": note, "ours": 1_000.0}
-        for row, note in ((second, "slow"), (first, "on a Monday"))
-    ]
+    before = {"commit": "abc", "ours": 1_000.0}
+    earlier = [{**second, **before, "note": "slow"}, {**first, **before, "note": "on a Monday"}]
     content = {"rows": [first, second], "machine": machine, "earlier": earlier}
     (folder / "bench_h200.json").write_text(json.dumps(content))
     table = bench_block("bench_h200").splitlines()

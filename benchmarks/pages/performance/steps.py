@@ -214,8 +214,8 @@ def steps_block() -> str:
     header = ("work", "what", "before", "after", "gain", "commits")
     remark = """Run-steps/s, Wide-ResNets images/s: median, lowest and highest window where they were kept. Commits
         f52dc57, edfb9de, 07054dd, 5ca7caa and db578d2 are `isotherm bench`, and so are the autoencoder at 2cabd47 but
-        for the first row, that at B = 64 at 7a26ac2, and Wide-ResNets at 0ff90b3 and 6c3145f; all others are profiles. At f27878c another process used the GPU at times, so
-        that gain is more and the next one less than it says."""
+        for the first row, that at B = 64 at 7a26ac2, and Wide-ResNets at 0ff90b3 and 6c3145f; all others are profiles.
+        At f27878c another process used the GPU at times, so that gain is more and the next one less than it says."""
     return f"{table(header, lines)}\n\n{paragraph(remark)}"
 
 

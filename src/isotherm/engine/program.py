@@ -137,8 +137,9 @@ def update_of(program: Program, weights: Weights, *, is_compiled: bool) -> Updat
     return update
 
 
-def _with_own_code(function: FunctionType) -> FunctionType:
+def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that shares its code with no other: a compiler makes only eight programs of the same code."""
+    assert isinstance(function, FunctionType)
     code = function.__code__.replace()
     return FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
 
