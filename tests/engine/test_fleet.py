@@ -225,7 +225,7 @@ class Stub:
 
     def __init__(self, blocks: int) -> None:
         self.blocks, self.shared = blocks, None
-        self.wants_a_look = False
+        self.wants_a_look = self.is_asynchronous = False
 
     @property
     def is_done(self) -> bool:
@@ -258,11 +258,8 @@ def test_lanes_share_the_program_of_one_that_still_trains(blocks):
 class DrawsAhead(lane.Lane):
     """A lane that draws the examples of the next block before this one is over, as on a GPU."""
 
+    is_asynchronous = True
     draws: list[int]
-
-    def finish_block(self) -> None:
-        self._draw_ahead()
-        super().finish_block()
 
     def _order_from(self, start: int) -> Tensor:
         self.draws = [*getattr(self, "draws", []), start]

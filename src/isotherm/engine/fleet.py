@@ -153,6 +153,9 @@ def _train(lanes: Sequence[Lane], checkpoint: Checkpoint | None) -> None:
         for lane in active:
             lane.start_block()
         for lane in active:
+            if lane.is_asynchronous:
+                lane.draw_ahead()
+        for lane in active:
             lane.finish_block()
             if lane.wants_a_look:
                 lane.note_looks(look(lane))

@@ -397,8 +397,13 @@ class Lane:
             return ahead[1]
         return self._order_from(self.num_done)
 
-    def _draw_ahead(self) -> None:
-        """Draw the examples of the next block, which takes long where an update has thousands of them."""
+    @property
+    def is_asynchronous(self) -> bool:
+        """Tell whether updates are under way while the caller does something else: on a GPU."""
+        return self._stream is not None
+
+    def draw_ahead(self) -> None:
+        """Draw the examples of the block after the one under way; of many examples that takes long."""
         start = self.num_done + self._size
         if self.reader is None and start < self.num_steps:
             self._ahead = start, self._order_from(start)
@@ -437,7 +442,6 @@ class Lane:
     def finish_block(self) -> None:
         """Wait for the updates under way and note what they gave."""
         if self._stream is not None:
-            self._draw_ahead()  # the GPU works meanwhile
             self._stream.synchronize()
         size, start = self._size, self.num_done
         losses_KM = self._losses_KM[:size].double()
