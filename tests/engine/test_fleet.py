@@ -1,6 +1,7 @@
 """What `contracts/test_engines.py` does not see: refusals, the fleet's size, and memory."""
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import logging
@@ -259,10 +260,10 @@ class DrawsAhead(lane.Lane):
     """A lane that draws the examples of the next block before this one is over, as on a GPU."""
 
     is_asynchronous = True
-    draws: list[int]
+    draws: list[tuple[int, int]]  # where a block begins, and what was done when it was drawn
 
     def _order_from(self, start: int) -> Tensor:
-        self.draws = [*getattr(self, "draws", []), start]
+        self.draws = [*getattr(self, "draws", []), (start, self.num_done)]
         return super()._order_from(start)
 
 
@@ -281,11 +282,26 @@ def test_examples_drawn_ahead_are_those_drawn_at_once():
     for each in (ours, plain):
         fleet._train([each], None)
     assert ours.index_M == plain.index_M == [0, 2]
-    assert ours.draws == sorted(set(ours.draws))  # no block twice
-    assert ours.draws[-1] < 23 <= ours.draws[-1] + 5
+    starts = [start for start, _ in ours.draws]
+    assert [done for _, done in ours.draws] == [0, *starts[:-1]]  # each during the one before
+    assert starts == sorted(set(starts))
+    assert starts[-1] < 23 <= starts[-1] + 5
     assert torch.equal(ours.last_M, plain.last_M)
     for value, other in zip(ours.weights.values, plain.weights.values, strict=True):
         assert torch.equal(value, other)
+
+
+def test_examples_drawn_ahead_are_not_those_of_another_block():
+    task = cases.blobs_task()
+    problem, specs = problem_of(task), [cases.spec(task, num_steps=20)]
+    ours, plain = (lane.Lane(problem, specs, lane.Listeners(*[lambda *_: None] * 3), block=5) for _ in range(2))
+    state = copy.deepcopy(ours.state())
+    ours.start_block()
+    ours.draw_ahead()
+    ours.restore(state)  # as after a checkpoint
+    for each in (ours, plain):
+        fleet._train([each], None)
+    assert torch.equal(ours.last_M, plain.last_M)
 
 
 # -- one program, or one for each run -------------------------------------------------------------------------------

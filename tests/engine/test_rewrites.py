@@ -14,7 +14,6 @@ from torch import Tensor, fx, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional
 
-from isotherm.engine.products import aligned
 from isotherm.engine.rewrites import rewrite_for_gpu
 from isotherm.engine.trace import trace
 from isotherm.engine.weights import Weights
@@ -77,7 +76,7 @@ def operand_sizes(program: fx.GraphModule, *arguments: Tensor) -> list[list[tupl
 
 
 def is_aligned(sizes: tuple[int, ...]) -> bool:
-    return all(size == aligned(size) for size in sizes[1:])
+    return all(size % 8 == 0 for size in sizes[1:])
 
 
 def check_equal(function, *arguments: Tensor) -> fx.GraphModule:
@@ -515,7 +514,7 @@ def layer_step(rows: int, columns: int, *, num_runs: int = 2):
     return step, weights, (*weights.values, whole(num_runs, 6, columns, seed=1))
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(8, 16), (5, 8), (8, 5), (5, 7), (1, 1), (264, 8)])
+@pytest.mark.parametrize(("rows", "columns"), [(8, 16), (5, 8), (8, 5), (5, 7), (1, 1)])
 def test_weights_come_rounded_and_filled_up(rows, columns):
     step, weights, arguments = layer_step(rows, columns)
     assert weights.matrices == [(rows, columns)]

@@ -20,9 +20,14 @@ def ceilings_block() -> str:
     machine = content["machine"]
     remark = f"""TFLOP/s of one product in bfloat16: in the shortest of five blocks of 0.02 s, and over
         {content["seconds"]:g} s; one measurement each, {machine["gpu"]}, torch {machine["torch"]}, commit
-        {content["commit"]}, by [benchmarks/ceilings.py](../benchmarks/ceilings.py)."""
+        {content["commit"]}, by [benchmarks/ceilings.py](../benchmarks/ceilings.py){_in_brackets(content.get("note"))}.
+        In front of the stroke the shortest, behind it the whole."""
     header = ("numbers", *(f"{size:,}" for size in sizes))
     return f"{table(header, lines)}\n\n{paragraph(remark)}"
+
+
+def _in_brackets(note: str | None) -> str:
+    return f" ({note})" if note else ""
 
 
 def _both(row: dict[str, float]) -> str:

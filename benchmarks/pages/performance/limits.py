@@ -57,24 +57,27 @@ def _autoencoder_limit() -> str | None:
 
 def _large_autoencoder_limit() -> str | None:
     row, measured, products = profile(AE_LARGE, with_kernels=True), bench_row(AE_LARGE), load("ceilings_h200")
-    if row is None or measured is None or products is None:
+    units = {kernel["name"]: kernel for kernel in ([] if row is None else row["kernels"]) if kernel["name"] in UNITS}
+    if row is None or measured is None or products is None or len(units) < len(UNITS):
         return None
     groups = shares(row["kernels"], AE_LARGE)
     flop = measured["flop_per_unit"] * measured["ours"]
     sustained = max(r["sustained_flop_per_second"] for r in products["rows"] if r["numbers"] == "normal")
-    of_products = flop / (groups["products"] / 100) / sustained  # while there are products
+    num_updates = units["_forward"]["calls"] / NUM_UNITS
+    of_products = [kernel for kernel in row["kernels"] if group_of(kernel["name"], AE_LARGE) == "products"]
+    seconds = 1e-6 * sum(kernel["calls"] * kernel["microseconds"] for kernel in of_products) / num_updates
+    part = measured["flop_per_unit"] * row["num_runs"] / seconds / sustained
     # Units forward read and write all hidden values but the code's, backward they read two and write one, of 2 bytes.
     num_values = sum(aligned(width) for width in WIDTHS[1:-1] if width != min(WIDTHS))
     num_values *= row["num_runs"] * measured["batch_size"]
-    units = {k["name"]: 1e-6 * k["microseconds"] * NUM_UNITS for k in row["kernels"] if k["name"] in UNITS}
-    rates = [2 * UNITS[name] * num_values / seconds for name, seconds in sorted(units.items(), reverse=True)]
+    rates = [2 * UNITS[name] * num_values / (1e-6 * units[name]["microseconds"] * NUM_UNITS) for name in UNITS]
     forward, backward = (f"{rate / 1e12:.1f}" for rate in rates)
     return f"""**Autoencoder, B = 4,096**: {flop / 1e12:.0f} TFLOP/s, {percent(measured["fraction_of_ceiling"])} of the
         ceiling, the shortest time of a large product; {percent(flop / sustained)} of what such products reach over
-        {products["seconds"]:g} seconds, when the GPU lowers its clock (below). Products take {groups["products"]:.0f} %
-        of the kernel time, at {percent(of_products)} of that sustained speed. Units take {groups["units"]:.0f} %:
-        forward {forward} and backward {backward} TB/s, where a copy moves
-        {measured["copy_bytes_per_second"] / 1e12:.1f}. Optimiser {groups["optimiser"]:.0f} %."""
+        {products["seconds"]:g} seconds (below). Products take {groups["products"]:.0f} % of the kernel time, at
+        {percent(part)} of that sustained speed. Units take {groups["units"]:.0f} %: forward {forward} and backward
+        {backward} TB/s, where a copy moves {measured["copy_bytes_per_second"] / 1e12:.1f}. Optimiser
+        {groups["optimiser"]:.0f} %."""
 
 
 def _lstm_limit() -> str | None:

@@ -186,14 +186,15 @@ def _reading(found: Sequence[Cell]) -> str:
     ]
     old = load("autoencoder", CALIBRATION)
     old_skip = load("skipinit_b64", CALIBRATION)
-    new, wide, skip = (load(name, CALIBRATION / "rerun") for name in ("autoencoder_mixed", *_WIDE))
+    new, lstm, wide, skip = (load(name, CALIBRATION / "rerun") for name in ("autoencoder_mixed", "lstm_b64", *_WIDE))
     assert old is not None
     assert old_skip is not None
     assert new is not None
+    assert lstm is not None
     assert wide is not None
     assert skip is not None
-    return f"""Before: commit {old["commit"]}, SkipInit {old_skip["commit"]}; now: {new["commit"]}, WRN-16-4
-        {wide["commit"]}, SkipInit {skip["commit"]}; {new["device"]}.
+    return f"""Before: commit {old["commit"]}, SkipInit {old_skip["commit"]}; now: autoencoder {new["commit"]}, WRN-16-4
+        {wide["commit"]}, SkipInit {skip["commit"]}, LSTM {lstm["commit"]}; {new["device"]}.
         Outside the earlier error bars (one sd): {_listed(outside)}. Welch's interval leaves out zero for:
         {_listed(by_welch)}; paired by seed for: {_listed(by_pairs)}. Of {num} independent 95 % intervals at least one
         leaves out zero in {percent(1 - 0.95**num)} of all cases if nothing changed. The spread grew more than threefold

@@ -1,10 +1,8 @@
 """Matrix products of a traced program as tensor cores like them: aligned, without copies, on halved weights.
 
 Tensor cores read rows in pieces of 16 bytes, and cuBLAS falls back to slow kernels where a row is not a whole number of
-them. So the sides of half-precision products are filled up with zeros. Memory is written in pieces of 32 bytes; long
-rows become whole numbers of these, since products of rows that are not take up to 13 % longer. Parameters are kept
-filled up by `Weights`, and products give their gradients filled up; what is cut off in between is put back here without
-a copy.
+them. So the sides of half-precision products are filled up with zeros. Parameters are kept filled up by `Weights`, and
+products give their gradients filled up; what is cut off in between is put back here without a copy.
 """
 
 from __future__ import annotations
@@ -18,8 +16,6 @@ from torch import Tensor, fx
 _aten = torch.ops.aten
 # Values of 2 bytes in a piece of 16.
 ALIGNED = 8
-# Longer sides have whole pieces of 32; of shorter ones the zeros would be too large a part.
-_LONGEST_BY_8 = 256
 HALVES = (torch.bfloat16, torch.float16)
 # What only looks at values in another way.
 LOOKS = (
@@ -36,13 +32,12 @@ Block = tuple[int, int] | None
 
 
 def aligned(size: int) -> int:
-    """Return the next multiple of 8, of a long side that of 16.
+    """Return the next multiple of 8.
 
-    >>> aligned(8), aligned(250), aligned(1000)
-    (8, 256, 1008)
+    >>> aligned(8), aligned(250)
+    (8, 256)
     """
-    step = ALIGNED if size <= _LONGEST_BY_8 else 2 * ALIGNED
-    return -(-size // step) * step
+    return -(-size // ALIGNED) * ALIGNED
 
 
 def value_of(node: Any) -> Tensor:
@@ -188,7 +183,7 @@ def _is_multiplied(node: fx.Node) -> bool:
 
 
 def _align_products(graph: fx.Graph) -> None:
-    """Fill up the sides of half-precision products with zeros as `aligned` has it, and cut the result."""
+    """Fill up the sides of half-precision products with zeros to multiples of 8, and cut the result."""
     filled: dict[tuple[fx.Node, int, int], fx.Node] = {}
     for node in list(graph.nodes):
         if node.target is not _aten.bmm.default or value_of(node).dtype not in HALVES:

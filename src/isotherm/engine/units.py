@@ -40,7 +40,7 @@ def join_units(graph: fx.Graph) -> None:
     """Let units of many rows that are multiplied be made by one operation, and their gradients with sums by another.
 
     Products are filled up by now, and sums are products with ones (`products.improve_products`). Where rows are filled
-    up too, as those of a batch that is not `aligned` are, units stay as they are.
+    up too, as those of a batch that is no multiple of 8 are, units stay as they are.
     """
     found: dict[fx.Node, _Units] = {}
     for node in list(graph.nodes):

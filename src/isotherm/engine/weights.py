@@ -51,7 +51,7 @@ class Weights:
         initial: parameters by name with the runs in front.
         decayed: names of those that L2 moves.
         channels_last: hold filters (out, in, height, width) with the input channels last in memory.
-        aligns: hold matrices with both sides filled up, as products want them.
+        aligns: hold matrices with both sides filled up to multiples of 8.
     """
 
     def __init__(

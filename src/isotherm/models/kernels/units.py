@@ -12,19 +12,9 @@ from torch import Tensor
 
 from isotherm.models.kernels import device_of
 
-# Values of a tile, and its warps: forward, and backward.
-_TILE, _WARPS = 8192, 4
-_GRADIENT_TILE, _GRADIENT_WARPS = 2048, 2
-# A tile has whole rows up to so many columns: they follow one another in memory.
-_MOST_COLUMNS = 1024
+_ROWS, _COLUMNS = 16, 256
 # Rows that one program sums.
 _ROWS_OF_PART = 128
-
-
-def _sides(num_values: int, width: int) -> tuple[int, int]:
-    """Return the rows and columns of a tile."""
-    columns = min(triton.next_power_of_2(width), _MOST_COLUMNS)
-    return min(num_values // columns, _ROWS_OF_PART), columns
 
 
 def forward(products_MBW: Tensor, biases_MN: Tensor, *, kind: str) -> Tensor:
@@ -32,9 +22,8 @@ def forward(products_MBW: Tensor, biases_MN: Tensor, *, kind: str) -> Tensor:
     num_runs, num_rows, width = products_MBW.shape
     assert biases_MN.stride(1) == 1
     y_MBW = torch.empty_like(products_MBW)
-    rows, columns = _sides(_TILE, width)
     with device_of(y_MBW):
-        _forward[(triton.cdiv(num_rows, rows), triton.cdiv(width, columns), num_runs)](
+        _forward[(triton.cdiv(num_rows, _ROWS), triton.cdiv(width, _COLUMNS), num_runs)](
             products_MBW,
             biases_MN,
             y_MBW,
@@ -43,9 +32,9 @@ def forward(products_MBW: Tensor, biases_MN: Tensor, *, kind: str) -> Tensor:
             NUM=biases_MN.shape[1],
             WIDTH=width,
             KIND=kind,
-            ROWS=rows,
-            COLUMNS=columns,
-            num_warps=_WARPS,
+            ROWS=_ROWS,
+            COLUMNS=_COLUMNS,
+            num_warps=4,
         )
     return y_MBW
 
@@ -56,9 +45,8 @@ def backward(dy_MBW: Tensor, y_MBW: Tensor, num: int, *, kind: str) -> tuple[Ten
     dz_MBW = torch.empty_like(y_MBW)
     num_parts = triton.cdiv(num_rows, _ROWS_OF_PART)
     parts_MPN = y_MBW.new_empty(num_runs, num_parts, num, dtype=torch.float32)
-    rows, columns = _sides(_GRADIENT_TILE, width)
     with device_of(y_MBW):
-        _backward[(num_parts, triton.cdiv(width, columns), num_runs)](
+        _backward[(num_parts, triton.cdiv(width, _COLUMNS), num_runs)](
             dy_MBW,
             y_MBW,
             dz_MBW,
@@ -68,18 +56,11 @@ def backward(dy_MBW: Tensor, y_MBW: Tensor, num: int, *, kind: str) -> tuple[Ten
             WIDTH=width,
             KIND=kind,
             ROWS_OF_PART=_ROWS_OF_PART,
-            ROWS=rows,
-            COLUMNS=columns,
-            num_warps=_GRADIENT_WARPS,
+            ROWS=_ROWS,
+            COLUMNS=_COLUMNS,
+            num_warps=4,
         )
     return dz_MBW, parts_MPN.sum(dim=1)
-
-
-@triton.jit
-def _from_the_end():
-    """Return which part of which run is a program's: what the product before wrote last is still in the cache."""
-    run = tl.num_programs(2) - 1 - tl.program_id(2)
-    return tl.num_programs(0) - 1 - tl.program_id(0), run.to(tl.int64)
 
 
 @triton.jit
@@ -95,9 +76,9 @@ def _forward(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    part, run = _from_the_end()
-    row = part * ROWS + tl.arange(0, ROWS)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    run = tl.program_id(2).to(tl.int64)
     at = (run * num_rows + row[:, None]) * WIDTH + column[None, :]
     inside = (row < num_rows)[:, None] & (column < WIDTH)[None, :]
     products = tl.load(products_ptr + at, mask=inside, other=0.0)
@@ -128,8 +109,9 @@ def _backward(
     COLUMNS: tl.constexpr,
 ):
     """Store a part's gradient of products, and its sums."""
-    part, run = _from_the_end()
+    part = tl.program_id(0)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    run = tl.program_id(2).to(tl.int64)
     is_unit = column < NUM
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     for begin in range(part * ROWS_OF_PART, (part + 1) * ROWS_OF_PART, ROWS):
