@@ -6,7 +6,6 @@ Interpreted: TRITON_INTERPRET=1 python -m pytest tests/models/test_convolution_k
 from __future__ import annotations
 
 import dataclasses
-import os
 from typing import Any
 
 import pytest
@@ -14,11 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from isotherm.models import convolution_ops, convolved_norm_ops, ghost_norm_ops, kernels
+from helpers_kernels import DEVICE, IS_INTERPRETED
+from isotherm.models import convolution_ops, convolved_norm_ops, ghost_norm_ops
 from isotherm.models.kernels.tiles import Launch, WeightLaunch, launch_for, weight_launch_for
 
-IS_INTERPRETED = kernels.HAS_TRITON and os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = "cpu" if IS_INTERPRETED else "cuda"
 # The interpreter multiplies the bits of bfloat16 as if they were whole numbers.
 DTYPE = torch.float32 if IS_INTERPRETED else torch.bfloat16
 HAS_GPU = torch.cuda.is_available() and convolution_ops.are_usable(torch.device("cuda"))

@@ -5,22 +5,13 @@ Interpreted: TRITON_INTERPRET=1 python -m pytest tests/models/test_factored_upda
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 from torch import Tensor
 
-from isotherm.models import kernels
+from helpers_kernels import DEVICE, HALF, IS_INTERPRETED, with_kernels
 
-IS_INTERPRETED = kernels.HAS_TRITON and os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = "cpu" if IS_INTERPRETED else "cuda"
-# The interpreter multiplies the bits of bfloat16 as if they were whole numbers.
-HALF = torch.float16 if IS_INTERPRETED else torch.bfloat16
-pytestmark = pytest.mark.skipif(
-    not IS_INTERPRETED and not (kernels.HAS_TRITON and torch.cuda.is_available()),
-    reason="needs a CUDA device, or Triton and TRITON_INTERPRET=1",
-)
+pytestmark = with_kernels
 
 
 def normal(*shape: int, seed: int) -> Tensor:

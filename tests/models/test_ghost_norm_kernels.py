@@ -5,7 +5,6 @@ Interpreted: TRITON_INTERPRET=1 python -m pytest tests/models/test_ghost_norm_ke
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value
 
+from helpers_kernels import IS_INTERPRETED
 from isotherm.engine.capture import capture
 from isotherm.engine.rewrites import rewrite_for_gpu
 from isotherm.engine.trace import trace
@@ -23,7 +23,6 @@ from isotherm.models.kernels.split import LAUNCH, MOST_PARTS, Launch, Split, par
 from isotherm.models.wide_resnet import wide_resnet
 from isotherm.tasks import cross_entropy
 
-IS_INTERPRETED = ghost_norm_ops.HAS_TRITON and os.environ.get("TRITON_INTERPRET") == "1"
 interpreted = pytest.mark.skipif(not IS_INTERPRETED, reason="needs Triton and TRITON_INTERPRET=1")
 on_gpu = pytest.mark.skipif(IS_INTERPRETED or not torch.cuda.is_available(), reason="needs a CUDA device")
 # Small tiles, so that small images have several tiles, parts and programs.

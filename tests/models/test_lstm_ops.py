@@ -5,7 +5,6 @@ Interpreted kernels: TRITON_INTERPRET=1 python -m pytest tests/models/test_lstm_
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import pytest
@@ -13,19 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
+from helpers_kernels import DEVICE, HALF, with_kernels
 from isotherm.engine.trace import trace
-from isotherm.models import kernels, lstm_ops
+from isotherm.models import lstm_ops
 from isotherm.models.lstm import LSTMLanguageModel
 from isotherm.models.lstm_ops import BACKWARD, FORWARD, backward_steps, step
 
-IS_INTERPRETED = kernels.HAS_TRITON and os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = "cpu" if IS_INTERPRETED else "cuda"
-with_kernels = pytest.mark.skipif(
-    not IS_INTERPRETED and not (kernels.HAS_TRITON and torch.cuda.is_available()),
-    reason="needs a CUDA device, or Triton and TRITON_INTERPRET=1",
-)
-# The interpreter rounds to bfloat16 towards zero, so there halves are float16.
-HALF = torch.float16 if IS_INTERPRETED else torch.bfloat16
 B, H = 3, 5
 
 

@@ -5,21 +5,13 @@ Interpreted: TRITON_INTERPRET=1 python -m pytest tests/models/test_row_sums.py, 
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 from torch import Tensor
 
-from isotherm.models import kernels, row_sums_ops
+from helpers_kernels import DEVICE, HALF, with_kernels
+from isotherm.models import row_sums_ops
 
-IS_INTERPRETED = kernels.HAS_TRITON and os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = "cpu" if IS_INTERPRETED else "cuda"
-HALF = torch.float16 if IS_INTERPRETED else torch.bfloat16
-with_kernel = pytest.mark.skipif(
-    not IS_INTERPRETED and not (kernels.HAS_TRITON and torch.cuda.is_available()),
-    reason="needs a CUDA device, or Triton and TRITON_INTERPRET=1",
-)
 WIDTHS, SIZES = (1000, 504, 32, 8, 64, 72), (1000, 500, 30, 1, 64, 72)
 
 
@@ -58,7 +50,7 @@ def test_what_does_not_go_together_is_refused(given, sizes, message):
         row_sums_ops.check(given, sizes)
 
 
-@with_kernel
+@with_kernels
 @pytest.mark.parametrize("num_rows", [64, 1, 24, 40])
 def test_the_kernel_sums_as_pytorch_does(num_rows):
     from isotherm.models.kernels.row_sums import sum_rows
@@ -68,7 +60,7 @@ def test_the_kernel_sums_as_pytorch_does(num_rows):
     torch.testing.assert_close(found.cpu().double(), exactly(given), rtol=1e-5, atol=1e-5)
 
 
-@with_kernel
+@with_kernels
 def test_one_matrix_and_a_run_that_overflows():
     from isotherm.models.kernels.row_sums import sum_rows
 

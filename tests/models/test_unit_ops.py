@@ -5,22 +5,15 @@ Interpreted: TRITON_INTERPRET=1 python -m pytest tests/models/test_unit_ops.py, 
 
 from __future__ import annotations
 
-import os
 from typing import get_args
 
 import pytest
 import torch
 from torch import Tensor
 
-from isotherm.models import kernels, unit_ops
+from helpers_kernels import DEVICE, HALF, with_kernels
+from isotherm.models import unit_ops
 
-IS_INTERPRETED = kernels.HAS_TRITON and os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = "cpu" if IS_INTERPRETED else "cuda"
-HALF = torch.float16 if IS_INTERPRETED else torch.bfloat16
-with_kernel = pytest.mark.skipif(
-    not IS_INTERPRETED and not (kernels.HAS_TRITON and torch.cuda.is_available()),
-    reason="needs a CUDA device, or Triton and TRITON_INTERPRET=1",
-)
 every_kind = pytest.mark.parametrize("kind", get_args(unit_ops.Kind))
 
 
@@ -83,7 +76,7 @@ def test_a_gradient_of_something_else_is_refused(dy):
         unit_ops.check_gradient(dy, torch.zeros(2, 3, 8), 8, "tanh")
 
 
-@with_kernel
+@with_kernels
 @every_kind
 @pytest.mark.parametrize(
     ("num_rows", "width", "num"),
@@ -104,7 +97,7 @@ def test_kernels_are_what_pytorch_computes(kind, num_rows, width, num):
         assert not values[..., num:].any()
 
 
-@with_kernel
+@with_kernels
 @every_kind
 def test_a_run_that_overflows_stays_alone(kind):
     from isotherm.models.kernels import units
@@ -121,7 +114,7 @@ def test_a_run_that_overflows_stays_alone(kind):
     assert sums.isnan().nonzero().tolist() == ([] if kind == "relu" else [[0, 5]])
 
 
-@with_kernel
+@with_kernels
 def test_small_units_are_as_exact_as_others():
     from isotherm.models.kernels import units
 
@@ -131,7 +124,7 @@ def test_small_units_are_as_exact_as_others():
     torch.testing.assert_close(y.cpu().double(), products.cpu().double().tanh(), rtol=1e-5, atol=0.0)
 
 
-@with_kernel
+@with_kernels
 def test_a_closed_unit_has_no_gradient_whatever_comes_back():
     from isotherm.models.kernels import units
 

@@ -154,22 +154,12 @@ STEPS = (
         after=_bench(f"{WRN}:1024", TAP_COMMIT),
     ),
     *(
-        Step(
-            label=f"{WRN}:{batch_size}",
-            what="rows of pixels read once for three taps",
-            before=_bench(f"{WRN}:{batch_size}", TAP_COMMIT),
-            after=_bench(f"{WRN}:{batch_size}", ROW_COMMIT),
+        Step(label=label, what=what, before=_bench(label, before), after=_bench(label, after))
+        for label in (f"{WRN}:64", f"{WRN}:1024")
+        for what, before, after in (
+            ("rows of pixels read once for three taps", TAP_COMMIT, ROW_COMMIT),
+            ("of few channels too", ROW_COMMIT, None),
         )
-        for batch_size in (64, 1024)
-    ),
-    *(
-        Step(
-            label=f"{WRN}:{batch_size}",
-            what="of few channels too",
-            before=_bench(f"{WRN}:{batch_size}", ROW_COMMIT),
-            after=_bench(f"{WRN}:{batch_size}"),
-        )
-        for batch_size in (64, 1024)
     ),
     Step(
         label=WRN_28,

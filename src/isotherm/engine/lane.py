@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from isotherm.engine.arena import FixedProgram
+from isotherm.engine.blocks import Blocks
 from isotherm.engine.capture import Recording, capture
 from isotherm.engine.checkpoint import State
 from isotherm.engine.convolutions import leaves_convolutions
@@ -106,6 +107,9 @@ class Lane:
         place = torch.tensor([self.seeds.index(s.seed) for s in specs], device=problem.device)
         self.seed_M = place
         self.orders = [problem.order(seed=seed, batch_size=self.batch_size) for seed in self.seeds]
+        self.blocks = Blocks(
+            self.orders, size=block, num_steps=self.num_steps, looks=self.evaluate_at, device=problem.device
+        )
         self.key_M = torch.stack([run_keys(seed) for seed in self.seeds]).to(problem.device)[place]
         stacked = _stack(models, place)
         named = dict(self.module.named_parameters())
@@ -137,7 +141,6 @@ class Lane:
         self.last_M = torch.zeros_like(self.running_M)
         self.num_done = 0  # updates
         self._size = 0  # of the block under way
-        self._ahead: tuple[int, Tensor] | None = None  # where the next block begins, and its examples
         self._program: Program | None = None
         self._halves: list[Tensor] = []  # rounded copies of blocks that it reads
         self._update: Update | None = None
@@ -354,11 +357,11 @@ class Lane:
 
     def start_block(self) -> None:
         """Begin the next updates; on a GPU they are under way when this returns."""
-        self._size = self._size_from(self.num_done)
+        self._size = self.blocks.size_from(self.num_done)
         rows = slice(0, self._size)
         self._rates_KM1[rows].copy_(self._learning_rates(self.num_done, self._size))
         if self.reader is None:
-            torch.index_select(self._take_order(), 1, self.seed_M, out=self._batches_KMB[rows])
+            torch.index_select(self.blocks.examples(self.num_done), 1, self.seed_M, out=self._batches_KMB[rows])
         self._place.zero_()
         self.step.fill_(self.num_done)
         if self.reader is not None and self._read is None:
@@ -379,34 +382,15 @@ class Lane:
             for _ in self._offsets():
                 self._recording.play()
 
-    def _size_from(self, start: int) -> int:
-        """Return the number of updates of the block that begins there."""
-        next_look = next((s for s in self.evaluate_at if s > start), self.num_steps)
-        return min(self.block, next_look - start, self.num_steps - start)
-
-    def _order_from(self, start: int) -> Tensor:
-        """Return the examples of the block that begins there, for every seed, shape (K, S, B)."""
-        size = self._size_from(start)
-        blocks = np.stack([order.block(start, size) for order in self.orders], axis=1)
-        return torch.from_numpy(blocks).to(self.problem.device)
-
-    def _take_order(self) -> Tensor:
-        """Return the examples of the block that begins now, drawn ahead or not."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead[0] == self.num_done:
-            return ahead[1]
-        return self._order_from(self.num_done)
-
     @property
     def is_asynchronous(self) -> bool:
         """Tell whether updates are under way while the caller does something else: on a GPU."""
         return self._stream is not None
 
     def draw_ahead(self) -> None:
-        """Draw the examples of the block after the one under way; of many examples that takes long."""
-        start = self.num_done + self._size
-        if self.reader is None and start < self.num_steps:
-            self._ahead = start, self._order_from(start)
+        """Draw the examples of the block after the one under way."""
+        if self.reader is None:
+            self.blocks.draw_ahead(self.num_done + self._size)
 
     def _offsets(self) -> Iterator[int]:
         """Count the updates of the block; where inputs come from disk, with those of the update in place."""

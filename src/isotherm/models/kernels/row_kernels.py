@@ -12,6 +12,8 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia import hopper
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
+from isotherm.models.kernels.shared_memory import as_box, give_up, new_barriers
+
 # Places for boxes of pixels, and for filters, that are multiplied or on their way.
 _BOXES = gl.constexpr(2)
 _FILTERS = gl.constexpr(4)
@@ -87,11 +89,11 @@ def convolve_rows(
     places = rows
     if HAS_PLACES:
         places = gl.allocate_shared_memory(target.dtype, [NUM_PLACES, PIXELS, BLOCK_O], TILE_LAYOUT)
-    boxes_ready = _barriers(_BOXES)
-    filters_ready = _barriers(_FILTERS)
+    boxes_ready = new_barriers(_BOXES)
+    filters_ready = new_barriers(_FILTERS)
     tiles_ready = boxes_ready
     if NUM_READ > 0:
-        tiles_ready = _barriers(NUM_READ)
+        tiles_ready = new_barriers(NUM_READ)
     for number in range(TILES):
         tile = program * TILES + number
         down = height // ROWS
@@ -144,7 +146,7 @@ def convolve_rows(
         result_at = late_at if other is None else early_at
         _tile(places, result_at, PIXELS, BLOCK_O, TILE_LAYOUT, PIXELS_FIRST).store(result)
         fence_async_shared()
-        tma.async_copy_shared_to_global(target, at, _box(target, places, result_at))
+        tma.async_copy_shared_to_global(target, at, as_box(target, places, result_at))
         if normalised is not None:
             ghost = image // (images_of_run // ghosts_of_run)
             inverse = gl.rsqrt(gl.load(var_ptr + (ghost * O + channels), mask=is_channel, other=1.0) + eps)
@@ -171,10 +173,10 @@ def convolve_rows(
             second += gl.sum(values * values, axis=OVER_PIXELS) + away * away * (PIXELS * number / (number + 1))
         tma.store_wait(0)
     places._keep_alive()  # the compiler does not see that a store reads them until it is waited for
-    _give_up(boxes_ready, _BOXES)
-    _give_up(filters_ready, _FILTERS)
+    give_up(boxes_ready, _BOXES)
+    give_up(filters_ready, _FILTERS)
     if NUM_READ > 0:
-        _give_up(tiles_ready, NUM_READ)
+        give_up(tiles_ready, NUM_READ)
     if first_ptr is not None:
         if normalised is not None:
             first /= PARTS
@@ -225,7 +227,7 @@ def sum_rows(
     part = place // num_runs
     rows = gl.allocate_shared_memory(source.dtype, [STAGES * (ROWS + 2), IMAGES * WIDTH, BLOCK_C], LAYOUT)
     some = gl.allocate_shared_memory(gradients.dtype, [STAGES, PIXELS, BLOCK_O], LAYOUT)
-    ready = _barriers(STAGES)
+    ready = new_barriers(STAGES)
     down = height // ROWS
     begin = run * (images_of_run // IMAGES * down) + part * tiles_of_part
     count = gl.minimum(tiles_of_part, num_tiles - part * tiles_of_part)
@@ -252,7 +254,7 @@ def sum_rows(
         if ahead < count:
             _copy_pair(gradients, source, source_ends, some, rows, ready, begin, ahead, down, x, inner, channel)
     total0, total1, total2 = hopper.warpgroup_mma_wait(0, deps=[total0, total1, total2])
-    _give_up(ready, STAGES)
+    give_up(ready, STAGES)
     parts_ptr += (part * num_runs + run).to(gl.int64) * (O * 9 * C)
     columns = channel + gl.arange(0, BLOCK_O, gl.SliceLayout(0, SUMS))
     inputs = inner + gl.arange(0, BLOCK_C, gl.SliceLayout(1, SUMS))
@@ -264,32 +266,6 @@ def sum_rows(
 
 
 # -- copies and their places ------------------------------------------------------------------------------------------
-
-
-@gluon.jit
-def _barriers(NUM: gl.constexpr):
-    """Return barriers that wait for one announcement each, and the bytes that it announces."""
-    barriers = gl.allocate_shared_memory(gl.int64, [NUM, 1], mbarrier.MBarrierLayout())
-    for index in gl.static_range(NUM):
-        mbarrier.init(barriers.index(index), count=1)
-    return barriers
-
-
-@gluon.jit
-def _give_up(barriers, NUM: gl.constexpr):
-    """Let the memory of barriers be used for something else, for which they must be given up even if nobody waits.
-
-    The compiler sees only that nobody does, and would have sums exchanged through that memory. The bits of a barrier
-    are no number.
-    """
-    for index in gl.static_range(NUM):
-        mbarrier.invalidate(barriers.index(index))
-
-
-@gluon.jit
-def _box(boxes, places, first):
-    """Return a place, and those after it that it takes, as that of a box."""
-    return places.index(first)._reinterpret(boxes.dtype, boxes.block_shape, boxes.layout)
 
 
 @gluon.jit
@@ -311,15 +287,15 @@ def _tile(
 def _copy(boxes, at, barrier, places, first):
     """Let one box be copied to a place and those after it that it takes."""
     mbarrier.expect(barrier, boxes.block_type.nbytes)
-    tma.async_copy_global_to_shared(boxes, at, barrier, _box(boxes, places, first))
+    tma.async_copy_global_to_shared(boxes, at, barrier, as_box(boxes, places, first))
 
 
 @gluon.jit
 def _copy_with_ends(source, source_ends, image, row, column, inner, barrier, rows, first):
     """Let a box be copied with the row above it and the row below."""
     ROWS: gl.constexpr = source.block_shape[0]
-    tma.async_copy_global_to_shared(source, [row - 1, image, column, inner], barrier, _box(source, rows, first))
-    below = _box(source_ends, rows, first + ROWS)
+    tma.async_copy_global_to_shared(source, [row - 1, image, column, inner], barrier, as_box(source, rows, first))
+    below = as_box(source_ends, rows, first + ROWS)
     tma.async_copy_global_to_shared(source_ends, [row + ROWS - 1, image, column, inner], barrier, below)
 
 
@@ -363,5 +339,5 @@ def _copy_pair(gradients, source, source_ends, some, rows, ready, begin, number,
     row = (begin + number) % down * ROWS
     barrier = ready.index(stage)
     mbarrier.expect(barrier, gradients.block_type.nbytes + source.block_type.nbytes + source_ends.block_type.nbytes)
-    tma.async_copy_global_to_shared(gradients, [row, image, 0, channel], barrier, _box(gradients, some, stage))
+    tma.async_copy_global_to_shared(gradients, [row, image, 0, channel], barrier, as_box(gradients, some, stage))
     _copy_with_ends(source, source_ends, image, row, x - 1, inner, barrier, rows, stage * (ROWS + 2))

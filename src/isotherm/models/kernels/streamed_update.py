@@ -19,6 +19,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from isotherm.models.kernels import device_of
+from isotherm.models.kernels.shared_memory import as_box, give_up, new_barriers
 from isotherm.models.kernels.trials import Trial
 
 # Rows and columns of a tile, and the inner side: rows of 128 bytes of what is multiplied.
@@ -162,9 +163,7 @@ def _update_stream(
     # Of each stage: weights and velocities; left and right factor, and rounded weights.
     wide_at = gl.allocate_shared_memory(values.dtype, [2 * STAGES, SIDE, SIDE], LAYOUTS[0])
     thin_at = gl.allocate_shared_memory(halves.dtype, [3 * STAGES, SIDE, SIDE], LAYOUTS[1])
-    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for index in gl.static_range(STAGES):
-        mbarrier.init(ready.index(index), count=1)
+    ready = new_barriers(STAGES)
     count = (num_tiles - program + num_programs - 1) // num_programs
     for early in gl.static_range(STAGES - 1):
         if early < count:
@@ -200,23 +199,17 @@ def _update_stream(
         thin_at.index(3 * stage + 2).store(value.to(halves.dtype))
         fence_async_shared()
         at = [run, row, column]
-        tma.async_copy_shared_to_global(values, at, _box(values, wide_at, 2 * stage))
-        tma.async_copy_shared_to_global(velocities, at, _box(velocities, wide_at, 2 * stage + 1))
-        tma.async_copy_shared_to_global(halves, at, _box(halves, thin_at, 3 * stage + 2))
+        tma.async_copy_shared_to_global(values, at, as_box(values, wide_at, 2 * stage))
+        tma.async_copy_shared_to_global(velocities, at, as_box(velocities, wide_at, 2 * stage + 1))
+        tma.async_copy_shared_to_global(halves, at, as_box(halves, thin_at, 3 * stage + 2))
     tma.store_wait(0)
-    for index in gl.static_range(STAGES):
-        mbarrier.invalidate(ready.index(index))
+    give_up(ready, STAGES)
 
 
 @gluon.jit
 def _place(tile, down, across, SIDE: gl.constexpr):
     """Return run, first row and first column of a tile."""
     return tile // (down * across), tile // across % down * SIDE, tile % across * SIDE
-
-
-@gluon.jit
-def _box(tiles, places, place):
-    return places.index(place)._reinterpret(tiles.dtype, tiles.block_shape, tiles.layout)
 
 
 @gluon.jit
@@ -227,7 +220,7 @@ def _copy(values, velocities, lefts, rights, wide_at, thin_at, ready, tile, stag
     at = [run, row, column]
     barrier = ready.index(stage)
     mbarrier.expect(barrier, 2 * values.block_type.nbytes + 2 * lefts.block_type.nbytes)
-    tma.async_copy_global_to_shared(values, at, barrier, _box(values, wide_at, 2 * stage))
-    tma.async_copy_global_to_shared(velocities, at, barrier, _box(velocities, wide_at, 2 * stage + 1))
-    tma.async_copy_global_to_shared(lefts, [run, 0, row], barrier, _box(lefts, thin_at, 3 * stage))
-    tma.async_copy_global_to_shared(rights, [run, 0, column], barrier, _box(rights, thin_at, 3 * stage + 1))
+    tma.async_copy_global_to_shared(values, at, barrier, as_box(values, wide_at, 2 * stage))
+    tma.async_copy_global_to_shared(velocities, at, barrier, as_box(velocities, wide_at, 2 * stage + 1))
+    tma.async_copy_global_to_shared(lefts, [run, 0, row], barrier, as_box(lefts, thin_at, 3 * stage))
+    tma.async_copy_global_to_shared(rights, [run, 0, column], barrier, as_box(rights, thin_at, 3 * stage + 1))
