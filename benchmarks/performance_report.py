@@ -4,10 +4,10 @@
 
 Reads from benchmarks/results: bench_*.json (`isotherm bench --json`), growth_*.json (benchmarks/growth.py),
 profiles_*.json (benchmarks/profile_fleet.py), convolutions_*.json (benchmarks/convolutions.py), kernels_*.json
-(benchmarks/kernels.py), factored_update_*.json (benchmarks/factored_update.py) and ceilings_*.json
-(benchmarks/ceilings.py); and the calibration runs of results/calibration with those made again in its folder rerun.
-Writes every block between the markers `<!-- performance: NAME -->` and `<!-- end -->`, and docs/figures/growth.png.
-Nobody types those numbers.
+(benchmarks/kernels.py), factored_update_*.json (benchmarks/factored_update.py), ceilings_*.json
+(benchmarks/ceilings.py) and gpu_tests_*.json (what pytest printed); and the calibration runs of results/calibration with
+those made again in its folder rerun. Writes every block between the markers `<!-- performance: NAME -->` and
+`<!-- end -->`, and docs/figures/growth.png. Nobody types numbers there.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pages.performance.bench import bench_block
 from pages.performance.ceilings import ceilings_block
 from pages.performance.convolutions import convolutions_block
 from pages.performance.factored import factored_block
+from pages.performance.gpu_tests import gpu_tests_block
 from pages.performance.growth import growth_block, shrink_block
 from pages.performance.kernels import kernels_block
 from pages.performance.limits import limits_block
@@ -42,6 +43,7 @@ PAGE = Page(
         "convolutions": convolutions_block,
         "kernels": kernels_block,
         "factored": factored_block,
+        "gpu_tests": gpu_tests_block,
         "numerics": numerics_block,
     },
 )
