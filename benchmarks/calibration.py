@@ -24,7 +24,7 @@ from typing import Any, get_args
 import torch
 
 import isotherm as it
-from isotherm.records import CurvePoint, Precision, RunResult, RunSpec
+from isotherm.core.records import CurvePoint, Precision, RunResult, RunSpec
 
 
 @dataclass(frozen=True, kw_only=True)

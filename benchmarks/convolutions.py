@@ -25,8 +25,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isotherm.models.kernels import HAS_TRITON, in_gluon
-from isotherm.models.kernels.tiles import Launch, RowWeightLaunch, WeightLaunch
+from isotherm.kernels.availability import HAS_TRITON, in_gluon
+from isotherm.kernels.tiling.convolution import Launch, RowWeightLaunch, WeightLaunch
 from kernels import milliseconds
 
 WAYS = ("forward", "input gradient", "weight gradient")
@@ -107,7 +107,7 @@ def make_inputs(case: Case, num_runs: int, batch_size: int) -> Inputs:
 
 def ours(way: str, given: Inputs, launch: Any = None) -> Tensor:
     """Return what our kernels give for all runs."""
-    from isotherm.models.kernels import convolution, filter_gradient
+    from isotherm.kernels.triton import convolution, filter_gradient
 
     settings: dict[str, Any] = {"stride": given.stride, "padding": given.padding, "launch": launch}
     if way == "forward":
@@ -116,7 +116,7 @@ def ours(way: str, given: Inputs, launch: Any = None) -> Tensor:
         height, width = given.x.shape[3:]
         return convolution.input_gradient(given.dy, given.weight, size=(height, width), **settings)[0]
     if isinstance(launch, RowWeightLaunch):
-        return in_gluon("rows").weight_gradient(given.dy, given.x, launch=launch)  # type: ignore[union-attr]
+        return in_gluon("row_convolution").weight_gradient(given.dy, given.x, launch=launch)  # type: ignore[union-attr]
     rows, columns = given.weight.shape[3:]
     return filter_gradient.weight_gradient(given.dy, given.x, taps=(rows, columns), **settings)
 
@@ -172,7 +172,7 @@ def launches(way: str, given: Inputs) -> Iterator[Any]:
                 num_stages=stages,
                 num_programs=programs,
             )
-    by_rows = in_gluon("rows")
+    by_rows = in_gluon("row_convolution")
     sizes = {"stride": given.stride, "padding": given.padding}
     if by_rows is not None and by_rows.fit(given.x, given.weight.shape[1], given.weight.shape[3:], **sizes):
         for outputs, stages, programs in itertools.product((64, 128), (3, 4), (16, 22, 32, 44)):

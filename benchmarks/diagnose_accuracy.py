@@ -24,8 +24,8 @@ from typing import Any
 import isotherm as it
 from isotherm.bench.machine import commit, machine
 from isotherm.diagnose import Diagnosis, diagnose
-from isotherm.runner import default_workers
-from isotherm.tasks import Task
+from isotherm.running.runner import default_workers
+from isotherm.tasks.task import Task
 from pages.blocks import Page
 from pages.results import NOT_MEASURED, ROOT, load
 

@@ -17,10 +17,10 @@ import torch
 from torch import nn
 
 import isotherm as it
+from isotherm.core.records import RunSpec
 from isotherm.engine.fleet import run_fleet
-from isotherm.engine.problem import prepare
+from isotherm.engine.placed_task import place_task
 from isotherm.engine.reference import run_reference
-from isotherm.records import RunSpec
 
 GENERATOR = torch.Generator().manual_seed(0)
 VECTORS = torch.randn(96, 12, generator=GENERATOR)
@@ -43,7 +43,7 @@ MODULES = {
 def largest_difference(inputs: torch.Tensor, build: object, *, device: str) -> tuple[float, int]:
     """Return the largest relative difference between fleet and reference, and the number of runs compared."""
     task = it.Task(name="check", model=build, train=(inputs, LABELS), test=(inputs[:32], LABELS[:32]))  # type: ignore[arg-type]
-    problem = prepare(task, precision="float64", device=device)
+    placed = place_task(task, precision="float64", device=device)
     specs = [
         RunSpec(
             task="check",
@@ -65,11 +65,11 @@ def largest_difference(inputs: torch.Tensor, build: object, *, device: str) -> t
         for seed in (0, 1)
     ]
     fleet: dict[int, dict[str, torch.Tensor]] = {}
-    run_fleet(problem, specs, on_trained=lambda i, p: fleet.__setitem__(i, {n: t.clone() for n, t in p.items()}))
+    run_fleet(placed, specs, on_trained=lambda i, p: fleet.__setitem__(i, {n: t.clone() for n, t in p.items()}))
     worst = 0.0
     for index, spec in enumerate(specs):
         found: list[nn.Module] = []
-        run_reference(problem, spec, on_trained=found.append)
+        run_reference(placed, spec, on_trained=found.append)
         for name, parameter in found[0].named_parameters():
             ours, plain = fleet[index][name], parameter.detach()
             worst = max(worst, float((ours - plain).norm() / plain.norm()))

@@ -24,10 +24,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from isotherm.engine import factors
-from isotherm.engine.products import aligned
-from isotherm.engine.weights import heavy_ball
-from isotherm.models import kernels
+from isotherm.engine.graph import factored_gradients
+from isotherm.engine.graph.matmuls import aligned
+from isotherm.engine.parameters import heavy_ball
+from isotherm.kernels import availability
 
 WIDTHS = (784, 1000, 500, 250, 30, 250, 500, 1000, 784)
 NUM_RUNS = 35
@@ -59,7 +59,7 @@ def layers(batch_size: int, *, num_runs: int = NUM_RUNS, widths: tuple[int, ...]
 
 def by_kernel(layer: Layer, rate_M1: Tensor, momentum_M1: Tensor, tile: Any) -> None:
     """Update by the kernel."""
-    from isotherm.models.kernels.factored_update import update
+    from isotherm.kernels.triton.factored_update import update
 
     shape = len(layer.value), layer.left.shape[1], layer.right.shape[2]
     states = [t.view(shape) for t in layer[:3]]
@@ -68,7 +68,7 @@ def by_kernel(layer: Layer, rate_M1: Tensor, momentum_M1: Tensor, tile: Any) -> 
 
 def by_stream(layer: Layer, rate_M1: Tensor, momentum_M1: Tensor, **options: int) -> None:
     """Update by the kernel that streams tiles, where it is made for a matrix, else by the other one."""
-    streamed = kernels.in_gluon("streamed_update")
+    streamed = availability.in_gluon("streamed_update")
     shape = len(layer.value), layer.left.shape[1], layer.right.shape[2]
     states = [t.view(shape) for t in layer[:3]]
     if streamed is None or not streamed.fits(states[0], layer.left, layer.right):
@@ -79,7 +79,7 @@ def by_stream(layer: Layer, rate_M1: Tensor, momentum_M1: Tensor, **options: int
 
 def by_torch(layer: Layer, rate_M1: Tensor, momentum_M1: Tensor) -> None:
     """Update as a program without the kernel does."""
-    gradient = factors.product(layer.left, layer.right).to(layer.velocity.dtype)
+    gradient = factored_gradients.product(layer.left, layer.right).to(layer.velocity.dtype)
     heavy_ball(layer.value, layer.velocity, gradient, rate_M1, momentum_M1, None)
     layer.half.copy_(layer.value)
 
@@ -119,7 +119,7 @@ def largest_error(batch_size: int) -> float:
     worst = 0.0
     for ours in layers(batch_size):
         theirs = Layer(*(t.clone() for t in ours))
-        gradient = factors.product(ours.left, ours.right).float()
+        gradient = factored_gradients.product(ours.left, ours.right).float()
         by_kernel(ours, rate_M1, momentum_M1, None)  # as it is used
         by_torch(theirs, rate_M1, momentum_M1)
         rounding = 2**-8 * gradient.abs() + 1e-5
@@ -166,9 +166,9 @@ def main() -> None:
     parser.add_argument("--commit", default="unknown")
     parser.add_argument("--tune", action="store_true", help="also try other tiles")
     options = parser.parse_args()
-    if not torch.cuda.is_available() or not kernels.HAS_TRITON:
+    if not torch.cuda.is_available() or not availability.HAS_TRITON:
         sys.exit("the kernel needs a CUDA device and Triton")
-    from isotherm.models.kernels.factored_update import TILE, Tile
+    from isotherm.kernels.triton.factored_update import TILE, Tile
 
     tiles = [TILE]
     if options.tune:

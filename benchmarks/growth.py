@@ -24,12 +24,12 @@ import torch
 
 from isotherm.bench.fleet import NUM_STEPS, fleet_speeds, refusing_warnings, spec_of
 from isotherm.bench.machine import commit, machine
+from isotherm.core.records import Outcome, RunSpec
 from isotherm.engine.fleet import run_fleet
-from isotherm.engine.problem import Problem, prepare
-from isotherm.executors.local import LocalExecutor
-from isotherm.named_tasks import made_task
-from isotherm.records import Outcome, RunSpec
-from isotherm.tasks import Task
+from isotherm.engine.placed_task import PlacedTask, place_task
+from isotherm.running.executors.local import LocalExecutor
+from isotherm.tasks.builtin import made_task
+from isotherm.tasks.task import Task
 
 TASK = "mlp_mnist1d"
 NUM_RUNS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000)
@@ -55,7 +55,7 @@ def specs_of(task: Task, *, batch_size: int, num_runs: int, num_steps: int = NUM
     ]
 
 
-def growth(task: Task, problem: Problem, *, device: str, repeats: int, seconds: float) -> list[dict[str, Any]]:
+def growth(task: Task, placed: PlacedTask, *, device: str, repeats: int, seconds: float) -> list[dict[str, Any]]:
     """Return run-updates per second of one fleet of every size, and the size that Isotherm would choose."""
     rows = []
     for batch_size in BATCH_SIZES:
@@ -67,7 +67,7 @@ def growth(task: Task, problem: Problem, *, device: str, repeats: int, seconds: 
         for _ in range(repeats):
             for size in sizes:
                 specs = specs_of(task, batch_size=batch_size, num_runs=size)
-                found[size] += fleet_speeds(problem, specs, repeats=1, seconds=seconds)
+                found[size] += fleet_speeds(placed, specs, repeats=1, seconds=seconds)
         for size, speeds in found.items():
             rows.append(
                 {
@@ -84,7 +84,7 @@ def growth(task: Task, problem: Problem, *, device: str, repeats: int, seconds: 
     return rows
 
 
-def shrink(task: Task, problem: Problem, *, repeats: int) -> dict[str, Any]:
+def shrink(task: Task, placed: PlacedTask, *, repeats: int) -> dict[str, Any]:
     """Return the times of a whole fleet and of one whose every second run diverges at once, taking turns."""
     whole = specs_of(task, batch_size=SHRINK_BATCH, num_runs=SHRINK_RUNS, num_steps=SHRINK_STEPS)
     half = [dataclasses.replace(s, effective_learning_rate=1e30) if place % 2 else s for place, s in enumerate(whole)]
@@ -92,7 +92,7 @@ def shrink(task: Task, problem: Problem, *, repeats: int) -> dict[str, Any]:
     for _ in range(repeats):
         for name, specs in (("whole", whole), ("half", half)):
             start = time.perf_counter()
-            results = run_fleet(problem, specs)
+            results = run_fleet(placed, specs)
             times[name].append(time.perf_counter() - start)
             num_lost = sum(r.outcome is Outcome.DIVERGED for r in results)
             assert num_lost == (0 if name == "whole" else SHRINK_RUNS // 2), num_lost
@@ -160,7 +160,7 @@ def main() -> None:
         return
     torch.set_num_threads(1)
     task = made_task(TASK)
-    problem = prepare(task, precision=task.precision, device=options.device)
+    placed = place_task(task, precision=task.precision, device=options.device)
     with refusing_warnings():
         content = {
             "command": "python benchmarks/growth.py",
@@ -168,8 +168,8 @@ def main() -> None:
             "machine": machine(options.device),
             "where": "one core" if options.device == "cpu" else torch.cuda.get_device_name(),
             "task": TASK,
-            "shrink": shrink(task, problem, repeats=options.repeats),
-            "growth": growth(task, problem, device=options.device, repeats=options.repeats, seconds=options.seconds),
+            "shrink": shrink(task, placed, repeats=options.repeats),
+            "growth": growth(task, placed, device=options.device, repeats=options.repeats, seconds=options.seconds),
         }
     if options.json is not None:
         options.json.write_text(json.dumps(content, indent=1) + "\n")

@@ -25,9 +25,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isotherm.models import ghost_norm_ops
+from isotherm.kernels.ops import ghost_norm as ghost_norm_ops
+from isotherm.kernels.tiling.ghost_norm import LAUNCH, Launch, Split
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
-from isotherm.models.kernels.split import LAUNCH, Launch, Split
 
 GHOST = 64
 EPS = 1e-5
@@ -122,7 +122,7 @@ def make_inputs(case: Case, batch_size: int, *, seed: int, device: str) -> Input
 
 def errors(case: Case, batch_size: int, *, device: str) -> dict[str, float]:
     """Return the largest differences from float64, relative to the largest value."""
-    from isotherm.models.kernels import ghost_norm as kernels
+    from isotherm.kernels.triton import ghost_norm as kernels
 
     given = make_inputs(case, batch_size, seed=0, device=device)
     x = given.x.double().requires_grad_()
@@ -218,7 +218,7 @@ def num_sets(case: Case, batch_size: int) -> int:
 
 def time_kernels(case: Case, batch_size: int, *, device: str, launch: Launch = LAUNCH) -> tuple[float, float]:
     """Return milliseconds forward and backward."""
-    from isotherm.models.kernels import ghost_norm as kernels
+    from isotherm.kernels.triton import ghost_norm as kernels
 
     sets = [make_inputs(case, batch_size, seed=s, device=device) for s in range(num_sets(case, batch_size))]
     num_ghosts = max(1, batch_size // GHOST)

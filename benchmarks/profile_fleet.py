@@ -23,9 +23,9 @@ from torch._inductor.output_code import CompiledFxGraph
 
 from isotherm.bench.fleet import _Enough, refusing_warnings, specs_of, time_fleet
 from isotherm.bench.machine import commit, machine
-from isotherm.bench.works import Work, chosen_works
-from isotherm.engine.problem import prepare
-from isotherm.named_tasks import made_task
+from isotherm.bench.workloads import Work, chosen_works
+from isotherm.engine.placed_task import place_task
+from isotherm.tasks.builtin import made_task
 
 NUM_KERNELS = 15  # in a result file
 
@@ -76,7 +76,7 @@ def profiled(work: Work, turns: Turns, *, repeats: int, seconds: float, num_kern
         return None
 
     with refusing_warnings(), contextlib.suppress(_Enough):
-        time_fleet(prepare(task, precision=work.precision, device="cuda"), specs, turn)
+        time_fleet(place_task(task, precision=work.precision, device="cuda"), specs, turn)
     speeds = speeds[:repeats]
     median = statistics.median(speeds)
     return {

@@ -23,9 +23,9 @@ import torch
 
 from isotherm.bench.fleet import fleet_speeds, refusing_warnings, spec_of
 from isotherm.engine.fleet import run_fleet
-from isotherm.engine.problem import prepare
+from isotherm.engine.placed_task import place_task
 from isotherm.engine.reference import run_reference
-from isotherm.named_tasks import made_task
+from isotherm.tasks.builtin import made_task
 
 # task, batch size, runs at once, effective learning rate
 WORKS: tuple[tuple[str, int, int, float], ...] = (
@@ -54,14 +54,14 @@ COMPARED = ("train_loss_running", "last_batch_loss", "train_loss", "test_loss", 
 def row(name: str, batch_size: int, num_runs: int, rate: float, *, repeats: int, seconds: float) -> dict[str, Any]:
     """Return a network's speed and memory."""
     task = made_task(name)
-    problem = prepare(task, precision=task.precision, device="cuda")
+    placed = place_task(task, precision=task.precision, device="cuda")
     specs = [
         spec_of(task, batch_size=batch_size, num_steps=156_250, rate=rate, seed=seed, precision=task.precision)
         for seed in range(num_runs)
     ]
     torch.cuda.reset_peak_memory_stats()
     start = time.perf_counter()
-    found = fleet_speeds(problem, specs, repeats=repeats, seconds=seconds)
+    found = fleet_speeds(placed, specs, repeats=repeats, seconds=seconds)
     median = statistics.median(found)
     return {
         "task": name,
@@ -83,12 +83,12 @@ def equality(name: str, batch_size: int, precision: Any) -> dict[str, Any]:
     task = made_task(name)
     num = 4_096 if task.unroll is None else 40_000
     small = dataclasses.replace(task, **{part: (split[0][:num], split[1][:num]) for part, split in task.splits.items()})
-    problem = prepare(small, precision=precision, device="cuda")
+    placed = place_task(small, precision=precision, device="cuda")
     specs = [
         spec_of(small, batch_size=batch_size, num_steps=NUM_EQUAL_UPDATES, rate=0.05, seed=seed, precision=precision)
         for seed in range(2)
     ]
-    pairs = list(zip(run_fleet(problem, specs), (run_reference(problem, s) for s in specs), strict=True))
+    pairs = list(zip(run_fleet(placed, specs), (run_reference(placed, s) for s in specs), strict=True))
     return {
         "task": name,
         "batch_size": batch_size,

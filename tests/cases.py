@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from isotherm.records import RunSpec
-from isotherm.tasks import Split, Task
+from isotherm.core.records import RunSpec
+from isotherm.tasks.task import Split, Task
 
 NUM_TRAIN = 64
 NUM_TEST = 30

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 
 import cases
+from isotherm.core.records import RunSpec
 from isotherm.data.augment import CropAndFlip, Scaled
-from isotherm.engine.evaluate import WINDOW
+from isotherm.engine.evaluation import WINDOW
 from isotherm.models.autoencoder import autoencoder
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
 from isotherm.models.lstm import LSTMLanguageModel
 from isotherm.models.wide_resnet import wide_resnet
-from isotherm.records import RunSpec
-from isotherm.tasks import Task
+from isotherm.tasks.task import Task
 
 ANY_SPEC = cases.spec(cases.blobs_task())
 PIXELS = {"mean": (120.0, 125.0, 130.0), "std": (60.0, 65.0, 70.0)}

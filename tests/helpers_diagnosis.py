@@ -6,6 +6,7 @@ import dataclasses
 import math
 from typing import Any
 
+from isotherm.core.statistics import Interval
 from isotherm.diagnose.answer import USED_PART
 from isotherm.diagnose.diagnosis import (
     Boundary,
@@ -19,7 +20,6 @@ from isotherm.diagnose.diagnosis import (
     ShortGrid,
     Stability,
 )
-from isotherm.statistics import Interval
 
 TEMPERATURE = 1 / 32
 LIMITS = {0.0: 3.0, 0.9: 12.0}

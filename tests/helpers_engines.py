@@ -10,35 +10,35 @@ from typing import Any
 import pytest
 from torch import Tensor, nn
 
+from isotherm.core.records import RunResult, RunSpec
 from isotherm.engine.fleet import run_fleet
-from isotherm.engine.problem import Problem
+from isotherm.engine.placed_task import PlacedTask
 from isotherm.engine.reference import run_reference
-from isotherm.records import RunResult, RunSpec
 
 TOLERANCE = 1e-9
 
 Trained = tuple[RunResult, dict[str, Tensor]]
 
 
-def by_reference(problem: Problem, spec: RunSpec) -> Trained:
+def by_reference(placed: PlacedTask, spec: RunSpec) -> Trained:
     """Return the result and the trained parameters of one run; none if it diverged before its last update."""
     parameters: dict[str, Tensor] = {}
 
     def keep(model: nn.Module) -> None:
         parameters.update({n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad})
 
-    result = run_reference(problem, spec, on_trained=keep)
+    result = run_reference(placed, spec, on_trained=keep)
     return result, parameters
 
 
-def by_fleet(problem: Problem, specs: Sequence[RunSpec], **options: Any) -> list[Trained]:
+def by_fleet(placed: PlacedTask, specs: Sequence[RunSpec], **options: Any) -> list[Trained]:
     """Return the results and the trained parameters of a fleet's runs."""
     parameters: list[dict[str, Tensor]] = [{} for _ in specs]
 
     def keep(index: int, trained: dict[str, Tensor]) -> None:
         parameters[index].update({name: p.clone() for name, p in trained.items()})
 
-    results = run_fleet(problem, specs, on_trained=keep, **options)
+    results = run_fleet(placed, specs, on_trained=keep, **options)
     return list(zip(results, parameters, strict=True))
 
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import cases
+from isotherm.core.statistics import Floats
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
-from isotherm.statistics import Floats
-from isotherm.tasks import LossFunction, cross_entropy
+from isotherm.tasks.task import LossFunction, cross_entropy
 from isotherm.theory.hessian import Differentiation, Hessian, Mode
 
 WAYS: tuple[Differentiation, ...] = ("reverse_over_reverse", "forward_over_reverse", "finite_difference")

@@ -18,10 +18,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from isotherm.diagnose import probes, runs, stages
-from isotherm.records import Outcome, RunResult, RunSpec
-from isotherm.statistics import Interval
-from isotherm.store import StoredRun
+from isotherm.core.records import Outcome, RunResult, RunSpec
+from isotherm.core.statistics import Interval
+from isotherm.diagnose import probes, searches, short_runs
+from isotherm.running.store import StoredRun
 
 TEMPERATURE, LIMIT = 1 / 64, {0.0: 3.0, 0.9: 12.0}
 INITIAL, PROGRESS = 1.1, 0.8  # loss before and after training
@@ -79,21 +79,21 @@ class Machine:
                     machine.fleet(len(members), size, steps)
                     yield [StoredRun(spec=s, result=result_of(s), provenance={}) for s in members]
 
-        monkeypatch.setattr(runs, "LocalExecutor", Executor)
-        monkeypatch.setattr(runs, "run_fleet", self._trained)
-        monkeypatch.setattr(stages, "run_fleet", self._timed)
+        monkeypatch.setattr(short_runs, "LocalExecutor", Executor)
+        monkeypatch.setattr(short_runs, "run_fleet", self._trained)
+        monkeypatch.setattr(searches, "run_fleet", self._timed)
         monkeypatch.setattr(probes, "noise_scale_of_task", self._noise)
         monkeypatch.setattr(probes.Prober, "_hessian", self._hessian)
         monkeypatch.setattr(probes, "sampled_sharpness", self._sharpness)
 
-    def _timed(self, _problem: Any, specs: Sequence[RunSpec], *, on_steps: Callable[[int], None], block: int) -> None:
+    def _timed(self, _placed: Any, specs: Sequence[RunSpec], *, on_steps: Callable[[int], None], block: int) -> None:
         self.work(self.first_look * self.start_up)
         while True:
             update = self.update + len(specs) * specs[0].batch_size * self.example
             self.work(self.first_look * block * update)
             on_steps(block * len(specs))
 
-    def _trained(self, _problem: Any, specs: Sequence[RunSpec], *, on_trained: Callable[..., None]) -> None:
+    def _trained(self, _placed: Any, specs: Sequence[RunSpec], *, on_trained: Callable[..., None]) -> None:
         self.fleet(len(specs), specs[0].batch_size, specs[0].num_steps)
         on_trained(0, {"none": torch.ones(1)})
 

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 import cases
+from isotherm.core.records import Outcome
 from isotherm.engine.fleet import run_fleet
-from isotherm.engine.problem import prepare
+from isotherm.engine.placed_task import place_task
 from isotherm.engine.reference import run_reference
-from isotherm.records import Outcome
-from isotherm.tasks import Split, Task
+from isotherm.tasks.task import Split, Task
 
 Loss = Callable[[Tensor], Tensor]
 
@@ -85,16 +85,16 @@ def _names(module: nn.Module) -> list[str]:
 
 def assert_trains_as_a_fleet(task: Task, **changes) -> None:
     """Compare two updates of two seeds as a fleet with the reference: every parameter and every score."""
-    problem = prepare(task, precision="float64")
+    placed = place_task(task, precision="float64")
     settings = {"batch_size": 8, "num_steps": 2, "l2": 0.01, **changes}
     specs = [cases.spec(task, seed=seed, **settings) for seed in (0, 1)]
     trained: list[dict[str, Tensor]] = [{}, {}]
     results = run_fleet(
-        problem, specs, on_trained=lambda index, named: trained[index].update({n: p.clone() for n, p in named.items()})
+        placed, specs, on_trained=lambda index, named: trained[index].update({n: p.clone() for n, p in named.items()})
     )
     for spec, ours, parameters in zip(specs, results, trained, strict=True):
         expected: dict[str, Tensor] = {}
-        theirs = run_reference(problem, spec, on_trained=lambda m, e=expected: e.update(m.named_parameters()))
+        theirs = run_reference(placed, spec, on_trained=lambda m, e=expected: e.update(m.named_parameters()))
         assert ours.outcome is theirs.outcome is Outcome.FINISHED
         for field in ("train_loss", "test_loss", "train_loss_running", "weight_norm_squared"):
             assert getattr(ours, field) == pytest.approx(getattr(theirs, field), rel=1e-9), field

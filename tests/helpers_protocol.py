@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from isotherm.budget import Budget
-from isotherm.protocol import Cell, Grid
-from isotherm.records import CurvePoint, Direction, Outcome, RunResult, RunSpec
-from isotherm.schedule import Schedule
-from isotherm.store import StoredRun
-from isotherm.sweep import GridAxes, Sweep, SweepPlan, powers_of_two
-from isotherm.tasks import Task
+from isotherm.core.budget import Budget
+from isotherm.core.records import CurvePoint, Direction, Outcome, RunResult, RunSpec
+from isotherm.core.schedule import Schedule
+from isotherm.running.store import StoredRun
+from isotherm.sweep.protocol import Cell, Grid
+from isotherm.sweep.sweep import GridAxes, Sweep, SweepPlan, powers_of_two
+from isotherm.tasks.task import Task
 
 NAN = math.nan
 NUM_POINTS = 32

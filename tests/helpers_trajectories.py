@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from isotherm.statistics import Floats
+from isotherm.core.statistics import Floats
 from isotherm.theory.noise_kinds import skewed_noise
 
 LIMIT = 4.5  # standard errors; exceeded by chance once in 150,000

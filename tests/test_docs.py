@@ -10,10 +10,10 @@ import torch
 import typer
 
 import isotherm as it
-from isotherm.cli import app
-from isotherm.named_tasks import TASKS
+from isotherm.cli.main import app
 from isotherm.studies import STUDIES
-from isotherm.tasks import check_model
+from isotherm.tasks.builtin import TASKS
+from isotherm.tasks.task import check_model
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

@@ -1,77 +1,68 @@
-"""Imports point one way: the layers of the package, read from its source."""
+"""Imports point one way: the rooms of the package and, inside two of them, their sub-rooms."""
 
 from __future__ import annotations
 
 import ast
+import importlib.util
 from pathlib import Path
 
 import pytest
 
-import isotherm
+from pages.rooms import ROOMS, SOURCE, files, imports, modules_named, room_of, rooms_used
 
-SOURCE = Path(isotherm.__file__).parent
-
-# A module may import from its own layer and from those before it.
-LAYERS = [
-    ["errors", "temperature", "penalty"],
-    ["budget", "schedule", "records"],
-    ["seeding", "statistics"],
-    ["optimum"],
-    ["identity", "data", "models"],
-    ["tasks"],
-    ["theory"],
-    ["named_tasks", "sweep", "engine"],
-    ["study", "store"],
-    ["executors", "protocol"],
-    ["results"],
-    ["regimes", "runner"],
-    ["recommend", "verdicts", "planning", "bench", "diagnose"],
-    ["report", "studies"],
-    ["cell"],
-    ["console", "commands"],
-    ["cli_data", "cli_bench", "cli_diagnose", "cli_theory"],
-    ["cli"],
-]
-LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-TORCH_FREE = ["errors", "temperature", "penalty", "budget", "schedule", "records", "statistics", "optimum"]
-FILES = sorted(p for p in SOURCE.rglob("*.py") if p != SOURCE / "__init__.py")
+# The same inside two of them. A module of a room itself may be named here too; those that are not stand below all.
+SUB_ROOMS = {
+    "kernels": ["availability", "layout", "kernel_check", "tiling", "gluon", "triton", "ops", "dispatch"],
+    "engine": ["graph", "parameters", "programs"],
+}
+TORCH_FREE = ["errors", "version", "core"]
+FILES = files()
 
 
-def part(path: Path) -> str:
-    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
-
-
-def imports(path: Path) -> set[str]:
-    """Return the full names of all modules a file imports, wherever in it."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
-            if node.module == "isotherm":
-                found |= {f"isotherm.{alias.name}" for alias in node.names}
-    return found
+def rank(order: list[str], name: str) -> int:
+    return order.index(name) if name in order else len(order)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
 def test_no_import_points_backwards(path: Path) -> None:
-    own = part(path)
-    assert own in LEVEL, f"{own} has no place among the layers; give it one"
-    for name in imports(path):
+    own = room_of(path)
+    assert own in ROOMS, f"{own} has no place among the rooms; give it one"
+    for other in rooms_used(path):
+        assert ROOMS.index(other) <= ROOMS.index(own), f"{own} must not import from {other}"
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in FILES if room_of(p) in SUB_ROOMS], ids=lambda p: str(p.relative_to(SOURCE))
+)
+def test_no_import_points_backwards_inside_a_room(path: Path) -> None:
+    room, own = path.relative_to(SOURCE).with_suffix("").parts[:2]
+    order = SUB_ROOMS[room]
+    for name in imports(path) | modules_named(path):
         pieces = name.split(".")
-        if pieces[0] == "isotherm" and len(pieces) > 1 and pieces[1] in LEVEL:
-            assert LEVEL[pieces[1]] <= LEVEL[own], f"{own} must not import {name}"
+        if pieces[:2] == ["isotherm", room] and len(pieces) > 2:
+            assert rank(order, pieces[2]) <= rank(order, own), f"{room}.{own} must not import {name}"
 
 
-@pytest.mark.parametrize("name", TORCH_FREE)
-def test_the_vocabulary_needs_no_torch(name: str) -> None:
-    assert not any(module.split(".")[0] == "torch" for module in imports(SOURCE / f"{name}.py"))
+@pytest.mark.parametrize("path", [p for p in FILES if room_of(p) in TORCH_FREE], ids=lambda p: p.stem)
+def test_the_vocabulary_needs_no_torch(path: Path) -> None:
+    assert not any(module.split(".")[0] == "torch" for module in imports(path))
+
+
+def test_a_string_that_names_a_module_counts_as_an_import(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text('importlib.import_module("isotherm.cli.main")\ntext = "isotherm.sqlite and more"\n')
+    assert rooms_used(path) == {"cli"}
+
+
+def test_every_module_named_in_a_string_exists() -> None:
+    for path in FILES:
+        for name in modules_named(path):
+            assert importlib.util.find_spec(name) is not None, f"{path} names {name}"
 
 
 def test_nothing_but_the_command_line_imports_studies() -> None:
     for path in FILES:
-        if part(path) not in ("studies", "cli", "cli_bench", "cli_diagnose"):
+        if room_of(path) not in ("studies", "cli"):
             assert not any(name.startswith("isotherm.studies") for name in imports(path)), path
 
 

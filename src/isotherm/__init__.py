@@ -8,24 +8,65 @@ sweep = it.Sweep(task=task, batch_sizes=[16, 64], effective_learning_rates=it.po
 results = it.run(sweep, store="mine.sqlite")
 """
 
-__version__ = "0.1.0"
+from __future__ import annotations
 
-from isotherm.budget import Budget
-from isotherm.data.augment import CropAndFlip, Scaled
-from isotherm.errors import StoreError, UserError
-from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
-from isotherm.named_tasks import get_task
-from isotherm.recommend import Recommendation, recommend
-from isotherm.records import Direction, Outcome
-from isotherm.regimes import JointRegimes, Regimes, joint_regimes, regimes
-from isotherm.results import Results, StudyResults
-from isotherm.runner import run, run_study
-from isotherm.schedule import Schedule
-from isotherm.store import Store
-from isotherm.study import Study
-from isotherm.sweep import IsothermGrid, Sweep, powers_of_two
-from isotherm.tasks import LazyInputs, Metric, Task
-from isotherm.temperature import bare_learning_rate, effective_learning_rate, temperature
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from isotherm.analysis.recommend import Recommendation, recommend
+    from isotherm.analysis.regimes import JointRegimes, Regimes, joint_regimes, regimes
+    from isotherm.core.budget import Budget
+    from isotherm.core.records import Direction, Outcome
+    from isotherm.core.schedule import Schedule
+    from isotherm.core.temperature import bare_learning_rate, effective_learning_rate, temperature
+    from isotherm.data.augment import CropAndFlip, Scaled
+    from isotherm.errors import StoreError, UserError
+    from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
+    from isotherm.running.runner import run, run_study
+    from isotherm.running.store import Store
+    from isotherm.sweep.results import Results, StudyResults
+    from isotherm.sweep.study import Study
+    from isotherm.sweep.sweep import IsothermGrid, Sweep, powers_of_two
+    from isotherm.tasks.builtin import get_task
+    from isotherm.tasks.task import LazyInputs, Metric, Task
+    from isotherm.version import __version__
+
+# Where each public name is defined. Loaded when asked for: `isotherm --help` needs no PyTorch.
+_HOMES = {
+    "Budget": "isotherm.core.budget",
+    "CropAndFlip": "isotherm.data.augment",
+    "Direction": "isotherm.core.records",
+    "GhostBatchNorm2d": "isotherm.models.ghost_batch_norm",
+    "IsothermGrid": "isotherm.sweep.sweep",
+    "JointRegimes": "isotherm.analysis.regimes",
+    "LazyInputs": "isotherm.tasks.task",
+    "Metric": "isotherm.tasks.task",
+    "Outcome": "isotherm.core.records",
+    "Recommendation": "isotherm.analysis.recommend",
+    "Regimes": "isotherm.analysis.regimes",
+    "Results": "isotherm.sweep.results",
+    "Scaled": "isotherm.data.augment",
+    "Schedule": "isotherm.core.schedule",
+    "Store": "isotherm.running.store",
+    "StoreError": "isotherm.errors",
+    "Study": "isotherm.sweep.study",
+    "StudyResults": "isotherm.sweep.results",
+    "Sweep": "isotherm.sweep.sweep",
+    "Task": "isotherm.tasks.task",
+    "UserError": "isotherm.errors",
+    "__version__": "isotherm.version",
+    "bare_learning_rate": "isotherm.core.temperature",
+    "effective_learning_rate": "isotherm.core.temperature",
+    "get_task": "isotherm.tasks.builtin",
+    "joint_regimes": "isotherm.analysis.regimes",
+    "powers_of_two": "isotherm.sweep.sweep",
+    "recommend": "isotherm.analysis.recommend",
+    "regimes": "isotherm.analysis.regimes",
+    "run": "isotherm.running.runner",
+    "run_study": "isotherm.running.runner",
+    "temperature": "isotherm.core.temperature",
+}
 
 __all__ = [
     "Budget",
@@ -49,6 +90,7 @@ __all__ = [
     "Sweep",
     "Task",
     "UserError",
+    "__version__",
     "bare_learning_rate",
     "effective_learning_rate",
     "get_task",
@@ -60,3 +102,15 @@ __all__ = [
     "run_study",
     "temperature",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'isotherm' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

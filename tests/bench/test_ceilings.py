@@ -13,7 +13,7 @@ from isotherm.bench.ceilings import (
     matmul_flop_per_second,
     state_bytes,
 )
-from isotherm.named_tasks import made_task
+from isotherm.tasks.builtin import made_task
 
 WEIGHTS = (40 * 100, 100 * 100, 100 * 10)
 

@@ -8,11 +8,11 @@ from itertools import count
 
 import pytest
 
-from bench.helpers_bench import MLP, FakeClock, fake_turn
+from helpers_bench import MLP, FakeClock, fake_turn
 from isotherm.bench import fleet
 from isotherm.bench.fleet import ROUND, Staircase, fleet_speeds, refusing_warnings, specs_of
-from isotherm.engine.problem import prepare
-from isotherm.named_tasks import made_task
+from isotherm.engine.placed_task import place_task
+from isotherm.tasks.builtin import made_task
 
 
 def test_windows_between_rounds_of_all_runs() -> None:
@@ -56,7 +56,7 @@ def test_a_real_fleet_is_timed_and_broken_off() -> None:
     specs = specs_of(MLP, task)
     assert [spec.seed for spec in specs] == [0, 0, 1, 1]
     assert [spec.effective_learning_rate for spec in specs[:2]] == [2.0**-3, 2.0**-4]
-    found = fleet_speeds(prepare(task, precision="float32"), specs, repeats=2, seconds=0.01)
+    found = fleet_speeds(place_task(task, precision="float32"), specs, repeats=2, seconds=0.01)
     assert len(found) == 2
     assert min(found) > 0
 

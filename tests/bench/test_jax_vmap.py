@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from bench.helpers_bench import MLP, hand_written_updates
+from helpers_bench import MLP, hand_written_updates
 from isotherm.bench.jax_vmap import JaxFleet, why_no_jax
-from isotherm.bench.works import MOMENTUM
-from isotherm.named_tasks import made_task
-from isotherm.seeding import initial_model
+from isotherm.bench.workloads import MOMENTUM
+from isotherm.tasks.builtin import made_task
+from isotherm.tasks.seeding import initial_model
 
 
 def test_works_that_it_is_not_written_for(monkeypatch: pytest.MonkeyPatch) -> None:

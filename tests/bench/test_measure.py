@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from bench.helpers_bench import MLP, FakeClock
+from helpers_bench import MLP, FakeClock
 from isotherm.bench import measure as measuring
+from isotherm.bench.contenders import COMPILED, JAX, LIBRARY, OURS, PEERS, PLAIN, PROCESSES, Side, SideError
 from isotherm.bench.fleet import specs_of
 from isotherm.bench.measure import Bench, Settings, interleaved, measure
-from isotherm.bench.sides import COMPILED, JAX, LIBRARY, OURS, PEERS, PLAIN, PROCESSES, Side, SideError
-from isotherm.bench.works import StudyWork, Target, Work
-from isotherm.named_tasks import made_task
+from isotherm.bench.workloads import StudyWork, Target, Work
+from isotherm.tasks.builtin import made_task
 
 
 def timed_by(clock: FakeClock, name: str, updates: list[int], order: list[str]) -> Callable[[float], float]:

@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch import nn
 
-from bench.helpers_bench import MLP, FakeClock, fake_turn, hand_written_updates
+from helpers_bench import MLP, FakeClock, fake_turn, hand_written_updates
 from isotherm.bench.library import why_no_library_layers, with_library_layers
 from isotherm.bench.plain import PlainLoop, plain_loop
-from isotherm.bench.works import MOMENTUM
+from isotherm.bench.workloads import MOMENTUM
 from isotherm.data.augment import Scaled
 from isotherm.models.lstm import LSTMLanguageModel
 from isotherm.models.wide_resnet import wide_resnet
-from isotherm.named_tasks import made_task
-from isotherm.seeding import initial_model
-from isotherm.tasks import Task
+from isotherm.tasks.builtin import made_task
+from isotherm.tasks.seeding import initial_model
+from isotherm.tasks.task import Task
 
 NUM_UPDATES = 5
 

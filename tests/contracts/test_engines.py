@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 import cases
 from helpers_engines import Trained, assert_same, assert_same_result, by_fleet, by_reference
+from isotherm.core.records import Outcome, RunSpec
 from isotherm.engine.fleet import run_fleet
-from isotherm.engine.lane import BLOCK
-from isotherm.engine.problem import Problem, prepare
+from isotherm.engine.placed_task import PlacedTask, place_task
 from isotherm.engine.reference import run_reference
-from isotherm.records import Outcome, RunSpec
-from isotherm.tasks import Task, cross_entropy
+from isotherm.engine.stack import BLOCK
+from isotherm.tasks.task import Task, cross_entropy
 
 TASKS = {
     "mlp": cases.blobs_task,
@@ -39,8 +39,8 @@ MEMBERS = (
 )
 
 
-def problem_of(task: Task) -> Problem:
-    return prepare(task, precision="float64")
+def placed_of(task: Task) -> PlacedTask:
+    return place_task(task, precision="float64")
 
 
 def members(task: Task, **changes) -> list[RunSpec]:
@@ -48,13 +48,13 @@ def members(task: Task, **changes) -> list[RunSpec]:
 
 
 @functools.cache
-def shared_problem(name: str) -> Problem:
-    return problem_of(TASKS[name]())
+def shared_placed_task(name: str) -> PlacedTask:
+    return placed_of(TASKS[name]())
 
 
 @functools.cache
 def shared_reference(name: str, spec: RunSpec) -> Trained:
-    return by_reference(shared_problem(name), spec)
+    return by_reference(shared_placed_task(name), spec)
 
 
 # -- the same numbers -------------------------------------------------------------------------------------------
@@ -65,7 +65,7 @@ def test_fleet_equals_reference(name, caplog):
     specs = members(TASKS[name](), num_evaluations=4)[:: {"mlp": 1, "dropout": 3, "conv": 3}.get(name, 2)]
     expected = [shared_reference(name, spec) for spec in specs]
     with caplog.at_level(logging.WARNING, logger="isotherm"):
-        assert_same(by_fleet(shared_problem(name), specs), expected)
+        assert_same(by_fleet(shared_placed_task(name), specs), expected)
     assert caplog.text == ""  # it was a fleet indeed, not one run at a time
     assert {result.outcome for result, _ in expected} == {Outcome.FINISHED}
     assert all(len(result.curve) == 4 for result, _ in expected)
@@ -77,7 +77,7 @@ def test_fleet_equals_reference(name, caplog):
 def test_fleet_equals_reference_with_l2_on_everything(name):
     specs = members(TASKS[name](), l2_scope="all", num_steps=30)[3:6]
     expected = [shared_reference(name, spec) for spec in specs]
-    assert_same(by_fleet(shared_problem(name), specs), expected)
+    assert_same(by_fleet(shared_placed_task(name), specs), expected)
     weights_only = shared_reference(name, dataclasses.replace(specs[1], l2_scope="weights"))[0]
     assert expected[1][0].weight_norm_squared != pytest.approx(weights_only.weight_norm_squared, rel=1e-3)
 
@@ -85,8 +85,8 @@ def test_fleet_equals_reference_with_l2_on_everything(name):
 def test_l2_of_weights_leaves_a_model_of_vectors_alone():
     task = cases.quadratic_task()
     specs = [cases.spec(task, batch_size=2, num_steps=20, l2=l2) for l2 in (0.0, 0.5)]
-    ours = by_fleet(problem_of(task), specs)
-    assert_same(ours, [by_reference(problem_of(task), spec) for spec in specs])
+    ours = by_fleet(placed_of(task), specs)
+    assert_same(ours, [by_reference(placed_of(task), spec) for spec in specs])
     assert [result.l2_penalty for result, _ in ours] == [0.0, 0.0]
     assert ours[0][0].train_loss == ours[1][0].train_loss
 
@@ -107,24 +107,24 @@ def test_l2_of_weights_leaves_a_model_of_vectors_alone():
 def test_fleet_equals_reference_at_odd_sizes(changes):
     specs = members(cases.blobs_task(), **changes)[:3]
     expected = [shared_reference("mlp", spec) for spec in specs]
-    assert_same(by_fleet(shared_problem("mlp"), specs), expected)
+    assert_same(by_fleet(shared_placed_task("mlp"), specs), expected)
 
 
 def test_fleet_equals_reference_on_a_validation_set():
     task = cases.blobs_task().with_validation(0.25)
     specs = members(task, num_steps=30)[:3]
-    ours = by_fleet(problem_of(task), specs)
-    assert_same(ours, [by_reference(problem_of(task), spec) for spec in specs])
+    ours = by_fleet(placed_of(task), specs)
+    assert_same(ours, [by_reference(placed_of(task), spec) for spec in specs])
     assert all(result.validation_loss is not None for result, _ in ours)
     assert all(result.validation_metric is not None for result, _ in ours)
 
 
 def test_fleet_equals_reference_in_single_precision():
     task = cases.batch_norm_task()
-    problem = prepare(task, precision="float32")
+    placed = place_task(task, precision="float32")
     specs = members(task, precision="float32", num_steps=20)
-    for ours, spec in zip(run_fleet(problem, specs), specs, strict=True):
-        assert ours.train_loss == pytest.approx(run_reference(problem, spec).train_loss, rel=1e-4)
+    for ours, spec in zip(run_fleet(placed, specs), specs, strict=True):
+        assert ours.train_loss == pytest.approx(run_reference(placed, spec).train_loss, rel=1e-4)
 
 
 class WithUnusedLayer(nn.Module):
@@ -164,8 +164,8 @@ class ScaledResidual(nn.Module):
 def test_fleet_equals_reference_for_unusual_modules(model):
     task = cases.classification("unusual", model)
     specs = members(task, num_steps=20)[3:6]
-    expected = [by_reference(problem_of(task), spec) for spec in specs]
-    assert_same(by_fleet(problem_of(task), specs), expected)
+    expected = [by_reference(placed_of(task), spec) for spec in specs]
+    assert_same(by_fleet(placed_of(task), specs), expected)
 
 
 # -- whatever the company ---------------------------------------------------------------------------------------
@@ -174,17 +174,17 @@ def test_fleet_equals_reference_for_unusual_modules(model):
 @pytest.mark.parametrize("name", ["mlp", "dropout", "conv", "batch_norm"])
 def test_numbers_depend_on_neither_size_nor_order_nor_chunks(name):
     specs = members(TASKS[name](), num_steps=20, num_evaluations=2)
-    problem = shared_problem(name)
-    together = by_fleet(problem, specs)
+    placed = shared_placed_task(name)
+    together = by_fleet(placed, specs)
     order = [4, 0, 6, 2, 5, 1, 3]
     shuffled = [specs[i] for i in order]
-    chunks = by_fleet(problem, shuffled[:6]) + by_fleet(problem, shuffled[6:])  # the last one is alone
+    chunks = by_fleet(placed, shuffled[:6]) + by_fleet(placed, shuffled[6:])  # the last one is alone
     assert_same(chunks, [together[i] for i in order])
 
 
 def test_a_run_twice_in_a_fleet_is_twice_the_same():
     specs = members(cases.dropout_task(), num_steps=20)
-    ours = by_fleet(shared_problem("dropout"), [specs[0], specs[2], specs[0]])
+    ours = by_fleet(shared_placed_task("dropout"), [specs[0], specs[2], specs[0]])
     assert_same([ours[0]], [ours[2]])
 
 
@@ -206,7 +206,7 @@ RANDOM_TASKS = {
     "noise in training and evaluation": lambda: cases.classification("random", RandomNet),
 }
 ENGINES = {
-    "fleet": lambda problem, spec: run_fleet(problem, [spec])[0],
+    "fleet": lambda placed, spec: run_fleet(placed, [spec])[0],
     "reference": run_reference,
 }
 
@@ -218,7 +218,7 @@ def test_numbers_do_not_depend_on_the_global_generator(name, engine):
     results = []
     for global_seed in (0, 1):
         torch.manual_seed(global_seed)
-        results.append(ENGINES[engine](problem_of(task), cases.spec(task, num_steps=5, num_evaluations=1)))
+        results.append(ENGINES[engine](placed_of(task), cases.spec(task, num_steps=5, num_evaluations=1)))
     assert results[0] == results[1]
 
 
@@ -229,7 +229,7 @@ def test_the_global_generator_is_left_alone(name, engine):
     torch.manual_seed(0)
     expected = torch.rand(())
     torch.manual_seed(0)
-    ENGINES[engine](problem_of(task), cases.spec(task, num_steps=3))
+    ENGINES[engine](placed_of(task), cases.spec(task, num_steps=3))
     assert torch.equal(torch.rand(()), expected)
 
 
@@ -247,7 +247,7 @@ def test_divergence_is_recorded_at_the_same_step():
     task = cases.regression_task()
     specs = [diverging_spec(task, effective_learning_rate=rate) for rate in (1e2, 1e3, 1e5, 1e20)]
     expected = [shared_reference("regression", spec) for spec in specs]
-    assert_same(by_fleet(shared_problem("regression"), specs), expected)
+    assert_same(by_fleet(shared_placed_task("regression"), specs), expected)
     steps = [result.divergence_step for result, _ in expected]
     assert {result.outcome for result, _ in expected} == {Outcome.DIVERGED}
     assert steps == sorted(steps, reverse=True)
@@ -273,8 +273,8 @@ def test_neighbours_of_a_diverged_run_do_not_notice(num_neighbours, place):
     neighbours = [cases.spec(task, seed=seed, num_evaluations=3) for seed in range(num_neighbours)]
     bad = diverging_spec(task, num_evaluations=3)
     specs = [bad, *neighbours] if place == "first" else [*neighbours, bad]
-    ours = by_fleet(shared_problem("regression"), specs)
-    without = by_fleet(shared_problem("regression"), neighbours)
+    ours = by_fleet(shared_placed_task("regression"), specs)
+    without = by_fleet(shared_placed_task("regression"), neighbours)
     bad_place = 0 if place == "first" else -1
     assert ours[bad_place][0].outcome is Outcome.DIVERGED
     assert_same([ours[bad_place]], [shared_reference("regression", bad)])
@@ -290,7 +290,7 @@ def test_values_that_are_not_numbers_stay_in_their_own_run(name):
         cases.spec(task, seed=seed, num_steps=80, effective_learning_rate=1e200 if seed == 1 else 0.1)
         for seed in range(10)
     ]
-    ours = by_fleet(shared_problem(name), specs)
+    ours = by_fleet(shared_placed_task(name), specs)
     assert [index for index, (result, _) in enumerate(ours) if result.outcome is Outcome.DIVERGED] == [1]
     assert_same([ours[1]], [shared_reference(name, specs[1])])
     assert_same(ours[2:3], [shared_reference(name, specs[2])])
@@ -304,14 +304,14 @@ def test_runs_that_leave_one_after_another():
         for seed, rate in enumerate(rates)
     ]
     expected = [shared_reference("regression", spec) for spec in specs]
-    assert_same(by_fleet(shared_problem("regression"), specs), expected)
+    assert_same(by_fleet(shared_placed_task("regression"), specs), expected)
     assert [result.outcome is Outcome.DIVERGED for result, _ in expected] == [rate > 1 for rate in rates]
 
 
 def test_all_members_diverge():
     task = cases.regression_task()
     specs = [diverging_spec(task, seed=seed) for seed in range(5)]
-    ours = by_fleet(shared_problem("regression"), specs)
+    ours = by_fleet(shared_placed_task("regression"), specs)
     assert_same(ours, [shared_reference("regression", spec) for spec in specs])
     assert {result.outcome for result, _ in ours} == {Outcome.DIVERGED}
 
@@ -326,7 +326,7 @@ def test_a_loss_that_is_not_finite_only_after_the_last_update():
     assert expected[0].outcome is Outcome.DIVERGED
     assert expected[0].divergence_step == spec.num_steps
     neighbour = cases.spec(task, num_steps=spec.num_steps)
-    ours = by_fleet(shared_problem("regression"), [spec, neighbour])
+    ours = by_fleet(shared_placed_task("regression"), [spec, neighbour])
     assert_same_result(ours[0][0], expected[0])
     assert ours[1][0].outcome is Outcome.FINISHED
 
@@ -347,12 +347,12 @@ def test_the_curve_of_a_diverged_run_ends_where_it_diverged():
         test=(x[y < 2], y[y < 2]),
         loss=loss_with_an_infinite_example,
     )
-    problem = problem_of(task)
+    placed = placed_of(task)
     specs = [cases.spec(task, seed=seed, batch_size=4, num_steps=8, num_evaluations=4) for seed in range(9)]
-    expected = [by_reference(problem, spec)[0] for spec in specs]
+    expected = [by_reference(placed, spec)[0] for spec in specs]
     steps = {result.divergence_step for result in expected}
     assert len(steps) > 3
-    for ours, theirs in zip(run_fleet(problem, specs), expected, strict=True):
+    for ours, theirs in zip(run_fleet(placed, specs), expected, strict=True):
         assert_same_result(ours, theirs)
 
 
@@ -401,11 +401,11 @@ FALLING_BACK = {
 @pytest.mark.parametrize("name", FALLING_BACK)
 def test_a_module_no_fleet_can_train_gets_the_references_numbers_and_a_warning(name, caplog):
     task = FALLING_BACK[name]()
-    problem = problem_of(task)
+    placed = placed_of(task)
     specs = members(task, num_steps=25, num_evaluations=2)[:4]
     with caplog.at_level(logging.WARNING, logger="isotherm"):
-        ours = by_fleet(problem, specs)
-    assert_same(ours, [by_reference(problem, spec) for spec in specs])
+        ours = by_fleet(placed, specs)
+    assert_same(ours, [by_reference(placed, spec) for spec in specs])
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "one run at a time" in caplog.text
 
@@ -426,13 +426,13 @@ def test_one_such_run_alone_gets_the_references_numbers_too(name):
     others = {"noisy evaluation": lambda: cases.classification("noisy evaluation", NoisyEvaluation)}
     task = {**FALLING_BACK, **others}[name]()
     spec = cases.spec(task, num_steps=15, num_evaluations=2)
-    assert_same(by_fleet(problem_of(task), [spec]), [by_reference(problem_of(task), spec)])
+    assert_same(by_fleet(placed_of(task), [spec]), [by_reference(placed_of(task), spec)])
 
 
 def test_a_module_that_works_in_place_on_a_scaled_copy_is_trained_as_a_fleet(caplog):
     task = cases.classification("scaled residual", ScaledResidual)
     with caplog.at_level(logging.WARNING, logger="isotherm"):
-        run_fleet(problem_of(task), members(task, num_steps=3)[:3])
+        run_fleet(placed_of(task), members(task, num_steps=3)[:3])
     assert caplog.text == ""
 
 
@@ -451,7 +451,7 @@ def test_the_same_parameters_are_handed_over_with_and_without_a_fleet():
     names = []
     for model in (FrozenBranching, FrozenPlain):
         task = cases.classification("frozen", model)
-        [(_, parameters)] = by_fleet(problem_of(task), [cases.spec(task, num_steps=2)])
+        [(_, parameters)] = by_fleet(placed_of(task), [cases.spec(task, num_steps=2)])
         names.append(sorted(parameters))
     assert names[0] == names[1]
 
@@ -473,8 +473,8 @@ def test_the_same_parameters_are_handed_over_with_and_without_a_fleet():
 def test_the_test_set_is_looked_at_evenly_and_at_the_end(num_steps, num_evaluations, steps):
     task = cases.blobs_task()
     spec = cases.spec(task, num_steps=num_steps, num_evaluations=num_evaluations)
-    problem = shared_problem("mlp")
-    for result in (run_reference(problem, spec), *run_fleet(problem, [spec])):
+    placed = shared_placed_task("mlp")
+    for result in (run_reference(placed, spec), *run_fleet(placed, [spec])):
         assert [point.step for point in result.curve] == steps
         if steps:
             last = result.curve[-1]
@@ -483,8 +483,8 @@ def test_the_test_set_is_looked_at_evenly_and_at_the_end(num_steps, num_evaluati
 
 def test_looking_at_the_test_set_changes_nothing():
     task = cases.batch_norm_task()
-    problem = shared_problem("batch_norm")
-    for engine in (lambda spec: by_reference(problem, spec), lambda spec: by_fleet(problem, [spec])[0]):
+    placed = shared_placed_task("batch_norm")
+    for engine in (lambda spec: by_reference(placed, spec), lambda spec: by_fleet(placed, [spec])[0]):
         plain, looked = (engine(cases.spec(task, num_steps=20, num_evaluations=n)) for n in (0, 5))
         assert_same([(dataclasses.replace(looked[0], curve=()), looked[1])], [plain])
 
@@ -494,8 +494,8 @@ def test_every_update_is_counted_once(name):
     task = {"blobs": cases.blobs_task, "unvectorisable": cases.unvectorisable_task}[name]()
     counted: list[int] = []
     specs = [cases.spec(task, seed=seed, num_steps=BLOCK + 6, num_evaluations=2) for seed in range(3)]
-    run_fleet(problem_of(task), specs, on_steps=counted.append)
+    run_fleet(placed_of(task), specs, on_steps=counted.append)
     assert sum(counted) == 3 * (BLOCK + 6)
     counted.clear()
-    run_reference(problem_of(task), specs[0], on_steps=counted.append)
+    run_reference(placed_of(task), specs[0], on_steps=counted.append)
     assert sum(counted) == BLOCK + 6

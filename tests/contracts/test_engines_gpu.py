@@ -23,12 +23,13 @@ from cases_paper import (
     wide_task,
 )
 from helpers_engines import Trained, assert_same, by_fleet, by_reference, distance
-from isotherm.engine import lane, weights
+from isotherm.core.records import Outcome, RunSpec
+from isotherm.engine import parameters, stack
 from isotherm.engine.fleet import wants_own_streams
-from isotherm.engine.problem import Problem, prepare
-from isotherm.models import convolution_ops, kernels
-from isotherm.records import Outcome, RunSpec
-from isotherm.tasks import Task
+from isotherm.engine.placed_task import PlacedTask, place_task
+from isotherm.kernels import availability
+from isotherm.kernels.ops import convolution as convolution_ops
+from isotherm.tasks.task import Task
 
 pytestmark = [
     pytest.mark.gpu,
@@ -58,19 +59,19 @@ def specs_of(task: Task, **changes: Any) -> list[Any]:
 def test_a_fleet_equals_the_reference(
     name: str, is_compiled: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(lane, "UPDATES_WORTH_COMPILING", 1 if is_compiled else 10**9)
+    monkeypatch.setattr(stack, "UPDATES_WORTH_COMPILING", 1 if is_compiled else 10**9)
     make, settings = TASKS[name]
     task = make()
-    problem = prepare(task, precision="float64", device="cuda")
+    placed = place_task(task, precision="float64", device="cuda")
     specs = specs_of(task, **settings)
     with caplog.at_level(logging.WARNING, logger="isotherm"):
-        ours = by_fleet(problem, specs, block=7)
+        ours = by_fleet(placed, specs, block=7)
     assert "one run at a time" not in caplog.text
     # Images become float32 values by a division, which a compiled program rounds otherwise in the last place; the rest
     # is float64. After 25 updates a loss differs by 5e-9; SkipInit's scalars start at zero and are still small.
-    is_rounded = is_compiled and problem.transform is not None
+    is_rounded = is_compiled and placed.transform is not None
     options = {"tolerance": 1e-7, "smallest": 1.0} if is_rounded else {}
-    assert_same(ours, [by_reference(problem, spec) for spec in specs], **options)
+    assert_same(ours, [by_reference(placed, spec) for spec in specs], **options)
 
 
 MANY_ROWS = "autoencoder, many rows"
@@ -88,49 +89,49 @@ def test_a_fleet_in_mixed_precision_agrees_with_the_reference_as_bfloat16_does(
     name: str, is_compiled: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls = []
-    update = weights.update_by_factors
-    monkeypatch.setattr(weights, "update_by_factors", lambda *given: calls.append(update(*given)))
-    monkeypatch.setattr(lane, "UPDATES_WORTH_COMPILING", 1 if is_compiled else 10**9)
-    has_kernels = kernels.HAS_TRITON and kernels.ARE_ASKED_FOR
+    update = parameters.update_by_factors
+    monkeypatch.setattr(parameters, "update_by_factors", lambda *given: calls.append(update(*given)))
+    monkeypatch.setattr(stack, "UPDATES_WORTH_COMPILING", 1 if is_compiled else 10**9)
+    has_kernels = availability.HAS_TRITON and availability.ARE_ASKED_FOR
     gradients_of_units = watched_units(monkeypatch) if has_kernels else []
     make, settings = IN_MIXED[name]
     task = make()
-    problem = prepare(task, precision="mixed", device="cuda")
+    placed = place_task(task, precision="mixed", device="cuda")
     specs = specs_of(task, precision="mixed", **settings)
     with caplog.at_level(logging.WARNING, logger="isotherm"):
-        ours = by_fleet(problem, specs, block=7)
+        ours = by_fleet(placed, specs, block=7)
     assert "one run at a time" not in caplog.text
     assert bool(calls) == (has_kernels and name == "autoencoder")  # clipping needs the gradients themselves
     assert bool(gradients_of_units) == (has_kernels and name == MANY_ROWS)
-    assert_agree(problem, ours, specs, of_losses=0.005, of_parameters=0.02)
+    assert_agree(placed, ours, specs, of_losses=0.005, of_parameters=0.02)
 
 
 def watched_units(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return how many units there are, in every call of the kernel of their gradients."""
-    from isotherm.models.kernels import units
+    from isotherm.kernels.triton import activation
 
     seen: list[int] = []
-    plain = units.backward
+    plain = activation.backward
 
     def watch(dy: Tensor, y: Tensor, num: int, *, kind: str) -> tuple[Tensor, Tensor]:
         seen.append(num)
         return plain(dy, y, num, kind=kind)
 
-    monkeypatch.setattr(units, "backward", watch)
+    monkeypatch.setattr(activation, "backward", watch)
     return seen
 
 
 def assert_agree(
-    problem: Problem, ours: list[Trained], specs: list[RunSpec], *, of_losses: float, of_parameters: float
+    placed: PlacedTask, ours: list[Trained], specs: list[RunSpec], *, of_losses: float, of_parameters: float
 ) -> None:
     """Compare with the reference: losses, and parameters as parts of the way they went."""
-    for (result, parameters), spec in zip(ours, specs, strict=True):
-        model = problem.model(seed=spec.seed, batch_size=spec.batch_size)
+    for (result, trained), spec in zip(ours, specs, strict=True):
+        model = placed.model(seed=spec.seed, batch_size=spec.batch_size)
         start = {name: p.detach() for name, p in model.named_parameters()}
-        expected, expected_parameters = by_reference(problem, spec)
+        expected, expected_parameters = by_reference(placed, spec)
         assert result.train_loss == pytest.approx(expected.train_loss, rel=of_losses)
         assert result.train_loss_running == pytest.approx(expected.train_loss_running, rel=of_losses)
-        assert distance(parameters, expected_parameters) < of_parameters * distance(start, expected_parameters)
+        assert distance(trained, expected_parameters) < of_parameters * distance(start, expected_parameters)
 
 
 # How far two ways of rounding may come apart in 25 updates; the reference rounds the gradients of filters, ours does
@@ -152,30 +153,30 @@ def test_convolutions_of_a_fleet_in_mixed_precision_agree_with_the_reference_as_
 ) -> None:
     by_kernels = convolution_ops.are_usable(torch.device("cuda"))
     is_new_enough = torch.cuda.get_device_capability() >= (9, 0)
-    assert by_kernels == (kernels.HAS_TRITON and kernels.ARE_ASKED_FOR and is_new_enough)
-    by_rows = kernels.in_gluon("rows")
+    assert by_kernels == (availability.HAS_TRITON and availability.ARE_ASKED_FOR and is_new_enough)
+    by_rows = availability.in_gluon("row_convolution")
     are_rows_usable = by_rows is not None and by_rows.are_usable(torch.device("cuda"))  # tried before they are watched
     numbers_of_runs, calls_by_rows = watched_convolutions(monkeypatch) if by_kernels else ([], [])
-    monkeypatch.setattr(lane, "UPDATES_WORTH_COMPILING", 1 if is_compiled else 10**9)
+    monkeypatch.setattr(stack, "UPDATES_WORTH_COMPILING", 1 if is_compiled else 10**9)
     make, of_parameters = WITH_CONVOLUTIONS[name]
     task = make()
-    problem = prepare(task, precision="mixed", device="cuda")
+    placed = place_task(task, precision="mixed", device="cuda")
     specs = specs_of(task, precision="mixed", batch_size=16)
-    assert wants_own_streams(problem, 16) != by_kernels
+    assert wants_own_streams(placed, 16) != by_kernels
     with caplog.at_level(logging.WARNING, logger="isotherm"):
-        ours = by_fleet(problem, specs, block=7)
+        ours = by_fleet(placed, specs, block=7)
     assert "one run at a time" not in caplog.text
     if by_kernels:
         assert set(numbers_of_runs) == {len(specs)}  # all at once
         assert bool(calls_by_rows) == (are_rows_usable and task.train[0].shape[-1] == 16)
     numbers_of_runs.clear()
-    assert_agree(problem, ours, specs, of_losses=0.01, of_parameters=of_parameters)
+    assert_agree(placed, ours, specs, of_losses=0.01, of_parameters=of_parameters)
     assert not numbers_of_runs  # the reference is PyTorch's own
 
 
 def watched_convolutions(monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[int]]:
     """Return of how many runs the kernels make gradients of filters, in every call; and those that read rows once."""
-    from isotherm.models.kernels import filter_gradient
+    from isotherm.kernels.triton import filter_gradient
 
     def watched(module: Any) -> list[int]:
         seen: list[int] = []
@@ -188,14 +189,14 @@ def watched_convolutions(monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], li
         monkeypatch.setattr(module, "weight_gradient", watch)
         return seen
 
-    by_rows = kernels.in_gluon("rows")
+    by_rows = availability.in_gluon("row_convolution")
     return watched(filter_gradient), [] if by_rows is None else watched(by_rows)
 
 
 def test_a_gpu_gives_the_numbers_of_a_cpu() -> None:
     task = ghost_task()
     specs = specs_of(task, batch_size=16)
-    results = [by_fleet(prepare(task, precision="float64", device=device), specs) for device in ("cpu", "cuda")]
+    results = [by_fleet(place_task(task, precision="float64", device=device), specs) for device in ("cpu", "cuda")]
     for (cpu, _), (gpu, _) in zip(*results, strict=True):
         assert gpu.test_loss == pytest.approx(cpu.test_loss, rel=1e-6)
         assert gpu.train_loss_running == pytest.approx(cpu.train_loss_running, rel=1e-6)
@@ -203,11 +204,11 @@ def test_a_gpu_gives_the_numbers_of_a_cpu() -> None:
 
 def test_a_diverging_run_leaves_the_others_alone() -> None:
     task = skip_init_task()
-    problem = prepare(task, precision="float32", device="cuda")
+    placed = place_task(task, precision="float32", device="cuda")
     steady = spec_of(task, batch_size=16, num_steps=30, precision="float32", effective_learning_rate=0.02)
     wild = dataclasses.replace(steady, effective_learning_rate=1e6)
-    (first, _), (second, _) = by_fleet(problem, [wild, steady])
+    (first, _), (second, _) = by_fleet(placed, [wild, steady])
     assert first.outcome is Outcome.DIVERGED
     assert second.outcome is Outcome.FINISHED
-    ((alone, _),) = by_fleet(problem, [steady])
+    ((alone, _),) = by_fleet(placed, [steady])
     assert second.test_loss == pytest.approx(alone.test_loss, rel=1e-4)

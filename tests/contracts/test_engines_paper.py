@@ -38,23 +38,23 @@ from cases_paper import (
     spec_of,
 )
 from helpers_engines import Trained, assert_same, assert_same_result, by_fleet, by_reference, distance
+from isotherm.core.records import CurvePoint, Outcome, RunResult, RunSpec
 from isotherm.data.augment import CropAndFlip
-from isotherm.engine import evaluate, lane, lane_scores, reference
+from isotherm.engine import evaluation, reference, scoring, stack
+from isotherm.engine.dropout import KeyedBits, run_keys
 from isotherm.engine.fleet import run_fleet
-from isotherm.engine.noise import KeyedBits, run_keys
-from isotherm.engine.problem import prepare, running_window
+from isotherm.engine.placed_task import place_task, running_window
 from isotherm.engine.reference import clip_gradients, run_reference
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
 from isotherm.models.lstm import LSTMLanguageModel
-from isotherm.records import CurvePoint, Outcome, RunResult, RunSpec
-from isotherm.seeding import DataOrder, initial_model
-from isotherm.tasks import Task, check_model, cross_entropy
+from isotherm.tasks.seeding import DataOrder, initial_model
+from isotherm.tasks.task import Task, check_model, cross_entropy
 
 
 def trained(task: Task, spec: RunSpec, **options: Any) -> tuple[RunResult, nn.Module]:
     """Return the reference's result and its trained module."""
     kept: list[nn.Module] = []
-    result = run_reference(prepare(task, precision="float64"), spec, on_trained=kept.append, **options)
+    result = run_reference(place_task(task, precision="float64"), spec, on_trained=kept.append, **options)
     return result, kept[0]
 
 
@@ -154,17 +154,17 @@ def test_the_reference_trains_a_language_model_as_written_out_by_hand(changes, c
 
 def test_an_epoch_of_a_sequence_is_one_pass():
     task = language_task()
-    problem = prepare(task, precision="float64")
+    placed = place_task(task, precision="float64")
     for batch_size, num_steps, window in ((STREAMS, 23, 10), (STREAMS, 7, 7), (1, 100, 42), (35, 5, 1)):
         spec = spec_of(task, batch_size=batch_size, num_steps=num_steps)
-        assert running_window(spec, problem) == window
+        assert running_window(spec, placed) == window
 
 
 def test_perplexity_of_a_hopeless_model_is_infinite_and_not_an_error():
     task = language_task(drop_probability=0.0)
     spec = spec_of(task, batch_size=STREAMS, num_steps=2, effective_learning_rate=1e6, gamma=1.0, momentum=0.0)
-    problem = prepare(task, precision="float64")
-    for result in (run_reference(problem, spec), run_fleet(problem, [spec])[0]):
+    placed = place_task(task, precision="float64")
+    for result in (run_reference(placed, spec), run_fleet(placed, [spec])[0]):
         assert result.test_loss > 1000
         assert result.test_metric == math.inf
 
@@ -244,7 +244,7 @@ def loss_of(model: nn.Module, transform: CropAndFlip, x: Tensor, y: Tensor) -> f
 @pytest.mark.parametrize("chunk", [500, 20, 1])
 @pytest.mark.parametrize("num_train", [48, 45, 7])
 def test_statistics_are_re_estimated_ghost_by_ghost_with_the_final_weights(monkeypatch, chunk, num_train):
-    monkeypatch.setattr(evaluate, "CHUNK", chunk)
+    monkeypatch.setattr(evaluation, "CHUNK", chunk)
     transform = CropAndFlip(**PIXELS, pad=0, flip=False)
     task = image_task(SmallGhostNet, transform=transform, train=photos(num_train, seed=0), metric="cross_entropy")
     spec = spec_of(task, batch_size=7 if num_train == 7 else 16, num_steps=5, num_evaluations=1)
@@ -299,9 +299,9 @@ def test_evaluation_leaves_the_running_averages_alone():
     assert float(before["norm1.update_rate"]) == pytest.approx(0.1)
     assert dataclasses.replace(found[1][0], curve=()) == found[0][0]
 
-    problem = prepare(task, precision="float64")
+    placed = place_task(task, precision="float64")
     fleets = [
-        by_fleet(problem, [spec_of(task, seed=s, batch_size=16, num_steps=6, num_evaluations=n) for s in (0, 1)])
+        by_fleet(placed, [spec_of(task, seed=s, batch_size=16, num_steps=6, num_evaluations=n) for s in (0, 1)])
         for n in (0, 6)
     ]
     looked = [(dataclasses.replace(result, curve=()), parameters) for result, parameters in fleets[1]]
@@ -309,13 +309,13 @@ def test_evaluation_leaves_the_running_averages_alone():
 
 
 def test_a_look_uses_fewer_examples_for_its_statistics(monkeypatch):
-    for engine in (reference, lane_scores):
+    for engine in (reference, scoring):
         monkeypatch.setattr(engine, "EXAMPLES_FOR_A_LOOK", 2 * GHOST)
     task = image_task(SmallGhostNet)
-    problem = prepare(task, precision="float64")
+    placed = place_task(task, precision="float64")
     specs = [spec_of(task, seed=seed, batch_size=16, num_steps=6, num_evaluations=2) for seed in (0, 1)]
-    expected = [by_reference(problem, spec) for spec in specs]
-    assert_same(by_fleet(problem, specs), expected)
+    expected = [by_reference(placed, spec) for spec in specs]
+    assert_same(by_fleet(placed, specs), expected)
     assert all(abs(result.curve[-1].test_loss - result.test_loss) > 1e-6 for result, _ in expected)
 
 
@@ -367,7 +367,7 @@ def test_inputs_from_disk_without_randomness_are_the_tensor(monkeypatch):
     transform = CropAndFlip(**PIXELS, pad=0, flip=False)
     spec = spec_of(image_task(SmallGhostNet), batch_size=16, num_steps=7, num_evaluations=2)
     results = [
-        by_reference(prepare(task, precision="float64"), spec)
+        by_reference(place_task(task, precision="float64"), spec)
         for task in (lazy_task(), image_task(SmallGhostNet, transform=transform, test=photos(20, seed=1)))
     ]
     assert_same(results[:1], results[1:])
@@ -375,13 +375,13 @@ def test_inputs_from_disk_without_randomness_are_the_tensor(monkeypatch):
 
 def test_a_fleet_reads_every_batch_once_for_each_seed():
     task = lazy_task(norm_statistics="running")
-    problem = prepare(task, precision="float64")
+    placed = place_task(task, precision="float64")
     seeds = (1, 2, 1)
     specs = [
         spec_of(task, seed=s, batch_size=16, num_steps=9, effective_learning_rate=r)
         for s, r in zip(seeds, (0.1, 0.1, 0.2), strict=True)
     ]
-    run_fleet(problem, specs, block=4)
+    run_fleet(placed, specs, block=4)
     training = [call for call in task.train[0].calls if call[1] is not None and call[2] > 1]  # two are tried out before
     expected = {
         (tuple(DataOrder(seed=seed, num_train=48, batch_size=16).block(step, 1)[0].tolist()), seed, step)
@@ -424,8 +424,8 @@ def members(name: str, **changes: Any) -> list[RunSpec]:
 
 @functools.cache
 def shared_reference(name: str) -> list[Trained]:
-    problem = prepare(TASKS[name](), precision="float64")
-    return [by_reference(problem, spec) for spec in members(name)]
+    placed = place_task(TASKS[name](), precision="float64")
+    return [by_reference(placed, spec) for spec in members(name)]
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -435,10 +435,10 @@ def test_the_tasks_pass_the_check_of_their_model(name):
 
 @pytest.mark.parametrize("name", TASKS)
 def test_fleet_equals_reference(name, caplog):
-    problem = prepare(TASKS[name](), precision="float64")
+    placed = place_task(TASKS[name](), precision="float64")
     expected = shared_reference(name)
     with caplog.at_level(logging.WARNING, logger="isotherm"):
-        assert_same(by_fleet(problem, members(name)), expected)
+        assert_same(by_fleet(placed, members(name)), expected)
     assert caplog.text == ""  # it was a fleet indeed, not one run at a time
     assert {result.outcome for result, _ in expected} == {Outcome.FINISHED}
     assert len({result.train_loss for result, _ in expected}) == len(MEMBERS)
@@ -448,16 +448,16 @@ def test_fleet_equals_reference(name, caplog):
 
 @pytest.mark.parametrize("name", TASKS)
 def test_one_run_alone_equals_the_same_run_in_company(name, caplog):
-    problem = prepare(TASKS[name](), precision="float64")
+    placed = place_task(TASKS[name](), precision="float64")
     with caplog.at_level(logging.WARNING, logger="isotherm"):
-        assert_same(by_fleet(problem, members(name)[1:2]), shared_reference(name)[1:2])
+        assert_same(by_fleet(placed, members(name)[1:2]), shared_reference(name)[1:2])
     assert caplog.text == ""
 
 
 @pytest.mark.parametrize("name", ["language", "lazy"])
 def test_numbers_do_not_depend_on_the_block(name):
-    problem = prepare(TASKS[name](), precision="float64")
-    assert_same(by_fleet(problem, members(name), block=3), shared_reference(name))
+    placed = place_task(TASKS[name](), precision="float64")
+    assert_same(by_fleet(placed, members(name), block=3), shared_reference(name))
 
 
 def test_fleet_equals_reference_for_ghosts_of_different_sizes():
@@ -472,9 +472,9 @@ def test_fleet_equals_reference_for_ghosts_of_different_sizes():
             nn.Linear(64, 3),
         )
     )
-    problem = prepare(task, precision="float64")
+    placed = place_task(task, precision="float64")
     specs = [spec_of(task, seed=seed, batch_size=24, num_steps=6, num_evaluations=1) for seed in (0, 1)]
-    assert_same(by_fleet(problem, specs), [by_reference(problem, spec) for spec in specs])
+    assert_same(by_fleet(placed, specs), [by_reference(placed, spec) for spec in specs])
 
 
 # Norms that cut none, some and all of the updates, at different learning rates.
@@ -489,10 +489,10 @@ CLIPPING = (
 @pytest.mark.parametrize("num_runs", [4, 1])
 def test_fleet_equals_reference_with_clipping(num_runs):
     task = language_task()
-    problem = prepare(task, precision="float64")
+    placed = place_task(task, precision="float64")
     specs = [spec_of(task, batch_size=STREAMS, num_steps=25, l2=0.01, **clip) for clip in CLIPPING][-num_runs:]
-    expected = [by_reference(problem, spec) for spec in specs]
-    assert_same(by_fleet(problem, specs), expected)
+    expected = [by_reference(placed, spec) for spec in specs]
+    assert_same(by_fleet(placed, specs), expected)
     fractions = [result.clipped_fraction for result, _ in expected]
     assert fractions[-1] == 1.0
     if num_runs == 4:
@@ -528,19 +528,19 @@ def shrinking_specs(name: str, **changes: Any) -> list[RunSpec]:
 def test_a_fleet_that_loses_runs_goes_on_with_the_references_numbers(name, clips, monkeypatch):
     """Its state of streams, buffers, batches from disk and clipping limits stay with the runs they belong to."""
     sizes: list[int] = []
-    plain = lane.trace
+    plain = stack.trace
 
     def watch(function, *arguments, **options):
         sizes.append(len(arguments[0]))
         return plain(function, *arguments, **options)
 
-    monkeypatch.setattr(lane, "trace", watch)
-    problem = prepare(SHRINKING[name](), precision="float64")
+    monkeypatch.setattr(stack, "trace", watch)
+    placed = place_task(SHRINKING[name](), precision="float64")
     specs = shrinking_specs(name)
     if clips:
         specs = [dataclasses.replace(s, clip_norm=0.2 * (1 + i)) for i, s in enumerate(specs)]
-    expected = [by_reference(problem, spec) for spec in specs]
-    ours = by_fleet(problem, specs, block=4)
+    expected = [by_reference(placed, spec) for spec in specs]
+    ours = by_fleet(placed, specs, block=4)
     for (result, _), (theirs, _) in zip(ours, expected, strict=True):
         assert_same_result(result, theirs)
     assert [i for i, (result, _) in enumerate(expected) if result.outcome is Outcome.DIVERGED] == [1, 3]
@@ -554,22 +554,22 @@ def test_a_fleet_that_loses_runs_goes_on_with_the_references_numbers(name, clips
 @pytest.mark.parametrize("num_runs", [3, 1])
 def test_looks_are_told_as_they_happen(num_runs):
     task = language_task()
-    problem = prepare(task, precision="float64")
+    placed = place_task(task, precision="float64")
     specs = members("language", num_steps=12, num_evaluations=3)[:num_runs]
     seen: list[tuple[int, CurvePoint]] = []
-    results = run_fleet(problem, specs, on_look=lambda index, point: seen.append((index, point)))
+    results = run_fleet(placed, specs, on_look=lambda index, point: seen.append((index, point)))
     assert [index for index, _ in seen] == list(range(num_runs)) * 3
     for index, result in enumerate(results):
         assert tuple(point for i, point in seen if i == index) == result.curve
         told: list[CurvePoint] = []
-        assert run_reference(problem, specs[index], on_look=told.append).curve == tuple(told)
+        assert run_reference(placed, specs[index], on_look=told.append).curve == tuple(told)
 
 
 def test_looks_of_diverged_runs_are_not_told():
     specs = shrinking_specs("autoencoder", num_evaluations=8)
     seen: list[tuple[int, CurvePoint]] = []
-    problem = prepare(autoencoder_task(), precision="float64")
-    results = run_fleet(problem, specs, on_look=lambda index, point: seen.append((index, point)))
+    placed = place_task(autoencoder_task(), precision="float64")
+    results = run_fleet(placed, specs, on_look=lambda index, point: seen.append((index, point)))
     for index, result in enumerate(results):
         told = tuple(point for i, point in seen if i == index)
         assert told[: len(result.curve)] == result.curve
@@ -579,10 +579,10 @@ def test_looks_of_diverged_runs_are_not_told():
 
 def test_looks_are_told_by_one_run_at_a_time_too():
     task = cases.unvectorisable_task()
-    problem = prepare(task, precision="float64")
+    placed = place_task(task, precision="float64")
     specs = [spec_of(task, seed=seed, num_steps=6, num_evaluations=2) for seed in (0, 1)]
     seen: list[tuple[int, CurvePoint]] = []
-    results = run_fleet(problem, specs, on_look=lambda index, point: seen.append((index, point)))
+    results = run_fleet(placed, specs, on_look=lambda index, point: seen.append((index, point)))
     assert seen == [(index, point) for index, result in enumerate(results) for point in result.curve]
 
 
@@ -607,15 +607,15 @@ def test_mixed_precision_of_fleet_and_reference_agree_as_bfloat16_does(name, num
         "small ghosts": functools.partial(image_task, SmallGhostNet),
     }
     task = {**TASKS, **others}[name]()
-    problem, single = prepare(task, precision="mixed"), prepare(task, precision="float32")
+    placed, single = place_task(task, precision="mixed"), place_task(task, precision="float32")
     specs = members("lazy" if name == "small ghosts" else name, precision="mixed", num_steps=num_steps)[:num_runs]
     with caplog.at_level(logging.WARNING, logger="isotherm"):
-        ours = by_fleet(problem, specs)
+        ours = by_fleet(placed, specs)
     assert caplog.text == ""
     for (result, parameters), spec in zip(ours, specs, strict=True):
-        model = problem.model(seed=spec.seed, batch_size=spec.batch_size)
+        model = placed.model(seed=spec.seed, batch_size=spec.batch_size)
         start = {name: p.detach() for name, p in model.named_parameters()}
-        expected, expected_parameters = by_reference(problem, spec)
+        expected, expected_parameters = by_reference(placed, spec)
         exact, exact_parameters = by_reference(single, dataclasses.replace(spec, precision="float32"))
         assert {p.dtype for p in parameters.values()} == {torch.float32}
         # A bfloat16 has 8 bits, so a product is off by 2^-9 of its size, and small networks average little of it away.
@@ -660,32 +660,32 @@ class Remembering(nn.Module):
 @pytest.mark.parametrize("num_seeds", [1, 3])
 def test_buffers_of_a_sequence_model_are_evaluated_as_trained(num_seeds: int) -> None:
     task = language_task(model=Remembering)
-    problem = prepare(task, precision="float64")
+    placed = place_task(task, precision="float64")
     specs = [
         spec_of(task, batch_size=STREAMS, num_steps=15, seed=seed, effective_learning_rate=0.5, num_evaluations=2)
         for seed in range(num_seeds)
     ]
-    assert_same(by_fleet(problem, specs), [by_reference(problem, spec) for spec in specs])
+    assert_same(by_fleet(placed, specs), [by_reference(placed, spec) for spec in specs])
 
 
 def test_training_starts_every_pass_from_the_models_own_state() -> None:
     spec = spec_of(language_task(), batch_size=STREAMS, num_steps=1, num_evaluations=0)
     task = language_task(model=functools.partial(Remembering, first=3.0))
-    problem = prepare(task, precision="float64")
-    result = run_reference(problem, spec)
+    placed = place_task(task, precision="float64")
+    result = run_reference(placed, spec)
     model = initial_model(task.model, seed=spec.seed).double().train()
-    index = torch.from_numpy(problem.order(seed=spec.seed, batch_size=STREAMS).block(0, 1)[0])
+    index = torch.from_numpy(placed.order(seed=spec.seed, batch_size=STREAMS).block(0, 1)[0])
     output, _ = model(task.train[0][index], model.initial_state(STREAMS).double())
     assert result.last_batch_loss == pytest.approx(float(cross_entropy(output, task.train[1][index]).detach()))
-    other = run_reference(prepare(language_task(model=Remembering), precision="float64"), spec)
+    other = run_reference(place_task(language_task(model=Remembering), precision="float64"), spec)
     assert other.last_batch_loss != result.last_batch_loss
 
 
 def test_blocks_of_one_update_leave_room_for_the_trials_before_a_recording() -> None:
     task = autoencoder_task()
-    problem = prepare(task, precision="float64")
+    placed = place_task(task, precision="float64")
     spec = spec_of(task, batch_size=8, num_steps=4)
-    alone = lane.Lane(problem, [spec], lane.Listeners(lambda _: None, lambda *_: None, lambda *_: None), block=1)
+    alone = stack.RunStack(placed, [spec], stack.Listeners(lambda _: None, lambda *_: None, lambda *_: None), block=1)
     for _ in range(3):  # two trials and the recording
         alone._recorded_update()
-    assert_same(by_fleet(problem, [spec], block=1), [by_reference(problem, spec)])
+    assert_same(by_fleet(placed, [spec], block=1), [by_reference(placed, spec)])

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from helpers_protocol import diverged, failed, finished, full_result, make_plan, make_spec, stored
+from isotherm.core.records import CurvePoint, Outcome, RunResult
 from isotherm.errors import StoreError
-from isotherm.records import CurvePoint, Outcome, RunResult
-from isotherm.store import Store, StoredRun
-from isotherm.study import StudyPlan
+from isotherm.running.store import Store, StoredRun
+from isotherm.sweep.study import StudyPlan
 
 
 def _in_file(folder: Path) -> Store:

@@ -12,7 +12,7 @@ from torch.func import vmap
 from torch.nn import functional
 
 from isotherm.data.augment import CropAndFlip, Scaled
-from isotherm.engine.noise import KeyedBits, noise_key
+from isotherm.engine.dropout import KeyedBits, noise_key
 from isotherm.errors import UserError
 
 COLOURS = {"mean": (10.0, 100.0, 200.0), "std": (3.0, 60.0, 0.5)}

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from helpers_diagnosis import around
+from isotherm.core.statistics import Interval
 from isotherm.diagnose.answer import (
     AGREEMENT,
     USED_PART,
@@ -21,7 +22,6 @@ from isotherm.diagnose.answer import (
     regime,
 )
 from isotherm.diagnose.diagnosis import Boundary, Choice, Isotherm, Probe, Stability
-from isotherm.statistics import Interval
 
 TEMPERATURE = 1 / 32
 LIMITS = {0.0: 4.0, 0.9: 16.0}

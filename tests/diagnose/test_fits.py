@@ -9,6 +9,8 @@ from functools import partial
 import numpy as np
 import pytest
 
+from isotherm.analysis.optimum import STEEP
+from isotherm.core.statistics import Floats, Interval
 from isotherm.diagnose.fits import (
     LEAST_ERROR,
     NUM_DRAWS,
@@ -20,9 +22,7 @@ from isotherm.diagnose.fits import (
     resampled_optima,
     slope,
 )
-from isotherm.diagnose.stages import COARSE_SEEDS, FINE_FACTORS, FINE_SEEDS, FIRST_FACTORS
-from isotherm.optimum import STEEP
-from isotherm.statistics import Floats, Interval
+from isotherm.diagnose.searches import COARSE_SEEDS, FINE_FACTORS, FINE_SEEDS, FIRST_FACTORS
 
 OCTAVES = np.arange(-2.0, 3.0)
 RATES = (2.0**OCTAVES).tolist()

@@ -18,8 +18,8 @@ from isotherm.diagnose import probes
 from isotherm.diagnose.probes import Prober
 from isotherm.errors import UserError
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
-from isotherm.seeding import initial_model
-from isotherm.tasks import Task
+from isotherm.tasks.seeding import initial_model
+from isotherm.tasks.task import Task
 from isotherm.theory.curvature import sampled_sharpness
 from isotherm.theory.hessian import hessian_of_task
 

@@ -10,9 +10,9 @@ import pytest
 from cases import blobs, build_mlp, classification
 from helpers_machine import Machine
 from isotherm.diagnose import Diagnosis, diagnose
-from isotherm.diagnose.stages import MOST_SEEDS, SHORT_EPOCHS, STABILITY_STEPS
+from isotherm.diagnose.searches import MOST_SEEDS, SHORT_EPOCHS, STABILITY_STEPS
 from isotherm.errors import UserError
-from isotherm.tasks import Task
+from isotherm.tasks.task import Task
 
 NUM_TRAIN = 18_000  # and a tenth more, held out
 # The most that may be spent, and the least where there is more to do, as parts of what was given.

@@ -11,26 +11,27 @@ from torch import Tensor, nn
 
 import cases
 from cases_paper import lazy_task
-from isotherm.engine import fleet, lane
+from isotherm.core.records import Outcome
+from isotherm.engine import fleet, stack
 from isotherm.engine.fleet import run_fleet, wants_own_streams
-from isotherm.engine.lane import BLOCK
-from isotherm.engine.problem import LARGEST_BATCH_TOGETHER, prepare
+from isotherm.engine.placed_task import LARGEST_BATCH_TOGETHER, place_task
 from isotherm.engine.reference import run_reference
+from isotherm.engine.stack import BLOCK
 from isotherm.errors import UserError
-from isotherm.models import convolution_ops, ghost_norm_ops
-from isotherm.models.layout import has_channels_last, of_all_runs
-from isotherm.records import Outcome
+from isotherm.kernels.layout import has_channels_last, of_all_runs
+from isotherm.kernels.ops import convolution as convolution_ops
+from isotherm.kernels.ops import ghost_norm as ghost_norm_ops
 
 
-def problem_of(task):
-    return prepare(task, precision="float64")
+def placed_of(task):
+    return place_task(task, precision="float64")
 
 
 @pytest.fixture
 def sizes(monkeypatch) -> list[int]:
     """Return the list of fleet sizes that were traced, without those of a trial beforehand."""
     seen: list[int] = []
-    plain = lane.trace
+    plain = stack.trace
 
     def watch(function, *arguments, **options):
         seen.append(len(arguments[0]))
@@ -38,12 +39,12 @@ def sizes(monkeypatch) -> list[int]:
 
     train = fleet._train
 
-    def without_trial(lanes, checkpoint):
-        if lanes[0]._program is None:
+    def without_trial(stacks, checkpoint):
+        if stacks[0]._program is None:
             seen.clear()
-        return train(lanes, checkpoint)
+        return train(stacks, checkpoint)
 
-    monkeypatch.setattr(lane, "trace", watch)
+    monkeypatch.setattr(stack, "trace", watch)
     monkeypatch.setattr(fleet, "_train", without_trial)
     return seen
 
@@ -64,12 +65,12 @@ def test_runs_that_are_not_alike_are_refused(change):
     task = cases.blobs_task()
     specs = [cases.spec(task, num_steps=5), cases.spec(task, **{"num_steps": 5, **change})]
     with pytest.raises(UserError, match="share batch size, updates, precision, evaluations and whether they clip; got"):
-        run_fleet(problem_of(task), specs)
+        run_fleet(placed_of(task), specs)
 
 
 def test_a_fleet_of_nobody_is_refused():
     with pytest.raises(UserError, match="a fleet's runs share"):
-        run_fleet(problem_of(cases.blobs_task()), [])
+        run_fleet(placed_of(cases.blobs_task()), [])
 
 
 def test_results_come_in_the_order_given():
@@ -77,9 +78,9 @@ def test_results_come_in_the_order_given():
     rates = (0.2, 0.01, 0.1)
     specs = [cases.spec(task, num_steps=3, effective_learning_rate=rate) for rate in rates]
     seen: list[int] = []
-    results = run_fleet(problem_of(task), specs, on_trained=lambda index, _: seen.append(index))
+    results = run_fleet(placed_of(task), specs, on_trained=lambda index, _: seen.append(index))
     assert seen == [0, 1, 2]
-    alone = [run_fleet(problem_of(task), [spec])[0].train_loss for spec in specs]
+    alone = [run_fleet(placed_of(task), [spec])[0].train_loss for spec in specs]
     assert [result.train_loss for result in results] == pytest.approx(alone, rel=1e-12)
 
 
@@ -87,7 +88,7 @@ def diverging_fleet(num_diverging: int, num_others: int):
     task = cases.regression_task()
     rates = [1e3] * num_diverging + [0.1] * num_others
     specs = [cases.spec(task, seed=seed, effective_learning_rate=rate, momentum=0.0) for seed, rate in enumerate(rates)]
-    return run_fleet(problem_of(task), specs)
+    return run_fleet(placed_of(task), specs)
 
 
 def test_a_fleet_shrinks_when_an_eighth_has_diverged(sizes):
@@ -107,14 +108,14 @@ def test_a_fleet_of_diverged_runs_stops(sizes):
     counted: list[int] = []
     task = cases.regression_task()
     specs = [cases.spec(task, seed=s, effective_learning_rate=1e3, momentum=0.0) for s in range(3)]
-    run_fleet(problem_of(task), specs, on_steps=counted.append)
+    run_fleet(placed_of(task), specs, on_steps=counted.append)
     assert sum(counted) == 3 * BLOCK
     assert sizes == [3]
 
 
 def test_a_finished_fleet_is_traced_once(sizes):
     task = cases.blobs_task()
-    run_fleet(problem_of(task), [cases.spec(task, num_steps=2 * BLOCK + 5, num_evaluations=3)])
+    run_fleet(placed_of(task), [cases.spec(task, num_steps=2 * BLOCK + 5, num_evaluations=3)])
     assert sizes == [1]
 
 
@@ -133,10 +134,10 @@ def test_out_of_memory_is_no_reason_to_train_one_at_a_time(monkeypatch, error, c
     def trace(*_, **__):
         raise error
 
-    monkeypatch.setattr(lane, "trace", trace)
+    monkeypatch.setattr(stack, "trace", trace)
     task = cases.blobs_task()
     with pytest.raises(type(error)):
-        run_fleet(problem_of(task), [cases.spec(task, num_steps=3, seed=seed) for seed in range(4)])
+        run_fleet(placed_of(task), [cases.spec(task, num_steps=3, seed=seed) for seed in range(4)])
     assert "one run at a time" not in caplog.text
 
 
@@ -144,9 +145,9 @@ def test_a_module_that_refuses_without_a_word_falls_back_too(monkeypatch, caplog
     def trace(*_, **__):
         raise AssertionError  # as a bare assert in somebody's forward does
 
-    monkeypatch.setattr(lane, "trace", trace)
+    monkeypatch.setattr(stack, "trace", trace)
     task = cases.blobs_task()
-    [result] = run_fleet(problem_of(task), [cases.spec(task, num_steps=3)])
+    [result] = run_fleet(placed_of(task), [cases.spec(task, num_steps=3)])
     assert result.outcome is Outcome.FINISHED
     assert "one run at a time" in caplog.text
     assert "AssertionError" in caplog.text
@@ -162,7 +163,7 @@ class Remembering(torch.nn.Linear):
         return super().forward(input) * self.calls
 
 
-def test_a_problem_in_mixed_precision_is_tried_once_at_every_batch_size(monkeypatch, caplog):
+def test_a_placed_task_in_mixed_precision_is_tried_once_at_every_batch_size(monkeypatch, caplog):
     tried: list[int] = []
     plain = fleet.probe
 
@@ -172,15 +173,15 @@ def test_a_problem_in_mixed_precision_is_tried_once_at_every_batch_size(monkeypa
 
     monkeypatch.setattr(fleet, "probe", watch)
     task = cases.blobs_task()
-    problem = prepare(task, precision="mixed")
+    placed = place_task(task, precision="mixed")
     for batch_size, seed in ((4, 0), (4, 1), (8, 0), (4, 2), (8, 1)):
         spec = cases.spec(task, batch_size=batch_size, num_steps=2, seed=seed, precision="mixed")
-        run_fleet(problem, [spec, cases.spec(task, batch_size=batch_size, num_steps=2, seed=9, precision="mixed")])
+        run_fleet(placed, [spec, cases.spec(task, batch_size=batch_size, num_steps=2, seed=9, precision="mixed")])
     assert tried == [4, 8]
-    run_fleet(problem, [cases.spec(task, batch_size=4, num_steps=2, precision="mixed")])
+    run_fleet(placed, [cases.spec(task, batch_size=4, num_steps=2, precision="mixed")])
     assert tried == [4, 8, 4]  # one run alone is another matter
     # One that fails is tried again, and again refused.
-    refused = prepare(dataclasses.replace(task, model=functools.partial(Remembering, 2, 3)), precision="mixed")
+    refused = place_task(dataclasses.replace(task, model=functools.partial(Remembering, 2, 3)), precision="mixed")
     for _ in range(2):
         caplog.clear()
         run_fleet(refused, [cases.spec(task, batch_size=4, num_steps=2, seed=s, precision="mixed") for s in (0, 1)])
@@ -211,17 +212,17 @@ class Doubling(torch.nn.Linear):
 
 def test_a_run_alone_says_nothing_of_several_at_once(caplog):
     task = dataclasses.replace(cases.blobs_task(), model=functools.partial(Doubling, 2, 3))
-    problem = prepare(task, precision="mixed")
+    placed = place_task(task, precision="mixed")
     specs = [cases.spec(task, batch_size=4, num_steps=2, seed=seed, precision="mixed") for seed in range(3)]
-    run_fleet(problem, specs[:1])
+    run_fleet(placed, specs[:1])
     assert caplog.text == ""
-    results = run_fleet(problem, specs[1:])
+    results = run_fleet(placed, specs[1:])
     assert "one run at a time" in caplog.text
     assert [result.outcome for result in results] == [Outcome.FINISHED] * 2
 
 
 class Stub:
-    """A lane that is over after so many blocks."""
+    """A stack that is over after so many blocks."""
 
     def __init__(self, blocks: int) -> None:
         self.blocks, self.shared = blocks, None
@@ -246,22 +247,22 @@ class Stub:
 
 
 @pytest.mark.parametrize("blocks", [(2, 3, 1), (0, 2, 3), (0, 0, 1), (0, 0, 0), (3,)], ids=str)
-def test_lanes_share_the_program_of_one_that_still_trains(blocks):
+def test_stacks_share_the_program_of_one_that_still_trains(blocks):
     """After a restart the first may be done: it makes no program."""
-    lanes = [Stub(num) for num in blocks]
-    fleet._train(lanes, None)
-    assert all(lane.is_done for lane in lanes)
-    active = [lane for lane, num in zip(lanes, blocks, strict=True) if num]
-    assert all(lane.shared is (None if lane is active[0] else active[0]) for lane in active)
+    stacks = [Stub(num) for num in blocks]
+    fleet._train(stacks, None)
+    assert all(stack.is_done for stack in stacks)
+    active = [stack for stack, num in zip(stacks, blocks, strict=True) if num]
+    assert all(stack.shared is (None if stack is active[0] else active[0]) for stack in active)
 
 
-class OnGpu(lane.Lane):
-    """A lane that is told to draw ahead, as on a GPU."""
+class OnGpu(stack.RunStack):
+    """A stack that is told to draw ahead, as on a GPU."""
 
     is_asynchronous = True
 
 
-def test_lanes_on_a_gpu_train_with_examples_drawn_ahead(monkeypatch):
+def test_stacks_on_a_gpu_train_with_examples_drawn_ahead(monkeypatch):
     """Blocks end where the test set is looked at; half of the runs diverge and leave."""
     task = cases.blobs_task()
     specs = [
@@ -270,7 +271,8 @@ def test_lanes_on_a_gpu_train_with_examples_drawn_ahead(monkeypatch):
         for rate in (0.1, 1e200)
     ]
     ours, plain = (
-        kind(problem_of(task), specs, lane.Listeners(*[lambda *_: None] * 3), block=5) for kind in (OnGpu, lane.Lane)
+        kind(placed_of(task), specs, stack.Listeners(*[lambda *_: None] * 3), block=5)
+        for kind in (OnGpu, stack.RunStack)
     )
     draws = []  # where a block begins, and what was done when it was drawn
     draw = ours.blocks._drawn
@@ -312,28 +314,28 @@ def test_which_runs_are_programs_of_their_own(make, precision, device, expected,
         return are_usable
 
     monkeypatch.setattr(convolution_ops, "are_usable", usable)
-    problem = dataclasses.replace(prepare(make(), precision=precision), device=torch.device(device))
-    found = [wants_own_streams(problem, batch_size) for batch_size in (SMALL_BATCH, LARGE_BATCH)]
-    if problem.has_convolutions and device == "cuda" and not are_usable:
+    placed = dataclasses.replace(place_task(make(), precision=precision), device=torch.device(device))
+    found = [wants_own_streams(placed, batch_size) for batch_size in (SMALL_BATCH, LARGE_BATCH)]
+    if placed.has_convolutions and device == "cuda" and not are_usable:
         expected = [True, True]
     assert found == expected
     is_possible = make is cases.conv_task and precision == "mixed" and are_usable
-    assert problem.convolves_together(SMALL_BATCH) == is_possible
-    assert not problem.convolves_together(LARGE_BATCH)
+    assert placed.convolves_together(SMALL_BATCH) == is_possible
+    assert not placed.convolves_together(LARGE_BATCH)
     assert {place.type for place in asked} <= {device}
 
 
 def test_modules_that_do_not_suit_and_inputs_from_disk_are_programs_of_their_own(monkeypatch):
     monkeypatch.setattr(convolution_ops, "are_usable", lambda _device: True)
     on_gpu = {"device": torch.device("cuda")}
-    problem = dataclasses.replace(prepare(cases.conv_task(), precision="mixed"), **on_gpu)
-    assert problem.convolutions_suit_kernels
-    assert not wants_own_streams(problem, 4)
-    assert wants_own_streams(dataclasses.replace(problem, convolutions_suit_kernels=False), 4)
+    placed = dataclasses.replace(place_task(cases.conv_task(), precision="mixed"), **on_gpu)
+    assert placed.convolutions_suit_kernels
+    assert not wants_own_streams(placed, 4)
+    assert wants_own_streams(dataclasses.replace(placed, convolutions_suit_kernels=False), 4)
     circular = functools.partial(torch.nn.Conv2d, 1, 3, 8, padding_mode="circular")
-    other = prepare(dataclasses.replace(cases.conv_task(), model=circular), precision="mixed")
+    other = place_task(dataclasses.replace(cases.conv_task(), model=circular), precision="mixed")
     assert not other.convolutions_suit_kernels
-    lazy = prepare(lazy_task(), precision="mixed")
+    lazy = place_task(lazy_task(), precision="mixed")
     assert lazy.convolutions_suit_kernels
     assert wants_own_streams(dataclasses.replace(lazy, **on_gpu), 4)
 
@@ -344,14 +346,14 @@ def test_a_trial_is_of_several_runs_where_they_train_together(are_usable, monkey
     compared: list[int] = []
     tried: list[int] = []
     monkeypatch.setattr(convolution_ops, "are_usable", lambda _device: are_usable)
-    monkeypatch.setattr(fleet, "probe", lambda lane: compared.append(lane))
-    monkeypatch.setattr(fleet, "try_program", lambda lane: tried.append(lane))
-    monkeypatch.setattr(fleet, "Lane", lambda _problem, specs, _listeners, **_: len(specs))
+    monkeypatch.setattr(fleet, "probe", lambda stack: compared.append(stack))
+    monkeypatch.setattr(fleet, "try_program", lambda stack: tried.append(stack))
+    monkeypatch.setattr(fleet, "RunStack", lambda _placed, specs, _listeners, **_: len(specs))
     task = cases.conv_task()
-    problem = dataclasses.replace(prepare(task, precision="mixed"), device=torch.device("cuda"))
+    placed = dataclasses.replace(place_task(task, precision="mixed"), device=torch.device("cuda"))
     for batch_size, num_runs in ((4, 3), (LARGE_BATCH, 3), (8, 1), (4, 3)):
         specs = [cases.spec(task, batch_size=batch_size, seed=seed, precision="mixed") for seed in range(num_runs)]
-        fleet._probed(problem, specs, None, block=1)
+        fleet._probed(placed, specs, None, block=1)
     assert compared == ([2, 1, 1] if are_usable else [1, 1, 1])
     assert tried == ([3, 1] if are_usable else [])
 
@@ -383,16 +385,16 @@ class Odd(nn.Module):
 def test_modules_that_kernels_do_not_take_are_trained_without_them(model, reason, monkeypatch, caplog):
     task = dataclasses.replace(cases.conv_task(), model=model)
     specs = [cases.spec(task, batch_size=4, seed=seed, precision="mixed") for seed in range(2)]
-    expected = run_fleet(prepare(task, precision="mixed"), specs)
+    expected = run_fleet(place_task(task, precision="mixed"), specs)
     monkeypatch.setattr(convolution_ops, "are_usable", lambda _device: True)
-    problem = prepare(task, precision="mixed")
+    placed = place_task(task, precision="mixed")
     with caplog.at_level(logging.WARNING, logger="isotherm"):
-        assert run_fleet(problem, specs) == expected
-        assert run_fleet(problem, specs) == expected
+        assert run_fleet(placed, specs) == expected
+        assert run_fleet(placed, specs) == expected
     (message,) = [record.getMessage() for record in caplog.records]  # once for a batch size
     assert message.startswith("convolutions are not computed for all runs at once, but run by run: ")
     assert reason in message
-    assert not problem.convolves_together(4)
+    assert not placed.convolves_together(4)
 
 
 class Normed(nn.Module):
@@ -418,8 +420,8 @@ def test_a_user_s_batch_norms_are_computed_by_kernels_too(monkeypatch, caplog):
     """On a CPU, by the operations' plain way; PyTorch's own batch norm in half precision fails there under `vmap`."""
     task = dataclasses.replace(cases.conv_task(), model=Normed)
     specs = [cases.spec(task, batch_size=8, num_steps=20, seed=seed, precision="mixed") for seed in range(2)]
-    problem = prepare(task, precision="mixed")
-    expected = [run_reference(problem, spec) for spec in specs]
+    placed = place_task(task, precision="mixed")
+    expected = [run_reference(placed, spec) for spec in specs]
 
     def fits(x):
         images = of_all_runs(x)
@@ -428,7 +430,7 @@ def test_a_user_s_batch_norms_are_computed_by_kernels_too(monkeypatch, caplog):
     monkeypatch.setattr(convolution_ops, "are_usable", lambda _device: True)
     monkeypatch.setattr(ghost_norm_ops, "fits", fits)
     with caplog.at_level(logging.WARNING, logger="isotherm"):
-        found = run_fleet(problem, specs)
+        found = run_fleet(placed, specs)
     assert not caplog.records
     for ours, theirs in zip(found, expected, strict=True):
         assert ours.train_loss == pytest.approx(theirs.train_loss, rel=0.05)
@@ -436,17 +438,17 @@ def test_a_user_s_batch_norms_are_computed_by_kernels_too(monkeypatch, caplog):
 
 
 @pytest.mark.parametrize("are_usable", [True, False], ids=["with kernels", "without"])
-def test_a_fleet_of_convolutions_is_one_lane_or_one_for_each_run(are_usable, monkeypatch):
-    lanes_of_fleets: list[list[int]] = []
+def test_a_fleet_of_convolutions_is_one_stack_or_one_for_each_run(are_usable, monkeypatch):
+    stacks_of_fleets: list[list[int]] = []
     monkeypatch.setattr(convolution_ops, "are_usable", lambda _device: are_usable)
     monkeypatch.setattr(fleet, "_probed", lambda *_, **__: None)
-    monkeypatch.setattr(fleet, "Lane", lambda _problem, specs, *_, **__: list(specs))
-    monkeypatch.setattr(fleet, "_train", lambda lanes, _: lanes_of_fleets.append([len(specs) for specs in lanes]))
+    monkeypatch.setattr(fleet, "RunStack", lambda _placed, specs, *_, **__: list(specs))
+    monkeypatch.setattr(fleet, "_train", lambda stacks, _: stacks_of_fleets.append([len(specs) for specs in stacks]))
     monkeypatch.setattr(fleet, "results", list)
     monkeypatch.setattr(fleet, "seeded", lambda *_: contextlib.nullcontext())
     task = cases.conv_task()
-    problem = dataclasses.replace(prepare(task, precision="mixed"), device=torch.device("cuda"))
+    placed = dataclasses.replace(place_task(task, precision="mixed"), device=torch.device("cuda"))
     for batch_size in (4, LARGE_BATCH):
         specs = [cases.spec(task, batch_size=batch_size, seed=seed, precision="mixed") for seed in range(3)]
-        assert run_fleet(problem, specs) == specs
-    assert lanes_of_fleets == ([[3], [1, 1, 1]] if are_usable else [[1, 1, 1]] * 2)
+        assert run_fleet(placed, specs) == specs
+    assert stacks_of_fleets == ([[3], [1, 1, 1]] if are_usable else [[1, 1, 1]] * 2)

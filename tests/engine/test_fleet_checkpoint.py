@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 import cases
 import cases_paper
+from isotherm.core.records import CurvePoint, Outcome, Precision, RunResult, RunSpec
 from isotherm.engine.checkpoint import Checkpoint
 from isotherm.engine.fleet import run_fleet
-from isotherm.engine.problem import Problem, prepare
+from isotherm.engine.placed_task import PlacedTask, place_task
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
-from isotherm.records import CurvePoint, Outcome, Precision, RunResult, RunSpec
-from isotherm.tasks import Task
+from isotherm.tasks.task import Task
 
 BLOCK = 4
 NUM_STEPS = 22  # not a multiple of a block; a look falls between
@@ -107,17 +107,19 @@ def test_a_fleet_goes_on_with_the_same_bits(tmp_path: Path, name: str) -> None:
     build, precision = TASKS[name]
     task = build()
     diverges = name in ("dropout", "batch norm")  # fleets that shrink are traced again
-    problem, specs = prepare(task, precision=precision), members(task, precision=precision, diverges=diverges)
+    placed, specs = place_task(task, precision=precision), members(task, precision=precision, diverges=diverges)
     whole = Counter()
-    expected = run_fleet(problem, specs, **whole.listeners())
+    expected = run_fleet(placed, specs, **whole.listeners())
     assert {Outcome.DIVERGED} & {result.outcome for result in expected} == ({Outcome.DIVERGED} if diverges else set())
     path = tmp_path / "folder" / "fleet.checkpoint"
     stops = [Counter(stop_after=n) for n in ((2, 3) if name == "dropout" else (4,))]
     for counter in stops:  # the last block of each is lost
         with pytest.raises(Stop):
-            run_fleet(prepare(task, precision=precision), specs, checkpoint=checkpoint_at(path), **counter.listeners())
+            run_fleet(
+                place_task(task, precision=precision), specs, checkpoint=checkpoint_at(path), **counter.listeners()
+            )
     last = Counter()
-    fresh = prepare(task, precision=precision)
+    fresh = place_task(task, precision=precision)
     assert run_fleet(fresh, specs, checkpoint=checkpoint_at(path), **last.listeners()) == expected
     assert len(last.steps) < len(whole.steps)
     assert whole.steps[-len(last.steps) :] == last.steps
@@ -129,7 +131,7 @@ def test_a_fleet_goes_on_with_the_same_bits(tmp_path: Path, name: str) -> None:
 class Plain:
     """A fleet that was never stopped."""
 
-    problem: Problem
+    placed: PlacedTask
     specs: list[RunSpec]
     results: list[RunResult]
     counter: Counter
@@ -138,15 +140,15 @@ class Plain:
 @pytest.fixture(scope="module")
 def plain() -> Plain:
     task, counter = cases.dropout_task(), Counter()
-    problem, specs = prepare(task, precision="float64"), members(task, diverges=False)
-    return Plain(problem, specs, run_fleet(problem, specs, **counter.listeners()), counter)
+    placed, specs = place_task(task, precision="float64"), members(task, diverges=False)
+    return Plain(placed, specs, run_fleet(placed, specs, **counter.listeners()), counter)
 
 
 def test_saving_changes_no_bit_and_removing_is_left_to_whoever_stores_the_results(tmp_path: Path, plain: Plain) -> None:
     path = tmp_path / "fleet.checkpoint"
     first, again = Counter(), Counter()
     for counter in (first, again):
-        found = run_fleet(plain.problem, plain.specs, checkpoint=checkpoint_at(path), **counter.listeners())
+        found = run_fleet(plain.placed, plain.specs, checkpoint=checkpoint_at(path), **counter.listeners())
         assert found == plain.results
         assert path.exists()
     assert first.steps == plain.counter.steps
@@ -156,7 +158,7 @@ def test_saving_changes_no_bit_and_removing_is_left_to_whoever_stores_the_result
 def test_a_fleet_that_is_quick_writes_nothing(tmp_path: Path) -> None:
     task, path = cases.blobs_task(), tmp_path / "folder" / "fleet.checkpoint"
     specs = members(task)[:2]
-    run_fleet(prepare(task, precision="float64"), specs, checkpoint=Checkpoint(path, identity="fleet"))
+    run_fleet(place_task(task, precision="float64"), specs, checkpoint=Checkpoint(path, identity="fleet"))
     assert not path.parent.exists()
 
 
@@ -164,31 +166,31 @@ def test_a_damaged_checkpoint_starts_the_fleet_over(
     tmp_path: Path, plain: Plain, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "fleet.checkpoint"
-    checkpoint_at(path).save({"lanes": []})
+    checkpoint_at(path).save({"stacks": []})
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     counter = Counter()
     with caplog.at_level(logging.WARNING, logger="isotherm"):
-        found = run_fleet(plain.problem, plain.specs, checkpoint=checkpoint_at(path), **counter.listeners())
+        found = run_fleet(plain.placed, plain.specs, checkpoint=checkpoint_at(path), **counter.listeners())
     assert found == plain.results
     assert counter.steps == plain.counter.steps
     assert [str(path) in record.getMessage() for record in caplog.records] == [True]
 
 
-@pytest.mark.parametrize("num_lanes", [0, 2])
+@pytest.mark.parametrize("num_stacks", [0, 2])
 def test_a_checkpoint_of_other_programs_starts_the_fleet_over(
-    tmp_path: Path, plain: Plain, caplog: pytest.LogCaptureFixture, num_lanes: int
+    tmp_path: Path, plain: Plain, caplog: pytest.LogCaptureFixture, num_stacks: int
 ) -> None:
     """As when kernels for many runs at once were turned on or off in between."""
     path = tmp_path / "fleet.checkpoint"
-    run_fleet(plain.problem, plain.specs, checkpoint=checkpoint_at(path), block=BLOCK)
+    run_fleet(plain.placed, plain.specs, checkpoint=checkpoint_at(path), block=BLOCK)
     saved = checkpoint_at(path).load("cpu")
     assert saved is not None
-    checkpoint_at(path).save({"lanes": saved["lanes"] * num_lanes})
+    checkpoint_at(path).save({"stacks": saved["stacks"] * num_stacks})
     counter = Counter()
     with caplog.at_level(logging.WARNING, logger="isotherm"):
-        found = run_fleet(plain.problem, plain.specs, checkpoint=checkpoint_at(path), **counter.listeners())
+        found = run_fleet(plain.placed, plain.specs, checkpoint=checkpoint_at(path), **counter.listeners())
     assert found == plain.results
     assert counter.steps == plain.counter.steps
     assert "not trained as they would be now" in caplog.text
@@ -198,14 +200,14 @@ def test_a_checkpoint_of_other_shapes_starts_the_fleet_over(
     tmp_path: Path, plain: Plain, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "fleet.checkpoint"
-    run_fleet(plain.problem, plain.specs, checkpoint=checkpoint_at(path), block=BLOCK)
+    run_fleet(plain.placed, plain.specs, checkpoint=checkpoint_at(path), block=BLOCK)
     saved = checkpoint_at(path).load("cpu")
     assert saved is not None
-    (state,) = saved["lanes"]
+    (state,) = saved["stacks"]
     wider = [torch.cat([value, value], dim=1) for value in state["values"]]
-    checkpoint_at(path).save({"lanes": [{**state, "values": wider}]})
+    checkpoint_at(path).save({"stacks": [{**state, "values": wider}]})
     with caplog.at_level(logging.WARNING, logger="isotherm"):
-        assert run_fleet(plain.problem, plain.specs, checkpoint=checkpoint_at(path), block=BLOCK) == plain.results
+        assert run_fleet(plain.placed, plain.specs, checkpoint=checkpoint_at(path), block=BLOCK) == plain.results
     assert "not trained as they would be now" in caplog.text
 
 
@@ -213,6 +215,6 @@ def test_a_module_that_is_trained_one_run_at_a_time_has_none(tmp_path: Path, cap
     task, path = cases.unvectorisable_task(), tmp_path / "folder" / "fleet.checkpoint"
     specs = members(task)[:2]
     with caplog.at_level(logging.WARNING, logger="isotherm"):
-        results = run_fleet(prepare(task, precision="float64"), specs, checkpoint=checkpoint_at(path))
+        results = run_fleet(place_task(task, precision="float64"), specs, checkpoint=checkpoint_at(path))
     assert len(results) == 2
     assert not path.parent.exists()

@@ -6,17 +6,17 @@ import torch
 from torch import Tensor, nn
 
 import cases
-from isotherm.engine.problem import prepare
+from isotherm.core.records import Outcome, RunSpec
+from isotherm.engine.placed_task import place_task
 from isotherm.engine.reference import run_reference
-from isotherm.records import Outcome, RunSpec
-from isotherm.seeding import DataOrder, initial_model
-from isotherm.tasks import Task, cross_entropy
+from isotherm.tasks.seeding import DataOrder, initial_model
+from isotherm.tasks.task import Task, cross_entropy
 
 
 def trained(task: Task, spec: RunSpec):
     """Return the result and the trained module."""
     kept: list[nn.Module] = []
-    result = run_reference(prepare(task, precision="float64"), spec, on_trained=kept.append)
+    result = run_reference(place_task(task, precision="float64"), spec, on_trained=kept.append)
     return result, kept[0] if kept else None
 
 
@@ -184,6 +184,6 @@ def test_divergence_ends_the_run_at_once():
     task = cases.regression_task()
     counted: list[int] = []
     spec = cases.spec(task, effective_learning_rate=1e3, momentum=0.0)
-    result = run_reference(prepare(task, precision="float64"), spec, on_steps=counted.append)
+    result = run_reference(place_task(task, precision="float64"), spec, on_steps=counted.append)
     assert result.outcome is Outcome.DIVERGED
     assert sum(counted) == result.divergence_step < spec.num_steps

@@ -19,7 +19,7 @@ from helpers_models import (
 from isotherm.errors import UserError
 from isotherm.models import MODELS
 from isotherm.models.autoencoder import autoencoder
-from isotherm.tasks import Task
+from isotherm.tasks.task import Task
 
 UNITS = ("tanh", "logistic")
 WIDTHS = [784, 1000, 500, 250, 30, 250, 500, 1000, 784]

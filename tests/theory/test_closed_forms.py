@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from helpers_quadratic import random_model
+from isotherm.core.schedule import Schedule
 from isotherm.errors import UserError
-from isotherm.schedule import Schedule
 from isotherm.theory.closed_forms import (
     critical_effective_learning_rate,
     critical_learning_rate,
@@ -16,13 +16,7 @@ from isotherm.theory.closed_forms import (
     sgd_second_moment,
     stationary_variance,
 )
-from isotherm.theory.noisy_quadratic import (
-    NoisyQuadratic,
-    SecondMoments,
-    Setting,
-    final_second_moments,
-    one_update,
-)
+from isotherm.theory.noisy_quadratic import NoisyQuadratic, SecondMoments, Setting, final_second_moments, one_update
 
 CONSTANT = Schedule(gamma=1.0)
 ONE = {"learning_rate": 1.0, "curvature": 1.0, "noise_variance": 1.0, "batch_size": 1, "initial": 1.0}

@@ -22,15 +22,15 @@ from helpers_hessian import (
     wells,
     written_out,
 )
+from isotherm.core.statistics import Floats, t_interval
 from isotherm.errors import UserError
-from isotherm.seeding import initial_model
-from isotherm.statistics import Floats, t_interval
-from isotherm.tasks import cross_entropy, half_squared_error
+from isotherm.tasks.seeding import initial_model
+from isotherm.tasks.task import cross_entropy, half_squared_error
 from isotherm.theory import curvature
 from isotherm.theory.curvature import SharpnessProbe, largest_eigenpairs, sampled_sharpness, spectrum
 from isotherm.theory.demonstration import Demonstration
+from isotherm.theory.demos import curvature as piece
 from isotherm.theory.hessian import Hessian, Mode, hessian_of_task
-from isotherm.theory.shown import curvature as piece
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # PyTorch's forward derivatives
 

@@ -26,11 +26,11 @@ from helpers_hessian import (
     smooth_norm_net,
     written_out,
 )
+from isotherm.core.l2 import is_penalised
 from isotherm.data.augment import Scaled
 from isotherm.errors import UserError
-from isotherm.penalty import is_penalised
-from isotherm.seeding import initial_model
-from isotherm.tasks import LossFunction, cross_entropy, half_squared_error
+from isotherm.tasks.seeding import initial_model
+from isotherm.tasks.task import LossFunction, cross_entropy, half_squared_error
 from isotherm.theory.hessian import Differentiation, Hessian, NotFiniteError, hessian_of_task
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # PyTorch's forward derivatives

@@ -11,12 +11,7 @@ import pytest
 from helpers_trajectories import LIMIT, generator
 from isotherm.errors import UserError
 from isotherm.theory.linear_scaling import LinearScaling, linear_scaling, measure_linear_scaling, merged_states
-from isotherm.theory.noise_kinds import (
-    Draw,
-    quartile_distance,
-    skewed_noise,
-    stable_noise,
-)
+from isotherm.theory.noise_kinds import Draw, quartile_distance, skewed_noise, stable_noise
 from isotherm.theory.sde import fitted_slope
 
 

@@ -20,8 +20,8 @@ import cases_paper
 from isotherm.data.augment import CropAndFlip
 from isotherm.errors import UserError
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
-from isotherm.seeding import initial_model
-from isotherm.tasks import Task, cross_entropy, mean_squared_error
+from isotherm.tasks.seeding import initial_model
+from isotherm.tasks.task import Task, cross_entropy, mean_squared_error
 from isotherm.theory import batch_gradients
 from isotherm.theory.noise_measurement import (
     Measurement,

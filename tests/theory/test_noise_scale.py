@@ -12,13 +12,8 @@ import pytest
 
 from isotherm.errors import UserError
 from isotherm.theory import noise_scale
-from isotherm.theory.noise_scale import (
-    NoiseScale,
-    estimate_noise_scale,
-    optimal_learning_rate,
-    two_batch_estimates,
-)
-from isotherm.theory.shown.noise_scale import demonstrate
+from isotherm.theory.demos.noise_scale import demonstrate
+from isotherm.theory.noise_scale import NoiseScale, estimate_noise_scale, optimal_learning_rate, two_batch_estimates
 
 INF, NAN = math.inf, math.nan
 

@@ -6,13 +6,9 @@ import pytest
 import torch
 
 from helpers_quadratic import random_model, small_model
+from isotherm.core.schedule import Schedule, multipliers
 from isotherm.errors import UserError
-from isotherm.schedule import Schedule, multipliers
-from isotherm.theory.closed_forms import (
-    critical_effective_learning_rate,
-    sgd_second_moment,
-    stationary_variance,
-)
+from isotherm.theory.closed_forms import critical_effective_learning_rate, sgd_second_moment, stationary_variance
 from isotherm.theory.noisy_quadratic import (
     NoisyQuadratic,
     SecondMoments,
@@ -24,10 +20,7 @@ from isotherm.theory.noisy_quadratic import (
     propagate,
     simulate_final_losses,
 )
-from isotherm.theory.quadratic_tuning import (
-    constant_examples,
-    learning_rate_grid,
-)
+from isotherm.theory.quadratic_tuning import constant_examples, learning_rate_grid
 
 CONSTANT = Schedule(gamma=1.0)
 

@@ -6,13 +6,9 @@ import pytest
 
 from helpers_quadratic import small_model
 from isotherm.errors import UserError
-from isotherm.theory.closed_forms import (
-    critical_effective_learning_rate,
-)
-from isotherm.theory.noisy_quadratic import (
-    NoisyQuadratic,
-    Setting,
-)
+from isotherm.theory.closed_forms import critical_effective_learning_rate
+from isotherm.theory.demos.noisy_quadratic import demonstrate
+from isotherm.theory.noisy_quadratic import NoisyQuadratic, Setting
 from isotherm.theory.quadratic_tuning import (
     GridEdge,
     Optimum,
@@ -24,7 +20,6 @@ from isotherm.theory.quadratic_tuning import (
     optima_at_constant_steps,
     predicted_kink,
 )
-from isotherm.theory.shown.noisy_quadratic import demonstrate
 
 BATCH_SIZES = [1, 4, 16, 64, 256, 1024, 4096, 16384]
 NUM_EXAMPLES = 2**17

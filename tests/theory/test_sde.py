@@ -13,11 +13,12 @@ import pytest
 from scipy import linalg
 
 from helpers_trajectories import LIMIT, examples_of, generator, last, standard_errors_off
+from isotherm.core.statistics import Floats
 from isotherm.errors import UserError
-from isotherm.statistics import Floats
 from isotherm.theory.batch_sampling import Sampling, finite_batches
 from isotherm.theory.closed_forms import diffusion_second_moment, diffusion_stationary_variance
 from isotherm.theory.demonstration import Demonstration
+from isotherm.theory.demos import sde as piece
 from isotherm.theory.sde import (
     Convergence,
     convergence,
@@ -27,7 +28,6 @@ from isotherm.theory.sde import (
     sgd,
     standard_normals,
 )
-from isotherm.theory.shown import sde as piece
 
 MATRIX = np.array([[2.0, 0.6], [0.6, 0.5]])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from isotherm.named_tasks import TASKS
+from isotherm.tasks.builtin import TASKS
 from pages.calibration.runs import SKIP_INIT, load
 from pages.text import paragraph, table
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from scipy import stats
 
-from isotherm.statistics import Interval, t_interval, welch_interval
+from isotherm.core.statistics import Interval, t_interval, welch_interval
 from pages.calibration.runs import running_objective
 from pages.results import CALIBRATION, NOT_MEASURED, Row, load
 from pages.text import paragraph, percent, signed_interval, table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from isotherm.bench.works import WORKS, Work
+from isotherm.bench.workloads import WORKS, Work
 from pages.performance.bench import bench_row
 from pages.results import NOT_MEASURED, Row, load
 from pages.text import paragraph, percent, table

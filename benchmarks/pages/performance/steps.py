@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from isotherm.bench.works import Work
+from isotherm.bench.workloads import Work
 from pages.performance.bench import bench_row
 from pages.performance.profiles import (
     AE,

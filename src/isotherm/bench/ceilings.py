@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from isotherm.executors.pool import num_cores
-from isotherm.records import Precision
-from isotherm.seeding import initial_model, seeded
-from isotherm.tasks import Task, call_model, example_batch
+from isotherm.core.records import Precision
+from isotherm.running.executors.pool import num_cores
+from isotherm.tasks.seeding import initial_model, seeded
+from isotherm.tasks.task import Task, call_model, example_batch
 
 # Of square matrices; the fastest counts.
 SIZES = {"cpu": (512, 1024), "cuda": (4096, 8192)}

@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from isotherm.bench.works import MOMENTUM, Work
+from isotherm.bench.workloads import MOMENTUM, Work
+from isotherm.core.records import Precision, RunSpec
 from isotherm.engine.fleet import run_fleet
-from isotherm.engine.problem import Problem, prepare
-from isotherm.executors.local import LocalExecutor
-from isotherm.executors.pool import PoolExecutor
-from isotherm.named_tasks import made_task
-from isotherm.records import Precision, RunSpec
-from isotherm.runner import default_workers
-from isotherm.tasks import Task
+from isotherm.engine.placed_task import PlacedTask, place_task
+from isotherm.running.executors.local import LocalExecutor
+from isotherm.running.executors.pool import PoolExecutor
+from isotherm.running.runner import default_workers
+from isotherm.tasks.builtin import made_task
+from isotherm.tasks.task import Task
 
 Clock = Callable[[], float]
 # Handed the speed of the last window (None before the first), returns the seconds of the next one, None to end.
@@ -100,13 +100,13 @@ def specs_of(work: Work, task: Task) -> list[RunSpec]:
     ]
 
 
-def time_fleet(problem: Problem, specs: Sequence[RunSpec], turn: Turn, *, clock: Clock = time.perf_counter) -> None:
+def time_fleet(placed: PlacedTask, specs: Sequence[RunSpec], turn: Turn, *, clock: Clock = time.perf_counter) -> None:
     """Train a fleet in this process and tell its run-updates per second in one window after another.
 
     The first round compiles and records, the one after every call of `turn` warms up; neither counts. While `turn` does
     not return, the fleet rests.
     """
-    run_fleet(problem, specs, on_steps=_Windows(turn, num_runs=len(specs), clock=clock))
+    run_fleet(placed, specs, on_steps=_Windows(turn, num_runs=len(specs), clock=clock))
 
 
 class _Windows:
@@ -138,7 +138,7 @@ class _Windows:
             raise _Enough
 
 
-def fleet_speeds(problem: Problem, specs: Sequence[RunSpec], *, repeats: int, seconds: float) -> list[float]:
+def fleet_speeds(placed: PlacedTask, specs: Sequence[RunSpec], *, repeats: int, seconds: float) -> list[float]:
     """Return run-updates per second in several windows of a fleet's training, which is then broken off."""
     found: list[float] = []
 
@@ -148,7 +148,7 @@ def fleet_speeds(problem: Problem, specs: Sequence[RunSpec], *, repeats: int, se
         return seconds if len(found) < repeats else None
 
     with contextlib.suppress(_Enough):
-        time_fleet(problem, specs, turn)
+        time_fleet(placed, specs, turn)
     return found
 
 
@@ -219,7 +219,7 @@ def ours(work: Work, turn: Turn) -> None:
         if num_workers == 1:
             if work.device == "cpu":
                 specs = specs[: LocalExecutor({("made", "made"): task}).default_fleet_size(specs[0])]
-            time_fleet(prepare(task, precision=work.precision, device=work.device), specs, turn)
+            time_fleet(place_task(task, precision=work.precision, device=work.device), specs, turn)
             raise RuntimeError("the fleet ended before the window did")
         _load_tracing()
         num_workers = min(num_workers, len(specs))

@@ -13,12 +13,12 @@ from torch import nn
 
 from isotherm.bench.fleet import Turn
 from isotherm.bench.plain import WARM_UP
-from isotherm.bench.works import MOMENTUM, Work
-from isotherm.named_tasks import made_task
-from isotherm.penalty import is_penalised
-from isotherm.seeding import initial_model
-from isotherm.tasks import Task
-from isotherm.temperature import bare_learning_rate
+from isotherm.bench.workloads import MOMENTUM, Work
+from isotherm.core.l2 import is_penalised
+from isotherm.core.temperature import bare_learning_rate
+from isotherm.tasks.builtin import made_task
+from isotherm.tasks.seeding import initial_model
+from isotherm.tasks.task import Task
 
 TASKS = ("mlp_mnist1d", "autoencoder_mnist")
 # Updates in one call.

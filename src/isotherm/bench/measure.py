@@ -16,13 +16,13 @@ from isotherm.bench.ceilings import (
     matmul_flop_per_second,
     state_bytes,
 )
+from isotherm.bench.contenders import OURS, PEERS, PLAIN, PROCESSES, Side, SideError, mps_is_running, why_not
 from isotherm.bench.machine import commit, machine
-from isotherm.bench.sides import OURS, PEERS, PLAIN, PROCESSES, Side, SideError, mps_is_running, why_not
-from isotherm.bench.works import STUDY_PEERS, AnyWork, StudyWork, Target, Work, study_parts
-from isotherm.named_tasks import made_task
-from isotherm.records import Precision, RunSpec
-from isotherm.runner import default_workers
-from isotherm.seeding import initial_model
+from isotherm.bench.workloads import STUDY_PEERS, AnyWork, StudyWork, Target, Work, study_parts
+from isotherm.core.records import Precision, RunSpec
+from isotherm.running.runner import default_workers
+from isotherm.tasks.builtin import made_task
+from isotherm.tasks.seeding import initial_model
 
 Row = dict[str, Any]
 

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from isotherm.bench.fleet import Clock, Turn
 from isotherm.bench.library import with_library_layers
-from isotherm.bench.works import MOMENTUM, Work
-from isotherm.models.operations import register_with_compiler
-from isotherm.named_tasks import made_task
-from isotherm.penalty import is_penalised
-from isotherm.seeding import initial_model
-from isotherm.tasks import Task
-from isotherm.temperature import bare_learning_rate
+from isotherm.bench.workloads import MOMENTUM, Work
+from isotherm.core.l2 import is_penalised
+from isotherm.core.temperature import bare_learning_rate
+from isotherm.kernels.ops.registry import register_with_compiler
+from isotherm.tasks.builtin import made_task
+from isotherm.tasks.seeding import initial_model
+from isotherm.tasks.task import Task
 
 # A window begins after this part of its length, untimed, with every number of threads that is tried.
 WARM_UP = 0.1

@@ -21,9 +21,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from isotherm.core.records import content_hash
 from isotherm.data.files import require_folder
 from isotherm.errors import UserError
-from isotherm.records import content_hash
 
 NAME = "imagenet"
 

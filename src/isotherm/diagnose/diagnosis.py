@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from isotherm.statistics import Interval
-from isotherm.temperature import bare_learning_rate
+from isotherm.core.statistics import Interval
+from isotherm.core.temperature import bare_learning_rate
 
 Regime = Literal["noise dominated", "curvature dominated", "near the boundary", "unknown"]
 

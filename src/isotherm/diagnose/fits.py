@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import special
 
-from isotherm.optimum import locate
-from isotherm.statistics import Floats, Interval, percentile_limits
+from isotherm.analysis.optimum import locate
+from isotherm.core.statistics import Floats, Interval, percentile_limits
 
 NUM_DRAWS = 400
 # In octaves: a parabola through means a factor of two apart is not better than this, however quiet the seeds.

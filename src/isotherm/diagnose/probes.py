@@ -12,12 +12,12 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd as _Dropout
 
+from isotherm.core.statistics import Interval
 from isotherm.diagnose.diagnosis import Probe
 from isotherm.errors import UserError
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
-from isotherm.seeding import initial_model
-from isotherm.statistics import Interval
-from isotherm.tasks import Task
+from isotherm.tasks.seeding import initial_model
+from isotherm.tasks.task import Task
 from isotherm.theory.curvature import sampled_sharpness
 from isotherm.theory.hessian import Hessian, NotFiniteError, hessian_of_task
 from isotherm.theory.noise_measurement import Measurement, noise_scale_of_task

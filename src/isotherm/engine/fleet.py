@@ -16,16 +16,16 @@ from collections.abc import Callable, Sequence
 
 from torch import nn
 
+from isotherm.core.records import CurvePoint, RunResult, RunSpec
 from isotherm.engine.checkpoint import Checkpoint, State
-from isotherm.engine.evaluate import Tensors
-from isotherm.engine.lane import BLOCK, Lane, Listeners, NotVectorisable
-from isotherm.engine.lane_scores import look, results
-from isotherm.engine.problem import Problem, exact_arithmetic
+from isotherm.engine.evaluation import Tensors
+from isotherm.engine.placed_task import PlacedTask, exact_arithmetic
 from isotherm.engine.reference import run_reference
-from isotherm.engine.trial import probe, try_program
+from isotherm.engine.scoring import look, results
+from isotherm.engine.stack import BLOCK, Listeners, NotVectorisable, RunStack
+from isotherm.engine.vmap_check import probe, try_program
 from isotherm.errors import UserError
-from isotherm.records import CurvePoint, RunResult, RunSpec
-from isotherm.seeding import seeded
+from isotherm.tasks.seeding import seeded
 
 logger = logging.getLogger("isotherm")
 
@@ -34,7 +34,7 @@ LARGEST_BATCH_OF_TWO = 1024
 
 
 def run_fleet(
-    problem: Problem,
+    placed: PlacedTask,
     specs: Sequence[RunSpec],
     *,
     on_steps: Callable[[int], None] = lambda _: None,
@@ -48,7 +48,7 @@ def run_fleet(
     A module that `torch.func.vmap` cannot take is trained one run at a time, with a warning in the log.
 
     Args:
-        problem: the task on a device.
+        placed: the task on a device.
         specs: runs of one batch size and one number of updates.
         on_steps: told how many run-updates were made, now and then.
         on_look: told a run's index and what a look at the test set along the way gave.
@@ -58,12 +58,12 @@ def run_fleet(
         block: updates between two looks at the losses; results do not depend on it.
     """
     _check_alike(specs)
-    with exact_arithmetic(problem.device):
-        return _run(problem, specs, Listeners(on_steps, on_look, on_trained), checkpoint, block=block)
+    with exact_arithmetic(placed.device):
+        return _run(placed, specs, Listeners(on_steps, on_look, on_trained), checkpoint, block=block)
 
 
 def _run(
-    problem: Problem,
+    placed: PlacedTask,
     specs: Sequence[RunSpec],
     listeners: Listeners,
     checkpoint: Checkpoint | None,
@@ -72,23 +72,23 @@ def _run(
 ) -> list[RunResult]:
     try:
         with seeded(0, "probe"):  # what it draws disturbs nobody's stream
-            fleet = _probed(problem, specs, listeners, block=block)
+            fleet = _probed(placed, specs, listeners, block=block)
     except NotVectorisable as reason:
-        if problem.convolves_together(specs[0].batch_size):
+        if placed.convolves_together(specs[0].batch_size):
             logger.warning("convolutions are not computed for all runs at once, but run by run: %s", reason)
-            problem.kept_apart.add(specs[0].batch_size)
-            return _run(problem, specs, listeners, checkpoint, block=block)
+            placed.kept_apart.add(specs[0].batch_size)
+            return _run(placed, specs, listeners, checkpoint, block=block)
         logger.warning("training one run at a time, as this model cannot be trained as a fleet: %s", reason)
-        return [_run_alone(problem, spec, index, listeners) for index, spec in enumerate(specs)]
-    if wants_own_streams(problem, specs[0].batch_size):
-        lanes = _lanes(problem, specs, listeners, block=block)
+        return [_run_alone(placed, spec, index, listeners) for index, spec in enumerate(specs)]
+    if wants_own_streams(placed, specs[0].batch_size):
+        stacks = _stacks(placed, specs, listeners, block=block)
     else:
-        lanes = [fleet or Lane(problem, specs, listeners, block=block)]
-    _train(lanes, checkpoint)
-    return [result for lane in lanes for result in results(lane)]
+        stacks = [fleet or RunStack(placed, specs, listeners, block=block)]
+    _train(stacks, checkpoint)
+    return [result for stack in stacks for result in results(stack)]
 
 
-def _run_alone(problem: Problem, spec: RunSpec, index: int, listeners: Listeners) -> RunResult:
+def _run_alone(placed: PlacedTask, spec: RunSpec, index: int, listeners: Listeners) -> RunResult:
     """Train one run by the reference, telling the fleet's listeners."""
 
     def on_trained(model: nn.Module) -> None:
@@ -96,7 +96,7 @@ def _run_alone(problem: Problem, spec: RunSpec, index: int, listeners: Listeners
         listeners.on_trained(index, trained)
 
     return run_reference(
-        problem,
+        placed,
         spec,
         on_steps=listeners.on_steps,
         on_look=lambda point: listeners.on_look(index, point),
@@ -104,7 +104,7 @@ def _run_alone(problem: Problem, spec: RunSpec, index: int, listeners: Listeners
     )
 
 
-def _probed(problem: Problem, specs: Sequence[RunSpec], listeners: Listeners, *, block: int) -> Lane | None:
+def _probed(placed: PlacedTask, specs: Sequence[RunSpec], listeners: Listeners, *, block: int) -> RunStack | None:
     """Try the module as a fleet; return the fleet if what was tried can be trained on.
 
     Whether a module can be vectorised does not depend on rounding, but whether two results agree does; so mixed
@@ -112,66 +112,66 @@ def _probed(problem: Problem, specs: Sequence[RunSpec], listeners: Listeners, *,
     is enough there for all fleets of a problem at a batch size. Kernels for the convolutions of all runs want images in
     another layout and in half precision, which not every module takes; so there the program itself is tried too.
     """
-    if not problem.is_mixed and problem.device.type == "cpu":
-        whole = Lane(problem, specs, listeners, block=block)
+    if not placed.is_mixed and placed.device.type == "cpu":
+        whole = RunStack(placed, specs, listeners, block=block)
         probe(whole)
         return whole
     batch_size = specs[0].batch_size
-    is_alone = len(specs) == 1 or wants_own_streams(problem, batch_size) or batch_size > LARGEST_BATCH_OF_TWO
+    is_alone = len(specs) == 1 or wants_own_streams(placed, batch_size) or batch_size > LARGEST_BATCH_OF_TWO
     ends = [specs[0]] if is_alone else [specs[0], specs[-1]]
     tried = batch_size, len(ends) > 1  # one run alone is tried without `vmap`
-    if tried in problem.tried:
+    if tried in placed.tried:
         return None
-    probe(Lane(dataclasses.replace(problem, is_mixed=False), ends, listeners))
+    probe(RunStack(dataclasses.replace(placed, is_mixed=False), ends, listeners))
     fleet = None
-    if problem.convolves_together(batch_size):
-        fleet = Lane(problem, specs, listeners, block=block)
+    if placed.convolves_together(batch_size):
+        fleet = RunStack(placed, specs, listeners, block=block)
         try_program(fleet)
-    problem.tried.add(tried)
+    placed.tried.add(tried)
     return fleet
 
 
-def wants_own_streams(problem: Problem, batch_size: int) -> bool:
+def wants_own_streams(placed: PlacedTask, batch_size: int) -> bool:
     """Tell whether each run should be a program of its own: on a GPU, where convolutions are faster so."""
-    has_convolutions = problem.device.type == "cuda" and problem.has_convolutions
-    return has_convolutions and not problem.convolves_together(batch_size)
+    has_convolutions = placed.device.type == "cuda" and placed.has_convolutions
+    return has_convolutions and not placed.convolves_together(batch_size)
 
 
-def _lanes(problem: Problem, specs: Sequence[RunSpec], listeners: Listeners, *, block: int) -> list[Lane]:
+def _stacks(placed: PlacedTask, specs: Sequence[RunSpec], listeners: Listeners, *, block: int) -> list[RunStack]:
     """Return every run as a fleet of one on its own stream."""
-    return [Lane(problem, [spec], listeners, block=block, first_index=index) for index, spec in enumerate(specs)]
+    return [RunStack(placed, [spec], listeners, block=block, first_index=index) for index, spec in enumerate(specs)]
 
 
-def _train(lanes: Sequence[Lane], checkpoint: Checkpoint | None) -> None:
-    """Make all updates, block by block, from where a checkpoint left off; several lanes share one program."""
-    for lane, state in zip(lanes, _saved_states(lanes, checkpoint), strict=False):
-        lane.restore(state)
-    first, *others = [lane for lane in lanes if not lane.is_done] or lanes  # one that is done makes no program
-    for lane in others:
-        lane.share_program(first)
-    while active := [lane for lane in lanes if not lane.is_done]:
-        for lane in active:
-            lane.start_block()
-        for lane in active:
-            if lane.is_asynchronous:
-                lane.draw_ahead()
-        for lane in active:
-            lane.finish_block()
-            if lane.wants_a_look:
-                lane.note_looks(look(lane))
-            if not lane.is_done:
-                lane.shrink()
+def _train(stacks: Sequence[RunStack], checkpoint: Checkpoint | None) -> None:
+    """Make all updates, block by block, from where a checkpoint left off; several stacks share one program."""
+    for stack, state in zip(stacks, _saved_states(stacks, checkpoint), strict=False):
+        stack.restore(state)
+    first, *others = [stack for stack in stacks if not stack.is_done] or stacks  # one that is done makes no program
+    for stack in others:
+        stack.share_program(first)
+    while active := [stack for stack in stacks if not stack.is_done]:
+        for stack in active:
+            stack.start_block()
+        for stack in active:
+            if stack.is_asynchronous:
+                stack.draw_ahead()
+        for stack in active:
+            stack.finish_block()
+            if stack.wants_a_look:
+                stack.note_looks(look(stack))
+            if not stack.is_done:
+                stack.shrink()
         if checkpoint is not None and checkpoint.is_due():
-            checkpoint.save({"lanes": [lane.state() for lane in lanes]})
+            checkpoint.save({"stacks": [stack.state() for stack in stacks]})
 
 
-def _saved_states(lanes: Sequence[Lane], checkpoint: Checkpoint | None) -> list[State]:
-    """Return the states of all lanes from a checkpoint, or none."""
-    saved = None if checkpoint is None else checkpoint.load(lanes[0].problem.device)
+def _saved_states(stacks: Sequence[RunStack], checkpoint: Checkpoint | None) -> list[State]:
+    """Return the states of all stacks from a checkpoint, or none."""
+    saved = None if checkpoint is None else checkpoint.load(stacks[0].placed.device)
     if checkpoint is None or saved is None:
         return []
-    states: list[State] = saved["lanes"]
-    if len(states) == len(lanes) and all(map(Lane.can_go_on_from, lanes, states)):
+    states: list[State] = saved["stacks"]
+    if len(states) == len(stacks) and all(map(RunStack.can_go_on_from, stacks, states)):
         logger.info("going on from the checkpoint %s", checkpoint.path)
         return states
     # Kernels were turned on or off, or it is of another GPU.

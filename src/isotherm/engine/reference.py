@@ -11,7 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from isotherm.engine.evaluate import (
+from isotherm.core.l2 import is_penalised
+from isotherm.core.records import CurvePoint, RunResult, RunSpec
+from isotherm.core.schedule import num_drops
+from isotherm.engine.dropout import run_keys
+from isotherm.engine.evaluation import (
     EXAMPLES_FOR_A_LOOK,
     Evaluator,
     Tensors,
@@ -21,22 +25,12 @@ from isotherm.engine.evaluate import (
     final_result,
     reestimated,
 )
-from isotherm.engine.noise import run_keys
-from isotherm.engine.problem import (
-    Problem,
-    evaluation_steps,
-    exact_arithmetic,
-    ghost_layers,
-    running_window,
-)
-from isotherm.penalty import is_penalised
-from isotherm.records import CurvePoint, RunResult, RunSpec
-from isotherm.schedule import num_drops
-from isotherm.seeding import seeded
+from isotherm.engine.placed_task import PlacedTask, evaluation_steps, exact_arithmetic, ghost_layers, running_window
+from isotherm.tasks.seeding import seeded
 
 
 def run_reference(
-    problem: Problem,
+    placed: PlacedTask,
     spec: RunSpec,
     *,
     on_steps: Callable[[int], None] = lambda _: None,
@@ -46,33 +40,33 @@ def run_reference(
     """Train one run and return what it gave.
 
     Args:
-        problem: the task on a device.
+        placed: the task on a device.
         spec: the run.
         on_steps: told how many updates were made, now and then.
         on_look: told of every look at the test set along the way.
         on_trained: handed the module after its last update.
     """
-    with exact_arithmetic(problem.device):
-        return _run(problem, spec, on_steps, on_look, on_trained)
+    with exact_arithmetic(placed.device):
+        return _run(placed, spec, on_steps, on_look, on_trained)
 
 
 def _run(
-    problem: Problem,
+    placed: PlacedTask,
     spec: RunSpec,
     on_steps: Callable[[int], None],
     on_look: Callable[[CurvePoint], None],
     on_trained: Callable[[nn.Module], None],
 ) -> RunResult:
-    model = problem.model(seed=spec.seed, batch_size=spec.batch_size)
+    model = placed.model(seed=spec.seed, batch_size=spec.batch_size)
     trainable = [p for p in model.parameters() if p.requires_grad]
     penalised = [p for p in trainable if is_penalised(p, scope=spec.l2_scope)]
     others = [p for p in trainable if not is_penalised(p, scope=spec.l2_scope)]
     groups = [{"params": penalised, "weight_decay": spec.l2}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.SGD(groups, lr=spec.learning_rate, momentum=spec.momentum)
-    order = problem.order(seed=spec.seed, batch_size=spec.batch_size)
-    keys = run_keys(spec.seed).to(problem.device)
+    order = placed.order(seed=spec.seed, batch_size=spec.batch_size)
+    keys = run_keys(spec.seed).to(placed.device)
     evaluate_at = evaluation_steps(spec)
-    window = running_window(spec, problem)
+    window = running_window(spec, placed)
     losses: list[float] = []  # of the last epoch's worth of updates
     curve: list[CurvePoint] = []
     num_clipped = 0
@@ -83,32 +77,32 @@ def _run(
             for group in optimizer.param_groups:
                 group["lr"] = spec.learning_rate * spec.gamma ** -num_drops(step, num_steps=spec.num_steps)
             index = order.block(step, 1)[0]
-            if problem.is_lazy:
-                x, y = problem.lazy_batch(index, seed=spec.seed, step=step)
+            if placed.is_lazy:
+                x, y = placed.lazy_batch(index, seed=spec.seed, step=step)
             else:
-                x, y = problem.training_batch(torch.from_numpy(index).to(problem.device))
+                x, y = placed.training_batch(torch.from_numpy(index).to(placed.device))
             model.train()
             optimizer.zero_grad()
-            loss = problem.training_loss(model, x, y, keys, torch.tensor(step, device=problem.device))
+            loss = placed.training_loss(model, x, y, keys, torch.tensor(step, device=placed.device))
             losses.append(float(loss.detach()))
             del losses[:-window]
             if not math.isfinite(losses[-1]):
                 return diverged(step, curve=tuple(curve))
-            (loss * problem.scale_of_objective()).backward()  # type: ignore[no-untyped-call]
+            (loss * placed.scale_of_objective()).backward()  # type: ignore[no-untyped-call]
             if spec.clip_norm is not None:
                 num_clipped += clip_gradients(trainable, spec.clip_norm)
             optimizer.step()
             on_steps(1)
             if step + 1 in evaluate_at:
-                with _statistics(problem, model, keys, spec, num_examples=EXAMPLES_FOR_A_LOOK):
-                    score = evaluate_split(problem, evaluator_of(problem, model), "test")[0]
+                with _statistics(placed, model, keys, spec, num_examples=EXAMPLES_FOR_A_LOOK):
+                    score = evaluate_split(placed, evaluator_of(placed, model), "test")[0]
                 curve.append(CurvePoint(step=step + 1, test_loss=score.loss, test_metric=score.metric))
                 on_look(curve[-1])
         test_metric_running = None
-        if problem.reestimates and ghost_layers(model):
-            test_metric_running = evaluate_split(problem, evaluator_of(problem, model), "test")[0].metric
-        with _statistics(problem, model, keys, spec, num_examples=problem.num_train):
-            scores = evaluate_all(problem, evaluator_of(problem, model))
+        if placed.reestimates and ghost_layers(model):
+            test_metric_running = evaluate_split(placed, evaluator_of(placed, model), "test")[0].metric
+        with _statistics(placed, model, keys, spec, num_examples=placed.num_train):
+            scores = evaluate_all(placed, evaluator_of(placed, model))
     on_trained(model)
 
     norm = float(sum(p.detach().double().square().sum() for p in penalised))
@@ -122,7 +116,7 @@ def _run(
         curve=tuple(curve),
         clipped_fraction=None if spec.clip_norm is None else num_clipped / spec.num_steps,
         test_metric_running=test_metric_running,
-        loss_scale=problem.scale_of_objective(),
+        loss_scale=placed.scale_of_objective(),
     )
 
 
@@ -138,24 +132,24 @@ def clip_gradients(parameters: list[nn.Parameter], clip_norm: float) -> bool:
 
 @contextmanager
 def _statistics(
-    problem: Problem, model: nn.Module, keys: Tensor, spec: RunSpec, *, num_examples: int
+    placed: PlacedTask, model: nn.Module, keys: Tensor, spec: RunSpec, *, num_examples: int
 ) -> Iterator[None]:
     """Within this context ghost batch norm has statistics re-estimated with the model's present weights."""
-    layers = ghost_layers(model) if problem.reestimates else {}
+    layers = ghost_layers(model) if placed.reestimates else {}
     buffers = dict(model.named_buffers())
 
     def forward(probing: Tensors, index: Tensor, step: int) -> Tensors:
         model.train()
         after = {name: buffer.clone() for name, buffer in probing.items()}
-        if problem.is_lazy:
-            x, y = problem.lazy_batch(index.cpu().numpy(), seed=spec.seed, step=step)
+        if placed.is_lazy:
+            x, y = placed.lazy_batch(index.cpu().numpy(), seed=spec.seed, step=step)
         else:
-            x, y = problem.training_batch(index)
+            x, y = placed.training_batch(index)
         call = partial(_functional, model, after)
-        problem.training_output(call, x, y, keys, torch.tensor(step, device=problem.device))
+        placed.training_output(call, x, y, keys, torch.tensor(step, device=placed.device))
         return after
 
-    found = reestimated(problem, buffers, layers, forward, num_examples=num_examples, first_step=spec.num_steps)
+    found = reestimated(placed, buffers, layers, forward, num_examples=num_examples, first_step=spec.num_steps)
     before = {name: buffers[name].clone() for name, value in found.items() if value is not buffers[name]}
     for name in before:
         buffers[name].copy_(found[name])
@@ -171,15 +165,15 @@ def _functional(model: nn.Module, buffers: Tensors, *arguments: Tensor) -> Tenso
     return output
 
 
-def evaluator_of(problem: Problem, model: nn.Module) -> Evaluator:
+def evaluator_of(placed: PlacedTask, model: nn.Module) -> Evaluator:
     """Return how this model is evaluated, with the buffers as they are."""
     model.eval()
-    if problem.unroll is None:
-        return Evaluator(batch=lambda x, y: problem.evaluation_scores(model, x, y))
+    if placed.unroll is None:
+        return Evaluator(batch=lambda x, y: placed.evaluation_scores(model, x, y))
     inner: nn.Module = model.module  # type: ignore[assignment]
-    state: Tensor = inner.initial_state(1).to(problem.device, problem.dtype)  # type: ignore[operator]
+    state: Tensor = inner.initial_state(1).to(placed.device, placed.dtype)  # type: ignore[operator]
     return Evaluator(
-        batch=lambda x, y: problem.evaluation_scores(model, x, y),
-        window=lambda x, y, s: problem.stream_scores(inner, x, y, s),
+        batch=lambda x, y: placed.evaluation_scores(model, x, y),
+        window=lambda x, y, s: placed.stream_scores(inner, x, y, s),
         initial_state=state,
     )

@@ -16,7 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from isotherm.errors import UserError
-from isotherm.models import ghost_norm_ops  # by its module's name: which way it is computed identifies no run
+from isotherm.kernels.ops import (
+    ghost_norm as ghost_norm_ops,  # by its module's name: which way it is computed identifies no run
+)
 
 Activation = Literal["relu"]
 

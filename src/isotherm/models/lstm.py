@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from isotherm.models import lstm_ops
+from isotherm.kernels.ops import lstm_step as lstm_step_ops
 
 # Tensor cores want rows that begin at multiples of 16 bytes; units added for that are zero and stay zero.
 _ALIGNED_UNITS = 8
@@ -114,7 +114,7 @@ class _Recurrence(torch.autograd.Function):
         hiddens, cells, products = [], [], []
         for projected_BG in projected_TBG.unbind(0):
             product_BG = hidden_BH @ weight_HG
-            hidden_BH, cell_BH = lstm_ops.step(projected_BG, product_BG, cell_BH)
+            hidden_BH, cell_BH = lstm_step_ops.step(projected_BG, product_BG, cell_BH)
             hiddens.append(hidden_BH)
             cells.append(cell_BH)
             products.append(product_BG)
@@ -151,7 +151,7 @@ class _RecurrenceGradient(torch.autograd.Function):
         """Walk from the last token to the first."""
         num_tokens = gradient_TBH.shape[0]
         cells, products = cells_and_products[: num_tokens + 1], cells_and_products[num_tokens + 1 :]
-        back = lstm_ops.backward_steps(gradient_TBH, projected_TBG, products, cells)
+        back = lstm_step_ops.backward_steps(gradient_TBH, projected_TBG, products, cells)
         d_hidden, d_cell = torch.zeros_like(hidden_BH), torch.zeros_like(cells[0])
         by_token = []
         for token in range(num_tokens - 1, -1, -1):

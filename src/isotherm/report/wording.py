@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from isotherm.protocol import Edge
+from isotherm.sweep.protocol import Edge
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 

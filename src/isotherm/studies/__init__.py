@@ -5,6 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from isotherm.studies.quickstart import quickstart
-from isotherm.study import Study
+from isotherm.sweep.study import Study
 
 STUDIES: dict[str, Callable[[], Study]] = {"quickstart": quickstart}

@@ -13,16 +13,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
-from isotherm.budget import Budget
+from isotherm.core.budget import Budget
+from isotherm.core.l2 import L2Scope
+from isotherm.core.records import Precision
+from isotherm.core.schedule import Schedule
 from isotherm.errors import UserError, nearest
-from isotherm.named_tasks import TASKS, get_task
-from isotherm.penalty import L2Scope
-from isotherm.records import Precision
-from isotherm.schedule import Schedule
 from isotherm.studies import STUDIES
-from isotherm.study import Study
-from isotherm.sweep import ExtendFor, IsothermGrid, Sweep, TuneOn, TuneQuantity
-from isotherm.tasks import Task
+from isotherm.sweep.study import Study
+from isotherm.sweep.sweep import ExtendFor, IsothermGrid, Sweep, TuneOn, TuneQuantity
+from isotherm.tasks.builtin import TASKS, get_task
+from isotherm.tasks.task import Task
 
 
 def load_study(reference: str, *, data: Path | None = None) -> Study:

@@ -8,11 +8,11 @@ Run:     isotherm quickstart
 
 from __future__ import annotations
 
-from isotherm.budget import Budget
-from isotherm.named_tasks import get_task
-from isotherm.study import Study
-from isotherm.sweep import IsothermGrid, Sweep, powers_of_two
-from isotherm.tasks import Task
+from isotherm.core.budget import Budget
+from isotherm.sweep.study import Study
+from isotherm.sweep.sweep import IsothermGrid, Sweep, powers_of_two
+from isotherm.tasks.builtin import get_task
+from isotherm.tasks.task import Task
 
 # Guesses to centre the grids on; a grid whose optimum lies at its edge grows by itself.
 TEMPERATURE = 2.0**-5

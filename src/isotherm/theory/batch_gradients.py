@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
+from isotherm.core.l2 import L2Scope, is_penalised
 from isotherm.errors import UserError
-from isotherm.penalty import L2Scope, is_penalised
-from isotherm.tasks import LossFunction
+from isotherm.tasks.task import LossFunction
 
 Tensors = dict[str, Tensor]
 

@@ -11,8 +11,8 @@ from enum import StrEnum
 
 import numpy as np
 
+from isotherm.core.statistics import Floats
 from isotherm.errors import UserError
-from isotherm.statistics import Floats
 from isotherm.theory.checks import need_stable
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from isotherm.core.statistics import Floats
 from isotherm.errors import UserError
-from isotherm.statistics import Floats
 
 
 def is_number(value: Any) -> bool:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from isotherm.statistics import Floats
-from isotherm.temperature import effective_learning_rate
+from isotherm.core.statistics import Floats
+from isotherm.core.temperature import effective_learning_rate
 from isotherm.theory.checks import need_all_positive, need_count, need_momentum, not_negative
 
 

@@ -17,10 +17,10 @@ import numpy as np
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from torch import Tensor
 
+from isotherm.core.statistics import Floats, Interval, t_interval
+from isotherm.core.temperature import effective_learning_rate
 from isotherm.errors import UserError
-from isotherm.seeding import derive
-from isotherm.statistics import Floats, Interval, t_interval
-from isotherm.temperature import effective_learning_rate
+from isotherm.tasks.seeding import derive
 from isotherm.theory.closed_forms import critical_learning_rate
 from isotherm.theory.hessian import Hessian, NotFiniteError
 
@@ -264,7 +264,7 @@ class SharpnessProbe:
 
     >>> import torch
     >>> from torch import nn
-    >>> from isotherm.tasks import half_squared_error
+    >>> from isotherm.tasks.task import half_squared_error
     >>> module = nn.Linear(1, 1, bias=False)
     >>> data = {"inputs": torch.tensor([[2.0]]), "targets": torch.zeros(1, 1)}
     >>> probe = SharpnessProbe(Hessian(module, half_squared_error, **data, mode="train"), every=2)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from isotherm.core.statistics import Floats
 from isotherm.errors import UserError
-from isotherm.statistics import Floats
 from isotherm.theory.checks import need_positive
 from isotherm.theory.noise_kinds import Draw
 from isotherm.theory.sde import quadratic_gradients, sgd

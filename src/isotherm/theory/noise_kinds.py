@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from isotherm.core.statistics import Floats
 from isotherm.errors import UserError
-from isotherm.statistics import Floats
 from isotherm.theory.checks import is_number, need_positive, need_stable
 
 Draw = Callable[[np.random.Generator, tuple[int, ...]], Floats]

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from isotherm.core.l2 import L2Scope
 from isotherm.data.augment import RandomBits
 from isotherm.errors import UserError, nearest
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
-from isotherm.penalty import L2Scope
-from isotherm.seeding import derive, initial_model
-from isotherm.tasks import LOSSES, LossFunction, Task, check_model
+from isotherm.tasks.seeding import derive, initial_model
+from isotherm.tasks.task import LOSSES, LossFunction, Task, check_model
 from isotherm.theory.batch_gradients import BatchGradients, Examples
 from isotherm.theory.exact_arithmetic import exact_arithmetic
 from isotherm.theory.noise_scale import MIN_DRAWS, NoiseScale, estimate_noise_scale
@@ -121,7 +121,7 @@ def gradient_noise_scale(
 
     Args:
         module: in float32 or float64, on the device to compute on.
-        loss: a name from `isotherm.tasks.LOSSES`, or a function (output, target) -> mean over the batch.
+        loss: a name from `isotherm.tasks.task.LOSSES`, or a function (output, target) -> mean over the batch.
         inputs: of all examples; floating-point values are taken in the precision of the module.
         targets: of all examples.
         measurement: on which batches, and how.

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from isotherm.core.statistics import Floats, Interval, percentile_limits, t_interval
 from isotherm.errors import UserError
-from isotherm.seeding import derive
-from isotherm.statistics import Floats, Interval, percentile_limits, t_interval
+from isotherm.tasks.seeding import derive
 
 MIN_DRAWS = 8  # fewer say too little about their own spread
 _NUM_RESAMPLES = 2000

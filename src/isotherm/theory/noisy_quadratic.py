@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike
 
+from isotherm.core.schedule import NUM_DROPS, Schedule, multipliers, num_drops
+from isotherm.core.statistics import Floats
+from isotherm.core.temperature import bare_learning_rate
 from isotherm.errors import UserError
-from isotherm.schedule import NUM_DROPS, Schedule, multipliers, num_drops
-from isotherm.seeding import derive
-from isotherm.statistics import Floats
-from isotherm.temperature import bare_learning_rate
+from isotherm.tasks.seeding import derive
 from isotherm.theory.checks import need_all_positive, need_count, need_momentum
 
 # Once 2^24 times as far out as it began, a parameter in single precision has lost its start to rounding. By convention

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from isotherm.core.schedule import NUM_DROPS
+from isotherm.core.statistics import Floats, fit_broken_line
+from isotherm.core.temperature import temperature
 from isotherm.errors import UserError
-from isotherm.schedule import NUM_DROPS
-from isotherm.statistics import Floats, fit_broken_line
-from isotherm.temperature import temperature
 from isotherm.theory.closed_forms import critical_effective_learning_rate, kink_batch_size
 from isotherm.theory.noisy_quadratic import (
     SINGLE_PRECISION_GROWTH,

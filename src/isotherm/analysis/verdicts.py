@@ -1,0 +1,244 @@
+"""Verdicts: the paper's claims, each computed from results and able to come out the other way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from isotherm.analysis.regimes import NUM_DRAWS, Regimes, ResampledGrid, fit_regimes, same_but_momentum, series
+from isotherm.core.budget import Budget, BudgetUnit
+from isotherm.core.records import Direction
+from isotherm.core.statistics import Interval, mean_difference, percentile_limits, standard_deviation, welch_interval
+from isotherm.sweep.protocol import Grid
+from isotherm.sweep.results import Results, StudyResults
+from isotherm.sweep.sweep import SweepPlan
+
+SQUARE_ROOT = 0.5  # the slope of the rival rule, ε ∝ √B
+TOLERATED_RISE = 0.1  # of the training loss, as a part of it, that still counts as fitting no worse
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """A claim, whether these results support it, and the numbers that say so."""
+
+    claim: str
+    holds: bool
+    evidence: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Series:
+    """Grids over rising batch sizes at one budget and momentum."""
+
+    plan: SweepPlan
+    grids: tuple[Grid, ...]
+
+    @property
+    def momentum(self) -> float:
+        return self.grids[0].axes.momentum
+
+    @property
+    def budget(self) -> Budget:
+        return self.grids[0].axes.budget
+
+    @property
+    def label(self) -> str:
+        return f"{self.plan.name}, {'SGD' if self.momentum == 0 else f'momentum {self.momentum:g}'}"
+
+    @property
+    def sign(self) -> int:
+        return self.plan.metric_direction.sign
+
+    @property
+    def unit(self) -> str:
+        return "points" if self.plan.metric == "accuracy" else self.plan.metric
+
+    def values(self, grid: Grid, quantity: str) -> tuple[float, ...]:
+        estimate = grid.at_optimum(quantity)
+        assert estimate is not None
+        scale = 100.0 if quantity.endswith("_metric") and self.plan.metric == "accuracy" else 1.0
+        return tuple(scale * value for value in estimate.values_all)
+
+    def goodness(self, grid: Grid) -> tuple[float, ...]:
+        """Return the test metric of all seeds at the optimum, signed so that more is better."""
+        return tuple(self.sign * value for value in self.values(grid, "test_metric"))
+
+    def differs_in_momentum_alone(self, other: _Series) -> bool:
+        return same_but_momentum(self.plan, other.plan) and self.budget == other.budget
+
+
+def judge(results: StudyResults) -> list[Verdict]:
+    """Return a verdict on every claim of the paper that the study's results can speak to: two seeds are the least."""
+    everything = [s for sweep in results.sweeps if len(sweep.plan.seeds) > 1 for s in _all_series(sweep)]
+    fits = {id(s): fit_regimes(s.grids) for s in everything}
+    verdicts: list[Verdict] = []
+    for s in everything:
+        verdicts += [_linear_scaling(s, fits[id(s)]), _kink(s, fits[id(s)])]
+    for plain in (s for s in everything if s.momentum == 0):
+        for heavy in (s for s in everything if s.momentum > 0 and plain.differs_in_momentum_alone(s)):
+            verdicts += _momentum(plain, heavy, fits[id(plain)])
+    for s in everything:
+        if s.budget.unit is BudgetUnit.STEPS:
+            verdicts += [_large_batches(s), _test_above_train(s)]
+    return verdicts
+
+
+def _all_series(results: Results) -> list[_Series]:
+    return [_Series(plan=results.plan, grids=tuple(grids)) for grids in series(results) if len(grids) >= 3]
+
+
+def _linear_scaling(s: _Series, fit: Regimes) -> Verdict:
+    """Judge by the slope, and by whether one temperature fits the optima that rise: a slope of 1 can be an accident."""
+    reasons = []
+    if not fit.slope.contains(1.0):
+        reasons.append("1 lies outside")
+    else:
+        reasons += ["too wide to tell 1 from 1/2"] if fit.slope.contains(SQUARE_ROOT) else []
+        reasons += _no_common_temperature(s, fit)
+    reasons += fit.end_words
+    law = f"ε_eff* ∝ B^{fit.slope.estimate:.2f}, 95 % interval [{fit.slope.low:.2f}, {fit.slope.high:.2f}]"
+    return Verdict(
+        claim=f"{s.label}: at small batches the optimal effective learning rate is proportional to the batch size",
+        holds=not reasons,
+        evidence="; ".join([law, *reasons]),
+    )
+
+
+def _no_common_temperature(s: _Series, fit: Regimes) -> list[str]:
+    """Return words on optima up to the kink that no single temperature fits, none where one does.
+
+    Each optimum leaves a range of temperatures, by its seeds and by the spacing of its learning rates; the level allows
+    for there being several.
+    """
+    rising = [g for g in s.grids if fit.kink is None or g.axes.batch_size <= fit.kink.estimate * 2**0.25]
+    generator = np.random.default_rng(0)
+    limits = []
+    for grid in rising:
+        table = ResampledGrid(grid)
+        drawn = table.optima(table.seeds(generator, NUM_DRAWS)) + table.jitter(generator, NUM_DRAWS)
+        limits.append(percentile_limits(drawn - math.log2(grid.axes.batch_size), level=1 - 0.05 / len(rising)))
+    if max(low for low, _ in limits) <= min(high for _, high in limits):
+        return []
+    found = ", ".join(f"{g.axes.batch_size}: {_rate(g) / g.axes.batch_size:.2g}" for g in rising)
+    return [f"not proportional, no one temperature fits all batch sizes: ε_eff*/B = {found}"]
+
+
+def _kink(s: _Series, fit: Regimes) -> Verdict:
+    rates = ", ".join(f"{g.axes.batch_size}: {_rate(g):.4g}" for g in s.grids)
+    claim = f"{s.label}: proportionality ends at a kink, above which the optimal learning rate no longer rises"
+    short = f"the largest batch stays {fit.shortfall.estimate:.1f} [{fit.shortfall.low:.1f}, {fit.shortfall.high:.1f}]"
+    evidence = [fit.kink_words, f"{short} octaves below the line"] if fit.shows_kink else [fit.kink_words]
+    return Verdict(claim=claim, holds=fit.shows_kink, evidence="; ".join([*evidence, f"optima {rates}"]))
+
+
+def _momentum(plain: _Series, heavy: _Series, fit: Regimes) -> list[Verdict]:
+    """Compare momentum with plain SGD on either side of plain SGD's kink, the last batch size on its isotherm."""
+    if fit.kink is None or not fit.shows_kink:
+        claim = f"{plain.budget}: below the kink of plain SGD momentum does not help, above it does"
+        return [Verdict(claim=claim, holds=False, evidence="plain SGD shows no kink here: there is no below and above")]
+    by_size = {g.axes.batch_size: g for g in heavy.grids}
+    pairs = [(g.axes.batch_size, g, by_size[g.axes.batch_size]) for g in plain.grids if g.axes.batch_size in by_size]
+    # The grid resolves the kink to about half a step of the batch sizes; a size less than that above takes no side.
+    below = [pair for pair in pairs if pair[0] <= fit.kink.estimate * 2**0.25]
+    above = [pair for pair in pairs if pair[0] > fit.kink.estimate * 2**0.75]
+    verdicts = []
+    if below:
+        gain = _gain(plain, heavy, below)
+        spread = _run_to_run(plain, heavy, below)
+        verdicts.append(
+            Verdict(
+                claim=f"{plain.budget}: below the kink of plain SGD momentum does not help",
+                holds=gain.high < spread,
+                evidence=f"{_gain_text(gain, below, plain.unit)}; run to run {spread:.2f}",
+            )
+        )
+    if above:
+        gain = _gain(plain, heavy, above)
+        verdicts.append(
+            Verdict(
+                claim=f"{plain.budget}: above the kink of plain SGD momentum helps",
+                holds=gain.low > 0.0,
+                evidence=_gain_text(gain, above, plain.unit),
+            )
+        )
+    return verdicts
+
+
+def _gain(plain: _Series, heavy: _Series, pairs: Sequence[tuple[int, Grid, Grid]]) -> Interval:
+    return mean_difference([(heavy.goodness(h), plain.goodness(p)) for _, p, h in pairs])
+
+
+def _run_to_run(plain: _Series, heavy: _Series, pairs: Sequence[tuple[int, Grid, Grid]]) -> float:
+    """Return the standard deviation of single runs, pooled: a gain below it would not be noticed."""
+    samples = [values for _, p, h in pairs for values in (plain.goodness(p), heavy.goodness(h))]
+    return math.sqrt(float(np.mean([standard_deviation(values) ** 2 for values in samples])))
+
+
+def _gain_text(gain: Interval, pairs: Sequence[tuple[int, Grid, Grid]], unit: str) -> str:
+    sizes = ", ".join(str(size) for size, _, _ in pairs)
+    text = f"mean gain on the test set {gain.estimate:+.2f} {unit} [{gain.low:+.2f}, {gain.high:+.2f}] over B = {sizes}"
+    return text + ("; it is even worse there" if gain.high < 0 else "")
+
+
+def _large_batches(s: _Series) -> Verdict:
+    """Compare the largest batch with the best one; the level allows for the best being picked among all others."""
+    best = max(s.grids, key=lambda g: float(np.mean(s.goodness(g))))
+    last = s.grids[-1]
+    claim = f"{s.label}: at equal steps the largest batch generalises worse although it fits no worse"
+    sizes = best.axes.batch_size, last.axes.batch_size
+    if best is last:
+        return Verdict(
+            claim=claim, holds=False, evidence=f"the largest batch, B = {sizes[1]}, is the best on the test set"
+        )
+    loss = welch_interval(s.goodness(best), s.goodness(last), level=1 - 0.05 / (len(s.grids) - 1))
+    fits = s.values(best, "train_loss")
+    rise = welch_interval(s.values(last, "train_loss"), fits)
+    return Verdict(
+        claim=claim,
+        holds=loss.low > 0.0 and rise.high <= TOLERATED_RISE * float(np.mean(fits)),
+        evidence=(
+            f"from B = {sizes[0]} to {sizes[1]} the test metric loses {loss.estimate:.2f} {s.unit} "
+            f"[{loss.low:.2f}, {loss.high:.2f}], the training loss changes by {rise.estimate:+.4f} "
+            f"[{rise.low:+.4f}, {rise.high:+.4f}] from {np.mean(fits):.4f}"
+        ),
+    )
+
+
+def _test_above_train(s: _Series) -> Verdict:
+    """Compare the two optima over the batch sizes at hand.
+
+    The interval comes from resampling seeds and from the spacing of the learning rates, half a step for either optimum.
+    """
+    way = s.plan.metric_direction
+    generator = np.random.default_rng(0)
+    ratios, drawn, num_at_end = [], [], 0
+    for grid in s.grids:
+        tests_best, fits_best = grid.optimum("test_metric", way), grid.train_optimum()
+        assert tests_best is not None
+        assert fits_best is not None
+        num_at_end += tests_best.lies_at_end_of(grid) or fits_best.lies_at_end_of(grid)
+        ratios.append(math.log2(tests_best.effective_learning_rate / fits_best.effective_learning_rate))
+        test, train = ResampledGrid(grid, "test_metric", way), ResampledGrid(grid, "train_loss", Direction.MINIMISE)
+        seeds = test.seeds(generator, NUM_DRAWS)
+        gap = test.jitter(generator, NUM_DRAWS) - train.jitter(generator, NUM_DRAWS)
+        drawn.append(test.optima(seeds) - train.optima(seeds) + gap)
+    low, high = percentile_limits(np.mean(drawn, axis=0))
+    above, below = sum(r > 0 for r in ratios), sum(r < 0 for r in ratios)
+    ends = f"; at {num_at_end} an optimum is the end of its grid" if num_at_end else ""
+    return Verdict(
+        claim=f"{s.label}: the learning rate that is best on the test set lies above the one that fits best",
+        holds=low > 0.0 and num_at_end == 0,
+        evidence=(
+            f"mean log2 ratio {np.mean(ratios):+.2f} [{low:+.2f}, {high:+.2f}]; above at {above}, equal at "
+            f"{len(ratios) - above - below}, below at {below} of {len(ratios)} batch sizes{ends}"
+        ),
+    )
+
+
+def _rate(grid: Grid) -> float:
+    optimum = grid.optimum()
+    assert optimum is not None
+    return optimum.effective_learning_rate

@@ -1,0 +1,202 @@
+"""What is timed: networks of the paper at a batch size with so many runs at once, and the speeds to be reached."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from isotherm.core.records import Precision, RunSpec
+from isotherm.errors import UserError, nearest
+
+Unit = Literal["run-steps/s", "images/s"]
+MOMENTUM = 0.9
+STUDY_PEERS = ("plain loop", "one process per core")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """A speed to be reached; told beside what was measured, never demanded.
+
+    `of` says of what: "ratio" is ours over the plain loop, "ours" our speed in the row's unit, and
+    "fraction_of_ceiling" our FLOP per second over those of a large matrix product.
+    """
+
+    of: Literal["ratio", "ours", "fraction_of_ceiling"]
+    value: float
+
+    def text(self, unit: str) -> str:
+        """Return the target for people.
+
+        >>> Target(of="ratio", value=25.0).text("run-steps/s"), Target(of="ours", value=4e4).text("run-steps/s")
+        ('25x plain', '40,000 run-steps/s')
+        """
+        if self.of == "ratio":
+            return f"{self.value:g}x plain"
+        return f"{self.value:,.0f} {unit}" if self.of == "ours" else f"{self.value:.0%} of ceiling"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """Runs of one task at one batch size, `num_seeds` seeds at each of `num_rates` learning rates.
+
+    The largest effective learning rate is `rate`, the next ones half of it each: small enough that no run diverges on
+    made-up data. `l2` is the task's unless given.
+    """
+
+    task: str
+    device: Literal["cpu", "cuda"]
+    batch_size: int
+    num_seeds: int
+    num_rates: int
+    rate: float
+    unit: Unit = "run-steps/s"
+    precision: Precision = "float32"
+    l2: float | None = None
+    target: Target | None = None
+
+    @property
+    def name(self) -> str:
+        """The name by which all works of the task are chosen."""
+        return self.task
+
+    @property
+    def label(self) -> str:
+        """The name by which this one is chosen."""
+        return f"{self.task}:{self.batch_size}"
+
+    @property
+    def num_runs(self) -> int:
+        """How many runs are trained at once."""
+        return self.num_seeds * self.num_rates
+
+    @property
+    def units_per_step(self) -> int:
+        """How many of the row's unit one update of one run makes."""
+        return self.batch_size if self.unit == "images/s" else 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StudyWork:
+    """All updates of a study's planned runs, extrapolated from windows at each of its batch sizes."""
+
+    name: str
+    task: str
+    device: Literal["cpu", "cuda"] = "cpu"
+    target: Target | None = None
+
+    @property
+    def label(self) -> str:
+        """The name by which it is chosen."""
+        return self.name
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """A study's updates at one batch size: how they are timed, and how many run-steps there are of them."""
+
+    work: Work
+    run_steps: int
+
+
+AnyWork = Work | StudyWork
+
+
+def _mlp(batch_size: int, *, target: float) -> Work:
+    return Work(
+        task="mlp_mnist1d",
+        device="cpu",
+        batch_size=batch_size,
+        num_seeds=5,
+        num_rates=11,
+        rate=2.0**-3,
+        target=Target(of="ratio", value=target),
+    )
+
+
+def _on_gpu(
+    task: str, batch_size: int, runs: tuple[int, int], rate: float, target: Target, unit: Unit = "run-steps/s"
+) -> Work:
+    return Work(
+        task=task,
+        device="cuda",
+        batch_size=batch_size,
+        num_seeds=runs[0],
+        num_rates=runs[1],
+        rate=rate,
+        unit=unit,
+        precision="mixed",
+        target=target,
+    )
+
+
+WORKS: tuple[AnyWork, ...] = (
+    _mlp(8, target=25.0),
+    _mlp(32, target=12.0),
+    _mlp(128, target=5.0),
+    StudyWork(name="quickstart", task="mlp_mnist1d", target=Target(of="ratio", value=12.0)),
+    _on_gpu("autoencoder_mnist", 64, (7, 5), 0.04, Target(of="ours", value=40_000)),
+    _on_gpu("autoencoder_mnist", 4096, (7, 5), 0.04, Target(of="fraction_of_ceiling", value=0.45)),
+    _on_gpu("lstm_ptb", 64, (7, 3), 1.0, Target(of="ours", value=1_200)),
+    _on_gpu("wrn16x4_cifar10", 64, (6, 4), 0.25, Target(of="ours", value=120_000), "images/s"),
+    _on_gpu("wrn16x4_cifar10", 1024, (3, 1), 0.25, Target(of="ours", value=150_000), "images/s"),
+    _on_gpu("wrn16x4_cifar10", 8192, (1, 1), 0.25, Target(of="ours", value=150_000), "images/s"),
+    _on_gpu("wrn16x4_skipinit_cifar10", 64, (6, 4), 0.125, Target(of="ours", value=120_000), "images/s"),
+    _on_gpu("wrn28x10_cifar100", 128, (2, 2), 0.25, Target(of="fraction_of_ceiling", value=0.45), "images/s"),
+)
+
+
+def chosen_works(names: Sequence[str], *, device: str) -> list[AnyWork]:
+    """Return the works of a device, all or by name: `mlp_mnist1d` means all its batch sizes, `mlp_mnist1d:8` one.
+
+    >>> [work.label for work in chosen_works(["mlp_mnist1d:8", "quickstart"], device="cpu")]
+    ['mlp_mnist1d:8', 'quickstart']
+    """
+    here = [work for work in WORKS if work.device == device]
+    for name in names:
+        if any(name in (work.name, work.label) for work in here):
+            continue
+        elsewhere = next((work.device for work in WORKS if name in (work.name, work.label)), None)
+        if elsewhere is not None:
+            raise UserError(f"work {name!r} is not timed on {device}; use --device {elsewhere}, or another work")
+        known = {known for work in here for known in (work.name, work.label)}
+        raise UserError(f"unknown work {name!r} on {device}; {nearest(name, known)}")
+    return [work for work in here if not names or {work.name, work.label} & set(names)]
+
+
+def study_parts(work: StudyWork, specs: Sequence[RunSpec]) -> list[Part]:
+    """Return a study's planned runs by batch size.
+
+    At each size the speed is taken from as many runs as the study trains there with one number of updates.
+    """
+    parts = []
+    for batch_size in sorted({spec.batch_size for spec in specs}):
+        here = [spec for spec in specs if spec.batch_size == batch_size]
+        seeds = len({spec.seed for spec in here})
+        together = max(sum(s.num_steps == num for s in here) for num in {s.num_steps for s in here})
+        timed = Work(
+            task=work.task,
+            device=work.device,
+            batch_size=batch_size,
+            num_seeds=seeds,
+            num_rates=max(1, together // seeds),
+            rate=2.0**-3,
+            precision=here[0].precision,
+            l2=here[0].l2,
+        )
+        parts.append(Part(work=timed, run_steps=sum(spec.num_steps for spec in here)))
+    return parts
+
+
+def work_entry(work: AnyWork) -> dict[str, object]:
+    """Return a work as plain values, for a list of them."""
+    return {
+        "work": work.name,
+        "label": work.label,
+        "device": work.device,
+        "batch_size": work.batch_size if isinstance(work, Work) else None,
+        "num_runs": work.num_runs if isinstance(work, Work) else None,
+        "unit": work.unit if isinstance(work, Work) else "run-steps/s",
+        "target": None if work.target is None else dataclasses.asdict(work.target),
+    }

@@ -1,0 +1,162 @@
+"""What the terminal shows while runs go on and files come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TransferSpeedColumn,
+)
+
+from isotherm.cli.cell import metric_text, number_text
+from isotherm.core.records import CurvePoint, Outcome, RunResult, RunSpec
+from isotherm.running.executors.local import work_of
+
+# Without a terminal, one line so often.
+SECONDS_BETWEEN_LINES = 10.0
+
+
+class RunProgress:
+    """Runs done, diverged, and time left: a live bar on a terminal, a line now and then in a log."""
+
+    base_label = "base grids"
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[status]}"),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._task: TaskID | None = None
+        self._start = time.monotonic()
+        self._last_line = self._start
+        self._done = self._total = 0.0
+        self._num_runs = self._num_done = self._num_diverged = self._num_failed = 0
+        self._label = "starting"
+
+    def __enter__(self) -> Self:
+        self._bar.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None and self._task is not None:  # updates that diverged runs did not make were never counted
+            self._done = self._total
+            self._show()
+        self._bar.__exit__(kind, error, trace)
+
+    def round_started(self, specs: Sequence[RunSpec], *, round_: int) -> None:
+        """Add a round's runs to what is to be done."""
+        self._num_runs += len(specs)
+        self._total = self._done + sum(work_of(s.batch_size, s.num_steps) for s in specs)
+        self._label = self.base_label if round_ == 0 else f"extension {round_}"
+        if self._task is None:
+            self._task = self._bar.add_task(self._label, total=self._total, status="")
+            self._start = time.monotonic()
+        self._show(force=True)
+
+    def advanced(self, work: float) -> None:
+        """Move on."""
+        self._done += work
+        self._show()
+
+    def looked(self, spec: RunSpec, point: CurvePoint) -> None:
+        """Print nothing: a study has thousands of looks."""
+
+    def runs_done(self, results: Sequence[RunResult]) -> None:
+        """Count a fleet's runs."""
+        self._num_done += len(results)
+        self._num_diverged += sum(r.outcome is Outcome.DIVERGED for r in results)
+        self._num_failed += sum(r.outcome is Outcome.FAILED for r in results)
+        self._show()
+
+    def _status(self) -> str:
+        parts = [f"{self._num_done}/{self._num_runs} runs", f"{self._num_diverged} diverged"]
+        parts += [f"{self._num_failed} failed"] if self._num_failed else []
+        elapsed = time.monotonic() - self._start
+        if self._done > 0.02 * self._total:
+            left = max(0.0, elapsed * (self._total / self._done - 1.0))
+            parts.append(f"{int(left) // 60}:{int(left) % 60:02d} left")
+        return ", ".join(parts)
+
+    def _show(self, *, force: bool = False) -> None:
+        now = time.monotonic()
+        if self._console.is_terminal:
+            if self._task is not None:
+                done = min(self._done, self._total)
+                self._bar.update(
+                    self._task, description=self._label, completed=done, total=self._total, status=self._status()
+                )
+        elif force or now - self._last_line >= SECONDS_BETWEEN_LINES:
+            self._last_line = now
+            self._console.print(f"{self._label}: {self._status()}", highlight=False)
+
+
+class CellProgress(RunProgress):
+    """The same for a single cell, with a line for every look at the test set."""
+
+    base_label = "training"
+
+    def __init__(self, console: Console, *, metric: str) -> None:
+        super().__init__(console)
+        self._metric = metric
+
+    def looked(self, spec: RunSpec, point: CurvePoint) -> None:
+        """Print what a look gave."""
+        width = len(f"{spec.num_steps:,}")
+        self._console.print(
+            f"seed {spec.seed}, update {point.step:>{width},}: test loss {number_text(point.test_loss)}, "
+            f"test {self._metric.replace('_', ' ')} {metric_text(self._metric, point.test_metric)}",
+            highlight=False,
+            markup=False,
+        )
+
+
+class FetchProgress:
+    """Downloads: a live bar for each on a terminal, a line for each that is complete in a log."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        self._bar.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.__exit__(kind, error, trace)
+
+    def __call__(self, name: str, done: int, total: int) -> None:
+        """Show that so many bytes of a download have come."""
+        if not self._console.is_terminal:
+            if done == total:
+                self._console.print(f"{name}: {total:,} bytes have come", highlight=False, markup=False)
+            return
+        if name not in self._tasks:
+            self._tasks[name] = self._bar.add_task(name, total=total)
+        self._bar.update(self._tasks[name], completed=done, total=total)

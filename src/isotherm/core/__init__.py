@@ -1,0 +1,1 @@
+"""Formulas and records of the paper; nothing here needs PyTorch."""

@@ -1,0 +1,188 @@
+"""What a run is, what it gave, and the key under which the store keeps it. No torch here."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from isotherm.core.l2 import L2Scope
+from isotherm.core.temperature import bare_learning_rate
+
+# Part of every key. Raise it when the same RunSpec would give other numbers than before.
+RUN_VERSION = 1
+
+# "mixed": matrix products and convolutions in bfloat16; weights, optimiser, statistics and losses in float32.
+Precision = Literal["float32", "float64", "mixed"]
+
+
+class Outcome(enum.StrEnum):
+    """How a run ended. Divergence is a finding; a failure says nothing about the setting."""
+
+    FINISHED = "finished"
+    DIVERGED = "diverged"
+    FAILED = "failed"
+
+
+class Direction(enum.StrEnum):
+    """Which way a quantity improves."""
+
+    MAXIMISE = "maximise"
+    MINIMISE = "minimise"
+
+    @property
+    def sign(self) -> int:
+        """+1 where larger is better, -1 where smaller is."""
+        return 1 if self is Direction.MAXIMISE else -1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSpec:
+    """Everything that determines one run's numbers.
+
+    `data_id` and `model_id` are content hashes; `task` is for people and is not part of the key.
+    """
+
+    task: str
+    data_id: str
+    model_id: str
+    batch_size: int
+    num_steps: int
+    effective_learning_rate: float
+    momentum: float
+    gamma: float
+    l2: float
+    l2_scope: L2Scope
+    precision: Precision
+    num_evaluations: int
+    seed: int
+    clip_norm: float | None = None  # the gradient's norm is cut to this before momentum
+
+    def __post_init__(self) -> None:
+        for name in (
+            "effective_learning_rate",
+            "momentum",
+            "gamma",
+            "l2",
+        ):  # 1 and 1.0 are one setting, one key
+            object.__setattr__(self, name, float(getattr(self, name)))
+        if self.clip_norm is not None:
+            object.__setattr__(self, "clip_norm", float(self.clip_norm))
+
+    @property
+    def learning_rate(self) -> float:
+        """The optimiser's ε = ε_eff (1 - m)."""
+        return bare_learning_rate(self.effective_learning_rate, momentum=self.momentum)
+
+    @property
+    def key(self) -> str:
+        """The content hash under which the store keeps this run."""
+        content = dataclasses.asdict(self)
+        del content["task"]
+        if content["clip_norm"] is None:  # a setting that is not used changes no key
+            del content["clip_norm"]
+        content["version"] = RUN_VERSION
+        return content_hash(content)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Self:
+        """Return the spec that `to_json` wrote."""
+        return cls(**content)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CurvePoint:
+    """The test set along the way: after `step` updates."""
+
+    step: int
+    test_loss: float
+    test_metric: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunResult:
+    """What one run gave. A quantity that does not exist (diverged, failed, no validation set) is None.
+
+    `train_loss_running` averages the batch losses, in training mode, over the last epoch's worth of updates;
+    `train_loss` is over the whole training set in evaluation mode; both without the L2 term, which stands beside
+    them as `l2_penalty` = (λ/2)‖w‖² over the penalised parameters. `clipped_fraction` is the part of the updates whose
+    gradient was cut; `test_metric_running` is the test metric with the running averages of ghost batch norm, where
+    `test_metric` uses statistics re-estimated with the final weights.
+    """
+
+    outcome: Outcome
+    train_loss_running: float | None = None
+    last_batch_loss: float | None = None
+    train_loss: float | None = None
+    train_metric: float | None = None
+    l2_penalty: float | None = None
+    weight_norm_squared: float | None = None
+    validation_loss: float | None = None
+    validation_metric: float | None = None
+    test_loss: float | None = None
+    test_metric: float | None = None
+    test_metric_running: float | None = None
+    clipped_fraction: float | None = None
+    loss_scale: float = 1.0  # SGD minimises this times the loss, plus the penalty
+    divergence_step: int | None = None
+    curve: tuple[CurvePoint, ...] = ()
+    error: str | None = None
+
+    @property
+    def train_objective(self) -> float | None:
+        """What SGD minimises, at the final weights: training loss in evaluation mode plus L2 penalty, per unit of loss.
+
+        The paper's reported training loss fits `train_loss_running` plus `l2_penalty` better, see docs/calibration.md.
+        """
+        if self.train_loss is None or self.l2_penalty is None:
+            return None
+        return self.train_loss + self.l2_penalty / self.loss_scale
+
+    def quantity(self, name: str) -> float:
+        """Return a quantity by name; NaN where the run has none."""
+        value = getattr(self, name)
+        return math.nan if value is None else float(value)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Self:
+        """Return the result that `to_json` wrote."""
+        fields = dict(content)
+        fields["outcome"] = Outcome(fields["outcome"])
+        fields["curve"] = tuple(CurvePoint(**point) for point in fields["curve"])
+        return cls(**fields)
+
+
+QUANTITIES = (
+    "test_metric",
+    "test_loss",
+    "validation_metric",
+    "validation_loss",
+    "train_loss",
+    "train_metric",
+    "train_loss_running",
+    "train_objective",
+)
+
+
+def content_hash(content: object) -> str:
+    """Return the SHA-256 of plain values in canonical JSON: sorted keys, no spaces, floats by shortest repr.
+
+    >>> content_hash({"a": 1, "b": 2}) == content_hash({"b": 2, "a": 1})
+    True
+    >>> content_hash({"a": 1}) == content_hash({"a": 1.5})
+    False
+    """
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()

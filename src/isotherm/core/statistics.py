@@ -1,0 +1,241 @@
+"""Numbers about numbers: best k of n, intervals, and the broken line of optimal learning rate against batch size.
+
+Pure NumPy and SciPy; knows nothing of runs or stores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from isotherm.core.records import Direction
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interval:
+    """An estimate with its confidence limits."""
+
+    estimate: float
+    low: float
+    high: float
+
+    def contains(self, value: float) -> bool:
+        """Tell whether a value lies within the limits."""
+        return self.low <= value <= self.high
+
+
+def best_k_of_n(values: Sequence[float], *, num_kept: int, direction: Direction) -> list[int]:
+    """Return the places of the best k values, best first; NaN (a diverged run) is worse than anything.
+
+    Ties go to the earlier place.
+
+    >>> best_k_of_n([0.5, 0.9, math.nan, 0.9], num_kept=3, direction=Direction.MAXIMISE)
+    [1, 3, 0]
+    """
+    keys = [(True, 0.0) if math.isnan(v) else (False, -direction.sign * v) for v in values]
+    return sorted(range(len(values)), key=lambda place: keys[place])[:num_kept]
+
+
+def standard_deviation(values: Sequence[float]) -> float:
+    """Return the sample standard deviation (n - 1); 0 for a single value, which tells nothing about spread.
+
+    >>> standard_deviation([1.0, 3.0]) == 2**0.5
+    True
+    """
+    if not np.isfinite(values).all():
+        return math.nan
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+
+def t_interval(values: Sequence[float], *, level: float = 0.95) -> Interval:
+    """Return the mean with its Student-t interval; unbounded for a single value.
+
+    >>> interval = t_interval([1.0, 2.0, 3.0])
+    >>> round(interval.low, 3), interval.estimate, round(interval.high, 3)
+    (-0.484, 2.0, 4.484)
+    """
+    mean = float(np.mean(values))
+    if len(values) < 2:
+        return Interval(estimate=mean, low=-math.inf, high=math.inf)
+    half = float(stats.t.ppf(0.5 + level / 2, len(values) - 1)) * standard_deviation(values) / math.sqrt(len(values))
+    return Interval(estimate=mean, low=mean - half, high=mean + half)
+
+
+def welch_interval(first: Sequence[float], second: Sequence[float], *, level: float = 0.95) -> Interval:
+    """Return mean(first) - mean(second) with Welch's interval; unbounded where a side has a single value.
+
+    >>> interval = welch_interval([1.0, 2.0, 3.0], [1.0, 2.0, 3.0])
+    >>> interval.estimate, round(interval.high, 2)
+    (0.0, 2.27)
+    """
+    return mean_difference([(first, second)], level=level)
+
+
+def mean_difference(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], *, level: float = 0.95) -> Interval:
+    """Return the average over pairs of mean(first) - mean(second), with the interval for these very pairs.
+
+    Variances are summed over pairs and the degrees of freedom are Welch's.
+
+    >>> interval = mean_difference([([1.0, 3.0], [0.0, 2.0]), ([2.0, 4.0], [1.0, 3.0])])
+    >>> interval.estimate, round(interval.low, 3)
+    (1.0, -1.776)
+    """
+    samples = [side for pair in pairs for side in pair]
+    difference = float(np.mean([np.mean(first) - np.mean(second) for first, second in pairs]))
+    if min(len(side) for side in samples) < 2:
+        return Interval(estimate=difference, low=-math.inf, high=math.inf)
+    parts = [(standard_deviation(side) / len(pairs)) ** 2 / len(side) for side in samples]
+    total = sum(parts)
+    if total == 0.0:
+        return Interval(estimate=difference, low=difference, high=difference)
+    freedom = total**2 / sum(p**2 / (len(side) - 1) for p, side in zip(parts, samples, strict=True))
+    half = float(stats.t.ppf(0.5 + level / 2, freedom)) * math.sqrt(total)
+    return Interval(estimate=difference, low=difference - half, high=difference + half)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BrokenLine:
+    """log2 ε* = plateau + slope · min(0, log2 B - kink): rising with a slope, then level.
+
+    `kink` is None where the data show no level part.
+    """
+
+    slope: float
+    kink: float | None
+    plateau: float
+
+    def at(self, log_batch_size: Sequence[float]) -> Floats:
+        """Return log2 ε* at these log2 B, the last of which is where a line without a kink ends.
+
+        >>> BrokenLine(slope=1.0, kink=6.0, plateau=2.0).at([4.0, 8.0]).tolist()
+        [0.0, 2.0]
+        """
+        x = np.asarray(log_batch_size, dtype=np.float64)
+        return np.asarray(self.plateau + self.slope * np.minimum(0.0, x - (x[-1] if self.kink is None else self.kink)))
+
+
+def fit_broken_line(log_batch_size: Sequence[float], log_learning_rate: Sequence[float]) -> BrokenLine:
+    """Return the least-squares broken line; logarithms to base 2. Needs at least three points.
+
+    >>> line = fit_broken_line([3, 4, 5, 6, 7, 8], [-3, -2, -1, 0, 0, 0])
+    >>> round(line.slope, 6), line.kink, line.plateau
+    (1.0, 6.0, 0.0)
+    >>> fit_broken_line([3, 4, 5], [0, 1, 2]).kink is None
+    True
+    """
+    y = np.asarray(log_learning_rate, dtype=np.float64)
+    (slope,), (kink,), (plateau,) = fit_broken_lines(log_batch_size, y[None])
+    return BrokenLine(slope=float(slope), kink=None if math.isnan(kink) else float(kink), plateau=float(plateau))
+
+
+def fit_broken_lines(log_batch_size: Sequence[float], log_learning_rates: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return slopes, kinks (NaN where none is seen) and plateaus of many lines at once.
+
+    Args:
+        log_batch_size: rising, shape (num_points,).
+        log_learning_rates: shape (num_lines, num_points).
+    """
+    bends = _Bends(log_batch_size)
+    products = bends.products(log_learning_rates)
+    places = np.argmax(products**2 / bends.squares + bends.preference, axis=1)
+    slopes = products[np.arange(len(places)), places] / bends.squares[places]
+    return slopes, bends.kinks_seen(places), bends.plateaus(log_learning_rates, slopes, places)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JointLines:
+    """Many pairs of broken lines with one slope each pair; kinks are NaN where none is seen. Shapes (num_pairs,)."""
+
+    slopes: Floats
+    kinks: tuple[Floats, Floats]
+    plateaus: tuple[Floats, Floats]
+
+
+def fit_joint_lines(
+    log_batch_sizes: tuple[Sequence[float], Sequence[float]], log_learning_rates: tuple[Floats, Floats]
+) -> JointLines:
+    """Return the least-squares pairs of broken lines that share a slope; kinks and plateaus are their own.
+
+    Args:
+        log_batch_sizes: of either line, rising, shapes (num_points,).
+        log_learning_rates: shapes (num_pairs, num_points).
+    """
+    first, second = (_Bends(x) for x in log_batch_sizes)
+    products, others = first.products(log_learning_rates[0]), second.products(log_learning_rates[1])
+    pairs = np.arange(len(products))
+    most = np.full(len(products), -np.inf)
+    places, other_places = np.zeros((2, len(products)), dtype=np.int64)
+    for place in range(products.shape[1]):
+        gains = products[:, [place]] + others
+        gains *= gains  # in place: the arrays are large
+        gains *= 1.0 / (first.squares[place] + second.squares)
+        gains += second.preference
+        best = np.argmax(gains, axis=1)
+        gained = gains[pairs, best] + first.preference[place]
+        better = gained > most
+        most = np.where(better, gained, most)
+        places, other_places = np.where(better, place, places), np.where(better, best, other_places)
+    slopes = (products[pairs, places] + others[pairs, other_places]) / (
+        first.squares[places] + second.squares[other_places]
+    )
+    return JointLines(
+        slopes=slopes,
+        kinks=(first.kinks_seen(places), second.kinks_seen(other_places)),
+        plateaus=(
+            first.plateaus(log_learning_rates[0], slopes, places),
+            second.plateaus(log_learning_rates[1], slopes, other_places),
+        ),
+    )
+
+
+class _Bends:
+    """Every kink that a broken line over given points may have, a sixteenth of an octave apart, and its rise there.
+
+    With the kink given, least squares is linear: a slope lowers the sum of squares by products² / squares.
+    """
+
+    def __init__(self, log_batch_size: Sequence[float]) -> None:
+        x = np.asarray(log_batch_size, dtype=np.float64)
+        if len(x) < 3:
+            raise ValueError(f"a broken line needs three points or more, got {len(x)}")
+        # At least two points rise; a kink at the last point means that none was seen.
+        self._kinks = np.append(np.arange(x[1], x[-1] - 1e-9, 1 / 16), x[-1])
+        rises = np.minimum(0.0, x - self._kinks[:, None])
+        self._mean_rises = rises.mean(axis=1)
+        self._centred = rises - self._mean_rises[:, None]
+        self.squares: Floats = np.sum(self._centred**2, axis=1)
+        # Of equal fits the one with the later kink.
+        self.preference: Floats = np.linspace(0.0, 1e-11, len(self._kinks))
+
+    def products(self, log_learning_rates: Floats) -> Floats:
+        """Return the products of every line with the rise to every kink, shape (num_lines, num_kinks)."""
+        residuals = log_learning_rates - log_learning_rates.mean(axis=1, keepdims=True)
+        return np.asarray(residuals @ self._centred.T)
+
+    def kinks_seen(self, places: NDArray[np.int64]) -> Floats:
+        """Return the kinks at these places, NaN for the last one."""
+        return np.where(places == len(self._kinks) - 1, np.nan, self._kinks[places])
+
+    def plateaus(self, log_learning_rates: Floats, slopes: Floats, places: NDArray[np.int64]) -> Floats:
+        """Return the levels that go with slopes and kinks."""
+        return np.asarray(log_learning_rates.mean(axis=1) - slopes * self._mean_rises[places])
+
+
+def percentile_limits(draws: Floats, *, level: float = 0.95) -> tuple[float, float]:
+    """Return the limits that hold the middle part of resampled values; infinite ones count as what they are.
+
+    >>> percentile_limits(np.arange(101.0), level=0.9)
+    (5.0, 95.0)
+    >>> percentile_limits(np.array([1.0, 2.0, 3.0, np.inf]))
+    (1.0, inf)
+    """
+    low = np.quantile(draws, 0.5 - level / 2, method="inverted_cdf")
+    high = np.quantile(draws, 0.5 + level / 2, method="inverted_cdf")
+    return float(low), float(high)

@@ -1,0 +1,487 @@
+"""The paper's advice as one call: short runs, curvature and noise, and one answer with its uncertainty."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from isotherm.core.statistics import Interval
+from isotherm.core.temperature import effective_learning_rate
+from isotherm.diagnose.answer import (
+    SGD,
+    boundaries,
+    ceiling,
+    choices,
+    current_setting,
+    expectations,
+    recommended_size,
+)
+from isotherm.diagnose.diagnosis import Cost, Diagnosis, Isotherm, Probe, Stability
+from isotherm.diagnose.fits import ratio
+from isotherm.diagnose.probes import Prober, has_layer
+from isotherm.diagnose.searches import (
+    COARSE_SEEDS,
+    FEWEST_STEPS,
+    FIRST_FACTORS,
+    ROUNDS,
+    SHORT_EPOCHS,
+    STABILITY_STEPS,
+    TIMED_STEPS,
+    GridSearch,
+    Pace,
+    fit_isotherm,
+    large_batch_size,
+    measure_pace,
+    search_optima,
+    search_stability,
+    three_batch_sizes,
+)
+from isotherm.diagnose.short_runs import Clock, ShortRuns, Trial, held_out_task
+from isotherm.engine.placed_task import checked_device, place_task
+from isotherm.errors import UserError
+from isotherm.running.executors.pool import can_fork
+from isotherm.tasks.seeding import initial_model
+from isotherm.tasks.task import Task, call_model, example_batch
+from isotherm.theory.closed_forms import critical_learning_rate
+
+# Part of the time for curvature and noise at the start, and parts of it by which each stage after that ends.
+_PROBES = 0.12
+_ENDS = {"stability": 0.42, "grids": 0.84, "speed": 0.9}
+# Batch sizes of the answer: powers of two around those that were trained.
+_MOST_CHOICES = 10
+# Looked at beside plain SGD where no momentum is used.
+_OTHER_MOMENTUM = 0.9
+# Length of an update that shows whether outputs come to depend on the inputs.
+_PROBING_STEP = 0.1
+# Runs that are timed together to plan with.
+_RUNS_OF_A_FLEET = 8
+
+
+def diagnose(
+    task: Task,
+    *,
+    batch_size: int | None = None,
+    learning_rate: float | None = None,
+    momentum: float = 0.9,
+    minutes: float = 5.0,
+    batch_sizes: Sequence[int] | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    workers: int = 1,
+    on_stage: Callable[[str], None] = lambda _: None,
+    _now: Callable[[], float] = time.perf_counter,
+) -> Diagnosis:
+    """Return what limits SGD on a task, and which batch size and learning rate to use.
+
+    Args:
+        task: what is trained.
+        batch_size: the one used at present.
+        learning_rate: the one used at present, as an optimiser gets it.
+        momentum: the one used at present or wanted; plain SGD is looked at in any case, and with 0 also momentum 0.9.
+        minutes: to spend. What does not fit is left out and told.
+        batch_sizes: of the short grids, two or more; by default three.
+        seed: of everything.
+        device: "cpu" or "cuda".
+        workers: processes, on a CPU.
+        on_stage: told what is being done.
+
+    Raises:
+        UserError: the task cannot be trained, or the time is too short for it.
+    """
+    _check(
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        momentum=momentum,
+        minutes=minutes,
+        workers=workers,
+        device=device,
+    )
+    checked_device(device)
+    clock = Clock(seconds=60 * minutes, now=_now)
+    on_stage("checking the task")
+    short, judged_by = held_out_task(task)
+    sizes = three_batch_sizes(short, batch_sizes, centre=batch_size)
+    _check_start(short)
+    missing: list[str] = []
+    if judged_by == "test":
+        missing.append("held-out data: the task has no validation set and none can be cut off, so the test set is used")
+    with ShortRuns(
+        short, judged_by=judged_by, first_seed=1000 * seed, device=device, workers=workers, now=_now
+    ) as runs:
+        return _Diagnostician(
+            task=task,
+            runs=runs,
+            clock=clock,
+            sizes=sizes,
+            seed=seed,
+            momentum=momentum or _OTHER_MOMENTUM,
+            on_stage=on_stage,
+            missing=missing,
+        ).diagnosis(
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            present_momentum=momentum,
+            settings={
+                "minutes": minutes,
+                "batch_sizes": list(sizes),
+                "seed": seed,
+                "device": device,
+                "workers": workers,
+                "judged_by": judged_by,
+            },
+        )
+
+
+def _check(
+    *, batch_size: int | None, learning_rate: float | None, momentum: float, minutes: float, workers: int, device: str
+) -> None:
+    if not (isinstance(minutes, int | float) and math.isfinite(minutes) and minutes > 0):
+        raise UserError(f"minutes={minutes!r} is not a positive number; give e.g. 5")
+    if not (isinstance(momentum, int | float) and 0 <= momentum < 1):
+        raise UserError(f"momentum={momentum!r} is not in [0, 1); use the one you train with, 0 for plain SGD")
+    if learning_rate is not None and not (math.isfinite(learning_rate) and learning_rate > 0):
+        raise UserError(f"learning_rate={learning_rate!r} is not positive; give the one you use, or leave it out")
+    if (learning_rate is None) != (batch_size is None) and learning_rate is not None:
+        raise UserError("a present learning rate needs the batch size it is used with; give batch_size too")
+    if batch_size is not None and (isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1):
+        raise UserError(f"batch_size={batch_size!r} is not a whole number of at least 1")
+    if workers < 1 or (workers > 1 and (device != "cpu" or not can_fork())):
+        raise UserError(f"workers={workers} on {device!r}; use 1 here, or on the CPU of a Linux machine one per core")
+
+
+def _check_start(task: Task) -> None:
+    """Refuse a loss that is not finite before the first update, and gradients that are all zero."""
+    module = initial_model(task.model, seed=0).eval()
+    x, y = example_batch(task, 64)
+    output = call_model(module, x, unroll=task.unroll)
+    loss = task.loss_function(output, y)
+    if not bool(torch.isfinite(loss)):
+        raise UserError(
+            f"task {task.name!r}: the loss is {float(loss)} before the first update; look at the scale of the inputs, "
+            "the initialisation and the loss"
+        )
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    gradients = (
+        torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True) if loss.requires_grad else ()
+    )
+    if not all(bool(torch.isfinite(g).all()) for g in gradients):
+        raise UserError(
+            f"task {task.name!r}: a gradient is not finite before the first update; look for a root, a norm or a "
+            "logarithm at zero"
+        )
+    length = math.sqrt(sum(float(g.square().sum()) for g in gradients))
+    if length == 0.0:
+        raise UserError(
+            f"task {task.name!r}: no parameter has a gradient at the start; the outputs do not depend on what can be "
+            "trained (all zero, saturated, detached?), so nothing can be said about learning rates"
+        )
+    if not _varies(output):  # of a last layer that starts at zero too, but not after an update
+        with torch.no_grad():
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.sub_(gradient * (_PROBING_STEP / length))
+            output = call_model(module, x, unroll=task.unroll)
+        if not _varies(output):
+            raise UserError(
+                f"task {task.name!r}: the outputs are the same for all examples, before and after an update; look at "
+                "the inputs (all equal?) and for units that are dead or all zero"
+            )
+
+
+def _varies(output: Tensor) -> bool:
+    """Tell whether outputs differ between examples by more than rounding."""
+    spread = (output - output[:1]).abs().max()
+    return bool(spread > 1e-6 * output.abs().max())
+
+
+class _Diagnostician:
+    def __init__(
+        self,
+        *,
+        task: Task,
+        runs: ShortRuns,
+        clock: Clock,
+        sizes: tuple[int, ...],
+        seed: int,
+        momentum: float,
+        on_stage: Callable[[str], None],
+        missing: list[str],
+    ) -> None:
+        self._task, self._runs, self._clock, self._sizes = task, runs, clock, sizes
+        self._momentum, self._on_stage, self._missing = momentum, on_stage, missing
+        self._prober = Prober(task=runs.task, seed=seed, device=runs.device, on_missing=self._miss, now=clock.now)
+        self._unroll = runs.task.unroll or 1
+        self._large = large_batch_size(runs.task, sizes)
+
+    def _miss(self, sentence: str) -> None:
+        if sentence not in self._missing:
+            self._missing.append(sentence)
+
+    def _until(self, stage: str) -> float:
+        return _ENDS[stage] * self._clock.seconds
+
+    def diagnosis(
+        self, *, batch_size: int | None, learning_rate: float | None, present_momentum: float, settings: dict[str, Any]
+    ) -> Diagnosis:
+        self._on_stage("how fast this machine trains")
+        paces = self._paces()
+        self._on_stage("curvature and gradient noise at the start")
+        start = self._prober.at(0, None, seconds=_PROBES * self._clock.left)
+        self._on_stage("the largest stable learning rate")
+        stability = self._stability(start, paces)
+        limits = {s.momentum: s.limit for s in stability}
+        self._on_stage("short runs at several batch sizes")
+        # Where that with momentum is unknown, what plain SGD bears is stable with it too.
+        limit = limits[self._momentum] or limits[SGD]
+        searches = self._optima(self._top(limit, stability), paces)
+        isotherm = fit_isotherm(searches, limit=limit)
+        self._explain(isotherm, stability, searches)
+        self._on_stage("speed at every batch size")
+        shown = self._shown_sizes(isotherm, limits)
+        speeds = self._speeds(shown)
+        self._on_stage("curvature and gradient noise after a short training")
+        probes = (start, *self._later(searches, isotherm))
+        found, agreement = boundaries(stability, isotherm, probes)
+        answers = choices(shown, isotherm=isotherm, limits=limits, speeds=speeds, num_train=self._task.num_train)
+        border = None
+        if isotherm.temperature is not None and limit is not None:
+            border = ratio(ceiling(limit), isotherm.temperature)
+        current = None
+        if batch_size is not None and learning_rate is not None:
+            current = current_setting(
+                batch_size=batch_size,
+                learning_rate=learning_rate,
+                momentum=present_momentum,
+                isotherm=isotherm,
+                limit=limits[present_momentum],
+            )
+        return Diagnosis(
+            task=self._task.name,
+            momentum=self._momentum,
+            num_train=self._task.num_train,
+            stability=stability,
+            grids=tuple(search.result() for search in searches),
+            isotherm=isotherm,
+            probes=probes,
+            boundaries=found,
+            agreement=agreement,
+            current=current,
+            choices=answers,
+            recommended=recommended_size(answers, border=border),
+            expectations=expectations(isotherm, limits),
+            missing=tuple(self._missing),
+            cost=Cost(seconds=self._clock.spent, num_runs=self._runs.num_runs, num_examples=self._runs.num_examples),
+            settings=settings,
+        )
+
+    # -- stages -----------------------------------------------------------------------------------------------------
+
+    def _trial(self, size: int, *, momentum: float, num_steps: int) -> Trial:
+        return Trial(batch_size=size, momentum=momentum, num_steps=num_steps, rates=(), num_seeds=COARSE_SEEDS)
+
+    def _paces(self) -> dict[int, Pace]:
+        """Return how fast fleets train at every batch size of the short grids, or refuse what will take too long."""
+        found: dict[int, Pace] = {}
+        for size in sorted({*self._sizes, self._large}):
+            # Half of the time for looking at the clock is too much.
+            if found and self._clock.spent + self._to_time(size, found) > self._clock.seconds / 2:
+                self._refuse(found)
+            trial = self._trial(size, momentum=self._momentum, num_steps=1)
+            pace = measure_pace(self._runs, trial, num_runs=_RUNS_OF_A_FLEET, seconds=0.1, clock=self._clock)
+            if pace is None:
+                self._refuse(found)
+            else:
+                found[size] = pace
+        if self._needed(found) > self._clock.seconds:
+            self._refuse(found)
+        return found
+
+    def _to_time(self, size: int, paces: Mapping[int, Pace]) -> float:
+        """Return the seconds to time a fleet, if by the example it is not slower than the largest batch so far."""
+        return paces[max(paces)].seconds(TIMED_STEPS * _RUNS_OF_A_FLEET * size * self._unroll)
+
+    def _needed(self, paces: Mapping[int, Pace]) -> float:
+        """Return the seconds of the least there is to do: two rounds at the largest batch, three at every one.
+
+        A batch size that was not timed takes as long by the example as the largest one that was.
+        """
+        known = {size: paces.get(size, paces[max(paces)]) for size in (*self._sizes, self._large)}
+        timing = self._clock.spent + sum(self._to_time(size, paces) for size in known if size not in paces)
+        fewest = FEWEST_STEPS * self._unroll
+        seconds = 2 * known[self._large].seconds(2 * len(FIRST_FACTORS) * COARSE_SEEDS * fewest * self._large)
+        seconds += 3 * sum(known[size].seconds(5 * COARSE_SEEDS * fewest * self._sizes[-1]) for size in self._sizes)
+        return 1.5 * timing + seconds / self._runs.num_workers
+
+    def _refuse(self, paces: Mapping[int, Pace]) -> NoReturn:
+        """Say that the time is too short, and how much would do as far as that is known.
+
+        Raises:
+            UserError: always.
+        """
+        # A tenth more, to be safe. Without any pace all that is known is how long one start took: there are about a
+        # dozen, and as much again of training.
+        needed = 1.1 * self._needed(paces) if paces else 24 * self._clock.spent
+        raise UserError(
+            f"task {self._task.name!r}: minutes={self._clock.seconds / 60:.3g} is too short on this machine; give "
+            f"at least {math.ceil(needed / 6) / 10:g}, or smaller batch_sizes than {list(self._sizes)}"
+        )
+
+    def _stability(self, start: Probe, paces: Mapping[int, Pace]) -> tuple[Stability, ...]:
+        size, clock = self._large, self._clock
+        num_first = 2 * len(FIRST_FACTORS) * COARSE_SEEDS
+        # Beyond the first look there may be a second like it and a fine one of twice the runs.
+        share = (self._until("stability") - clock.spent) / ROUNDS * self._runs.num_workers
+        examples = (share - paces[size].overhead) * paces[size].speed / num_first
+        num_steps = min(STABILITY_STEPS, max(FEWEST_STEPS, int(examples / (size * self._unroll))))
+        initial = self._initial_loss()
+        guesses = {SGD: self._guess(start, momentum=SGD), self._momentum: self._guess(start, momentum=self._momentum)}
+        found = search_stability(
+            self._runs,
+            batch_size=size,
+            guesses=guesses,
+            num_steps=num_steps,
+            initial_loss=initial,
+            clock=clock,
+            until=self._until("stability"),
+        )
+        for stable in found:
+            if stable.limit is None:
+                name = "plain SGD" if stable.momentum == SGD else f"momentum {stable.momentum:g}"
+                what = "no run failed" if not any(stable.num_failed) else "no learning rate made progress in all runs"
+                self._miss(
+                    f"the largest stable learning rate of {name}: {what} between {stable.rates[0]:.3g} and "
+                    f"{stable.rates[-1]:.3g}; give more minutes"
+                )
+        return found
+
+    def _guess(self, start: Probe, *, momentum: float) -> float:
+        if start.sharpness is None:
+            return 1.0
+        critical = critical_learning_rate(start.sharpness.estimate, momentum=momentum)
+        return effective_learning_rate(critical, momentum=momentum)
+
+    def _initial_loss(self) -> float:
+        """Return the loss on training examples before any update, in evaluation mode, averaged over a few seeds."""
+        placed = place_task(self._runs.task, precision="float32", device=self._runs.device)
+        x, y = example_batch(self._runs.task, 512)
+        losses = []
+        with torch.no_grad():
+            for seed in range(3):
+                module = initial_model(self._runs.task.model, seed=seed).to(placed.device).eval()
+                output = call_model(module, x.to(placed.device), unroll=self._runs.task.unroll)
+                losses.append(float(self._runs.task.loss_function(output, y.to(placed.device))))
+        return sum(losses) / len(losses)
+
+    def _top(self, limit: Interval | None, stability: Sequence[Stability]) -> float:
+        """Return the largest learning rate of the short grids; without a limit the largest at which no run failed."""
+        if limit is not None:
+            return ceiling(limit).estimate
+        tried = [(rate, bad) for s in stability for rate, bad in zip(s.rates, s.num_failed, strict=True)]
+        return max((rate for rate, bad in tried if not bad), default=min(rate for rate, _ in tried))
+
+    def _optima(self, top: float, paces: Mapping[int, Pace]) -> list[GridSearch]:
+        clock, until = self._clock, self._until("grids")
+        num_first = 5 * COARSE_SEEDS
+        # The first look, one further out, the fine one, and then seeds as there is time.
+        share = (until - clock.spent) / ROUNDS * self._runs.num_workers
+        overhead = sum(paces[size].overhead for size in self._sizes)
+        per_example = sum(num_first / paces[size].speed for size in self._sizes)
+        affordable = (share - overhead) / per_example / self._unroll  # examples of a run, or windows
+        wanted = SHORT_EPOCHS * self._runs.task.num_train / self._unroll
+        examples = max(min(wanted, affordable), FEWEST_STEPS * self._sizes[-1])
+        trials = [
+            self._trial(size, momentum=self._momentum, num_steps=max(FEWEST_STEPS, round(examples / size)))
+            for size in self._sizes
+        ]
+        found = search_optima(self._runs, trials, most_longer=wanted / examples, ceiling=top, clock=clock, until=until)
+        epochs = found[-1].trial.num_steps * self._sizes[-1] * self._unroll / self._runs.task.num_train
+        if epochs < 0.99:  # updates are whole
+            self._miss(
+                f"a whole epoch: the short trainings see {100 * epochs:.2g} % of the training set, and the best "
+                "learning rate may still move; give more minutes"
+            )
+        return found
+
+    def _explain(self, isotherm: Isotherm, stability: Sequence[Stability], searches: Sequence[GridSearch]) -> None:
+        """Say what the short grids leave open."""
+        grids = [search.result() for search in searches]
+        for grid in grids:
+            if grid.optimum is None:
+                self._miss(
+                    f"the optimum at B = {grid.batch_size}: it lies at an end of {grid.rates[0]:.3g} .. "
+                    f"{grid.rates[-1]:.3g}; give more minutes"
+                )
+        if all(grid.optimum is None for grid in grids):
+            self._miss("the temperature: no batch size has an optimum within the learning rates that were tried")
+        elif isotherm.temperature is None:
+            self._miss(
+                "the temperature: every optimum lies at the limit of stability, so even the smallest batch is "
+                "curvature dominated; try smaller batch_sizes"
+            )
+        elif len(isotherm.batch_sizes) == 1:
+            self._miss(
+                f"whether the optima lie on one isotherm: only B = {isotherm.batch_sizes[0]} lies below the limit of "
+                "stability; try smaller batch_sizes"
+            )
+        elif isotherm.slope is not None and not isotherm.slope.low <= 1.0 <= isotherm.slope.high:
+            self._miss(
+                f"one temperature for all batch sizes: the optima rise as B^{isotherm.slope.estimate:.2f} "
+                f"[{isotherm.slope.low:.2f}, {isotherm.slope.high:.2f}], not as B; run a sweep to see how far"
+            )
+
+    def _shown_sizes(self, isotherm: Isotherm, limits: dict[float, Interval | None]) -> list[int]:
+        """Return batch sizes for the answer: from the smallest trained to beyond the boundary, by factors of two."""
+        most = self._task.num_train // (2 * self._unroll)
+        last = self._sizes[-1]
+        if isotherm.temperature is not None:
+            known = [ratio(ceiling(limit), isotherm.temperature).estimate for limit in limits.values() if limit]
+            last = max(last, *(int(min(2 * size, 64 * last)) for size in known)) if known else last
+        sizes: list[int] = []
+        size = self._sizes[0]
+        while size <= min(most, last) and len(sizes) < _MOST_CHOICES:
+            sizes.append(size)
+            size *= 2
+        return sizes or [self._sizes[0]]
+
+    def _speeds(self, sizes: Sequence[int]) -> dict[int, float]:
+        """Return examples per second of one run at every batch size, as far as there is time."""
+        found: dict[int, float] = {}
+        longest = 0.0
+        for size in sizes:
+            before = self._clock.spent
+            trial, pace = self._trial(size, momentum=self._momentum, num_steps=1), None
+            if before + 2 * longest <= self._until("speed"):
+                pace = measure_pace(self._runs, trial, num_runs=1, seconds=0.1, clock=self._clock)
+            if pace is None:
+                self._miss(f"the speed at B = {size} and above; give more minutes")
+                break
+            found[size] = pace.speed
+            longest = max(longest, self._clock.spent - before)
+        return found
+
+    def _later(self, searches: Sequence[GridSearch], isotherm: Isotherm) -> tuple[Probe, ...]:
+        """Return what curvature and noise are after a short training at the middle batch size."""
+        search = searches[len(searches) // 2]
+        grid = search.result()
+        place = min(range(len(grid.rates)), key=lambda k: grid.means[k])
+        trial = replace(search.trial, rates=(grid.rates[place],), num_seeds=1)
+        if self._clock.left <= 0:
+            self._miss("curvature and gradient noise after a short training: no time was left; give more minutes")
+            return ()
+        if has_layer(initial_model(self._runs.task.model, seed=0), _BatchNorm):
+            self._miss(
+                "curvature and gradient noise after a short training: short runs do not keep the running statistics of "
+                "batch norm, so the estimates are those of the start; ghost batch norm needs none"
+            )
+            return ()
+        # A third of what is left: the smallest measurement may take several times as long as it should.
+        parameters = self._runs.parameters_after(trial, rate=grid.rates[place])
+        if not parameters:
+            return ()
+        return (self._prober.at(trial.num_steps, parameters, seconds=max(0.0, self._clock.left) / 3),)

@@ -1,0 +1,205 @@
+"""Short runs for a diagnosis: trained in fleets, remembered, counted and timed."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from isotherm.core.records import Outcome, RunResult, RunSpec
+from isotherm.core.schedule import Schedule
+from isotherm.core.statistics import Floats
+from isotherm.engine.fleet import run_fleet
+from isotherm.engine.placed_task import place_task
+from isotherm.errors import UserError
+from isotherm.running.executors.local import LocalExecutor
+from isotherm.running.executors.pool import PoolExecutor
+from isotherm.tasks.seeding import derive, initial_model
+from isotherm.tasks.task import Task
+
+# Held-out examples that a short run is judged by, at most.
+MOST_HELD_OUT = 4096
+# Of the test set, which a short run does not need, so many are looked at.
+TEST_EXAMPLES = 16
+_IDS = ("diagnose", "diagnose")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trial:
+    """Runs at one batch size and momentum: every learning rate with every seed."""
+
+    batch_size: int
+    momentum: float
+    num_steps: int
+    rates: tuple[float, ...]
+    num_seeds: int
+
+
+def held_out_task(task: Task) -> tuple[Task, str]:
+    """Return the task as short runs see it, and which data they are judged by.
+
+    Where there are no validation data a tenth of the training set is held out; a sequence or a training set on disk is
+    judged by its test set.
+    """
+    judged_by = "validation"
+    try:
+        task = task.with_validation(0.1)
+    except UserError:
+        judged_by = "test"
+    if task.unroll is not None:
+        return task, judged_by
+    cut: dict[str, tuple[Tensor, Tensor]] = {}
+    for part, most in (
+        ("validation", MOST_HELD_OUT),
+        ("test", TEST_EXAMPLES if judged_by == "validation" else MOST_HELD_OUT),
+    ):
+        split = task.splits.get(part)
+        if split is not None and isinstance(split[0], Tensor) and len(split[0]) > most:
+            chosen = np.random.default_rng(derive(0, f"diagnose {part}")).permutation(len(split[0]))[:most]
+            index = torch.from_numpy(np.sort(chosen))
+            cut[part] = split[0][index], split[1][index]
+    return dataclasses.replace(task, **cut), judged_by  # type: ignore[arg-type]
+
+
+class ShortRuns:
+    """Trains short runs of a task; a context, as it may hold processes.
+
+    Args:
+        task: as `held_out_task` returns it.
+        judged_by: the data of the losses that `losses` returns.
+        first_seed: of the runs.
+        device: "cpu" or "cuda".
+        workers: processes, on a CPU.
+        now: what time it is.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        *,
+        judged_by: str,
+        first_seed: int,
+        device: str,
+        workers: int,
+        now: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.task, self.judged_by, self.device, self.now = task, judged_by, device, now
+        self._first_seed, self._workers = first_seed, workers
+        self._results: dict[RunSpec, RunResult] = {}
+        self._stack = contextlib.ExitStack()
+        self._executor: LocalExecutor | PoolExecutor | None = None
+        self.num_examples = 0
+
+    def __enter__(self) -> ShortRuns:
+        tasks = {_IDS: self.task}
+        if self._workers == 1:
+            self._executor = LocalExecutor(tasks, device=self.device)
+        else:
+            self._executor = self._stack.enter_context(PoolExecutor(tasks, num_workers=self._workers))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def num_workers(self) -> int:
+        """How many processes train."""
+        return self._workers
+
+    @property
+    def num_runs(self) -> int:
+        """How many were trained."""
+        return len(self._results)
+
+    def spec(self, trial: Trial, *, rate: float, seed: int) -> RunSpec:
+        """Return one run; the schedule is the paper's, whatever the length."""
+        return RunSpec(
+            task=self.task.name,
+            data_id=_IDS[0],
+            model_id=_IDS[1],
+            batch_size=trial.batch_size,
+            num_steps=trial.num_steps,
+            effective_learning_rate=rate,
+            momentum=trial.momentum,
+            gamma=Schedule().gamma_from(rate),
+            l2=self.task.l2,
+            l2_scope=self.task.l2_scope,
+            clip_norm=self.task.clip_norm,
+            precision=self.task.precision,
+            num_evaluations=0,
+            seed=self._first_seed + seed,
+        )
+
+    def train(self, trials: Sequence[Trial]) -> float:
+        """Train what is missing of some trials; return the seconds it took."""
+        assert self._executor is not None, "use it as a context"
+        start = self.now()
+        specs = [s for trial in trials for s in self._specs(trial) if s not in self._results]
+        specs = list(dict.fromkeys(specs))
+        for fleet in self._executor.run(specs) if specs else ():
+            for stored in fleet:
+                if stored.result.outcome is Outcome.FAILED:
+                    raise UserError(f"task {self.task.name!r}: a short run failed: {stored.result.error}")
+                self._results[stored.spec] = stored.result
+                done = stored.result.divergence_step
+                steps = stored.spec.num_steps if done is None else done
+                self.num_examples += steps * stored.spec.batch_size * (self.task.unroll or 1)
+        return self.now() - start
+
+    def _specs(self, trial: Trial) -> Iterator[RunSpec]:
+        for rate in trial.rates:
+            for seed in range(trial.num_seeds):
+                yield self.spec(trial, rate=rate, seed=seed)
+
+    def losses(self, trial: Trial, *, on: str | None = None) -> Floats:
+        """Return the final losses (rates, seeds) of trained runs; infinite where one diverged."""
+        name = f"{on or self.judged_by}_loss"
+        found = [self._results[spec].quantity(name) for spec in self._specs(trial)]
+        table = np.array(found).reshape(len(trial.rates), trial.num_seeds)
+        return np.asarray(np.nan_to_num(table, nan=np.inf, posinf=np.inf))
+
+    def parameters_after(self, trial: Trial, *, rate: float) -> dict[str, Tensor]:
+        """Train one run again and return all parameters and buffers at its end; buffers as they were at the start."""
+        spec = self.spec(trial, rate=rate, seed=0)
+        kept: dict[str, Tensor] = {}
+
+        def on_trained(_index: int, parameters: dict[str, Tensor]) -> None:
+            kept.update({name: value.detach().cpu().clone() for name, value in parameters.items()})
+
+        placed = place_task(self.task, precision=spec.precision, device=self.device)
+        run_fleet(placed, [spec], on_trained=on_trained)
+        self.num_examples += spec.num_steps * spec.batch_size * (self.task.unroll or 1)
+        state = initial_model(self.task.model, seed=spec.seed).state_dict()
+        return {**state, **kept} if kept else {}
+
+
+@dataclass(kw_only=True)
+class Clock:
+    """Time that is left.
+
+    Args:
+        seconds: that may be spent.
+        now: what time it is.
+    """
+
+    seconds: float
+    now: Callable[[], float] = time.perf_counter
+
+    def __post_init__(self) -> None:
+        self._start = self.now()
+
+    @property
+    def spent(self) -> float:
+        """Seconds since the start."""
+        return self.now() - self._start
+
+    @property
+    def left(self) -> float:
+        """Seconds that may still be spent."""
+        return self.seconds - self.spent

@@ -1,0 +1,112 @@
+"""Dropout whose masks depend on (seed, update, place in the network) alone.
+
+PyTorch draws dropout masks from one global stream, so a run's masks would depend on its neighbours in a fleet.
+Here every element's random number is a hash of the run's key, the update, the call and the element's index. The
+hash is plain tensor arithmetic, so it works one run at a time and under `vmap`, on any device, with equal bits.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from isotherm.tasks.seeding import derive
+
+_MASK = 0xFFFFFFFF
+# Dimensions of an input without a batch, which the channel-wise functions take too. PyTorch reads three dimensions in
+# `dropout2d` as (batch, channels, length).
+_UNBATCHED: dict[Callable[..., Tensor], int | None] = {
+    functional.dropout: None,
+    functional.dropout1d: 2,
+    functional.dropout2d: None,
+    functional.dropout3d: 4,
+}
+
+
+def noise_key(seed: int, purpose: str = "noise") -> Tensor:
+    """Return the key of a run's random numbers for a purpose: two 32-bit words in an int64 tensor, shape (2,)."""
+    bits = derive(seed, purpose)
+    return torch.tensor([bits & _MASK, bits >> 32], dtype=torch.int64)
+
+
+def run_keys(seed: int) -> Tensor:
+    """Return a run's keys for dropout and for augmentation, shape (2, 2)."""
+    return torch.stack([noise_key(seed), noise_key(seed, "augmentation")])
+
+
+def uniform_bits(key: Tensor, step: Tensor, call: int, shape: torch.Size) -> Tensor:
+    """Return 32 random bits per element, as int64, for one call in one update.
+
+    Args:
+        key: the run's key, shape (2,).
+        step: the update, a scalar.
+        call: how many draws came before in this forward pass.
+        shape: of the result.
+    """
+    low = _hash(_hash(key[0] ^ step) ^ (call + 1))
+    high = _hash(low ^ key[1])
+    index = torch.arange(shape.numel(), device=key.device).reshape(shape)
+    return _hash(_hash(index ^ low) ^ high)
+
+
+class KeyedBits:
+    """Random bits for one update of one run, new ones with every call."""
+
+    def __init__(self, key: Tensor, step: Tensor) -> None:
+        self._key = key
+        self._step = step
+        self._num_calls = 0
+
+    def __call__(self, shape: tuple[int, ...]) -> Tensor:
+        """Return 32 random bits per element, as int64."""
+        bits = uniform_bits(self._key, self._step, self._num_calls, torch.Size(shape))
+        self._num_calls += 1
+        return bits
+
+
+class KeyedDropout(TorchFunctionMode):
+    """Within this context the dropout functions of `torch.nn.functional` draw from the run's key."""
+
+    def __init__(self, key: Tensor, step: Tensor) -> None:
+        super().__init__()
+        self._bits = KeyedBits(key, step)
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Replace the dropout functions, pass everything else on."""
+        if func in _UNBATCHED:
+            bound = inspect.signature(func).bind(*args, **(kwargs or {}))
+            bound.apply_defaults()
+            x = bound.arguments["input"]
+            num_own = x.ndim if func is functional.dropout else 1 if x.ndim == _UNBATCHED[func] else 2
+            return self._dropout(num_own, **bound.arguments)
+        return func(*args, **(kwargs or {}))
+
+    def _dropout(self, num_own: int, *, input: Tensor, p: float, training: bool, inplace: bool) -> Tensor:
+        """Drop with one draw per index of the first `num_own` dimensions."""
+        if not training or p == 0.0:
+            return input
+        shape = torch.Size([*input.shape[:num_own], *[1] * (input.ndim - num_own)])
+        bits = self._bits(tuple(shape))
+        keep = bits >= round(p * 2**32)
+        scale = 0.0 if p == 1.0 else 1.0 / (1.0 - p)
+        mask = keep.to(input.dtype) * scale
+        return input.mul_(mask) if inplace else input * mask
+
+
+def _hash(value: Tensor) -> Tensor:
+    """Return a well-mixed 32-bit hash. Multipliers stay below 2^31, so nothing overflows an int64."""
+    value = ((value ^ (value >> 16)) * 0x21F0AAAD) & _MASK
+    value = ((value ^ (value >> 15)) * 0x735A2D97) & _MASK
+    return value ^ (value >> 15)

@@ -1,0 +1,1 @@
+"""Traced training steps and the passes that rewrite them."""

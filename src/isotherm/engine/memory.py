@@ -1,0 +1,90 @@
+"""How much memory a run of a fleet needs, estimated from one forward pass."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+import torch
+from torch import Tensor
+
+from isotherm.engine.dropout import run_keys
+from isotherm.engine.placed_task import PlacedTask, ghost_layers
+
+# Weights, velocity and gradient, and a copy in lower precision or another layout.
+_COPIES_OF_PARAMETERS = 4
+# What the backward pass makes on top of what the forward pass keeps for it.
+_BACKWARD_FACTOR = 2.0
+# The rest is for the data, other programs, and estimates that are too low.
+_USABLE = 0.5
+# Of a system that does not tell.
+_UNKNOWN_MEMORY = 2**32
+
+
+def bytes_per_run(placed: PlacedTask, batch_size: int) -> int:
+    """Return about how many bytes one run of a fleet takes: its parameters, and what an update keeps and makes.
+
+    A module that cannot be called is not judged here: without what its pass keeps, the parameters alone count.
+    """
+    item = torch.empty((), dtype=placed.dtype).element_size()
+    of_parameters = placed.num_parameters * item * _COPIES_OF_PARAMETERS
+    return of_parameters + round(_BACKWARD_FACTOR * _kept_bytes(placed, batch_size))
+
+
+def _kept_bytes(placed: PlacedTask, batch_size: int) -> int:
+    """Return the size of what a forward pass keeps for the backward pass, scaled up from a few examples."""
+    seen: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        seen[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    num = min(batch_size, _few(placed, batch_size))
+    with contextlib.suppress(Exception):  # the trial before a fleet says what is wrong, in better words
+        model = placed.model(seed=0, batch_size=num).train()
+        held = {p.untyped_storage().data_ptr() for p in (*model.parameters(), *model.buffers())}
+        index = placed.order(seed=0, batch_size=num).block(0, 1)[0]
+        x, y = (
+            placed.lazy_batch(index, seed=0, step=0)
+            if placed.is_lazy
+            else placed.training_batch(torch.from_numpy(index).to(placed.device))
+        )
+        keys = run_keys(0).to(placed.device)
+        step = torch.zeros((), dtype=torch.int64, device=placed.device)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            placed.training_loss(model, x, y, keys, step)
+        total = sum(size for place, size in seen.items() if place not in held)
+        return total * batch_size // num
+    return 0
+
+
+def _few(placed: PlacedTask, batch_size: int) -> int:
+    """Return a number of examples that is quick to try and that every layer takes: ghosts divide it."""
+    ghosts = ghost_layers(placed.build()) if placed.has_convolutions else {}
+    size = max(ghosts.values(), default=8)
+    return batch_size if batch_size % size else size
+
+
+def usable_memory(device: torch.device) -> int:
+    """Return how many bytes a fleet may take on a device."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return round(_USABLE * free)
+    try:
+        num_pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):  # not every system tells
+        return _UNKNOWN_MEMORY
+    return round(_USABLE * num_pages * size)
+
+
+def runs_that_fit(placed: PlacedTask, batch_size: int, *, shared_by: int = 1) -> int:
+    """Return how many runs fit into the device's memory at once, at least one.
+
+    Args:
+        placed: the task on its device.
+        batch_size: of the runs.
+        shared_by: processes that use the memory at the same time.
+    """
+    each = max(1, bytes_per_run(placed, batch_size))
+    return max(1, usable_memory(placed.device) // shared_by // each)

@@ -1,0 +1,276 @@
+"""A task on a device in one precision: what both engines train on, and how one batch is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from isotherm.core.budget import updates_per_pass
+from isotherm.core.records import Precision, RunSpec
+from isotherm.data.augment import Transform
+from isotherm.engine.dropout import KeyedBits, KeyedDropout
+from isotherm.errors import UserError
+from isotherm.kernels.ops import convolution as convolution_ops
+from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
+from isotherm.tasks.seeding import DataOrder, StreamOrder, initial_model
+from isotherm.tasks.task import Inputs, LossFunction, Task
+
+DTYPES: dict[Precision, torch.dtype] = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "mixed": torch.float32,  # of what is kept; products are computed in bfloat16
+}
+
+# Above it every run has a stream and cuDNN: ours were not timed there.
+LARGEST_BATCH_TOGETHER = 8192
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class PlacedTask:
+    """Tensors on the device, functions of the task."""
+
+    build: Callable[[], nn.Module]
+    loss: LossFunction
+    metric: LossFunction
+    splits: dict[str, tuple[Inputs, Tensor]]
+    dtype: torch.dtype
+    device: torch.device
+    transform: Transform | None = None
+    unroll: int | None = None
+    is_mixed: bool = False
+    metric_is_exponential: bool = False
+    reestimates: bool = True
+    has_convolutions: bool = False
+    convolutions_suit_kernels: bool = False
+    num_parameters: int = 0
+    # Batch sizes at which the module was found to be trainable, and whether by several runs at once.
+    tried: set[tuple[int, bool]] = field(default_factory=set)
+    # Batch sizes at which convolutions of many runs at once were tried in vain.
+    kept_apart: set[int] = field(default_factory=set)
+
+    def convolves_together(self, batch_size: int) -> bool:
+        """Tell whether the convolutions of many runs, each with its own filters, are best done at once, by kernels."""
+        suit = self.has_convolutions and self.convolutions_suit_kernels and not self.is_lazy
+        is_possible = suit and self.is_mixed and convolution_ops.are_usable(self.device)
+        return is_possible and batch_size <= LARGEST_BATCH_TOGETHER and batch_size not in self.kept_apart
+
+    @property
+    def num_train(self) -> int:
+        """How many training examples there are; of a sequence, how many tokens."""
+        return len(self.splits["train"][0])
+
+    @property
+    def is_lazy(self) -> bool:
+        """Tell whether the training inputs are read from disk batch by batch."""
+        return not isinstance(self.splits["train"][0], Tensor)
+
+    def order(self, *, seed: int, batch_size: int) -> DataOrder | StreamOrder:
+        """Return which examples, or which tokens, an update reads."""
+        if self.unroll is None:
+            return DataOrder(seed=seed, num_train=self.num_train, batch_size=batch_size)
+        return StreamOrder(num_tokens=self.num_train + 1, batch_size=batch_size, unroll=self.unroll)
+
+    def model(self, *, seed: int, batch_size: int) -> nn.Module:
+        """Return a seed's initial module on the device; one with a state carries it as a buffer."""
+        module = initial_model(self.build, seed=seed)
+        if self.unroll is not None:
+            order = StreamOrder(num_tokens=self.num_train + 1, batch_size=batch_size, unroll=self.unroll)
+            module = Carried(module, batch_size=batch_size, updates_per_pass=order.updates_per_pass)
+        return module.to(self.device, self.dtype)
+
+    # -- a batch ------------------------------------------------------------------------------------------------
+
+    def training_batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets as they are stored, for training inputs in memory."""
+        inputs, targets = self.splits["train"]
+        assert isinstance(inputs, Tensor)
+        return inputs[index], targets[index]
+
+    def lazy_batch(self, index: NDArray[np.int64], *, seed: int, step: int) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets that are read from disk, as a seed's runs see them at an update."""
+        inputs, targets = self.splits["train"]
+        assert not isinstance(inputs, Tensor)
+        return self._moved(inputs.fetch(index, seed=seed, step=step)), targets[torch.from_numpy(index).to(self.device)]
+
+    def evaluation_batch(self, split: str, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets start .. stop - 1 of a split as they are stored."""
+        inputs, targets = self.splits[split]
+        if isinstance(inputs, Tensor):
+            return inputs[start:stop], targets[start:stop]
+        return self._moved(inputs.fetch(np.arange(start, stop))), targets[start:stop]
+
+    def training_loss(
+        self, call: Callable[..., Any], x: Tensor, y: Tensor, keys: Tensor, step: Tensor, *, channels_last: bool = False
+    ) -> Tensor:
+        """Return the mean loss of a batch of one run in training mode.
+
+        Args:
+            call: the module, or a stand-in that takes what it takes.
+            x: inputs as they are stored.
+            y: targets as they are stored.
+            keys: of the run, `run_keys(seed)`.
+            step: the update.
+            channels_last: hand images to the module in that layout.
+        """
+        output, target = self.training_output(call, x, y, keys, step, channels_last=channels_last)
+        return self.loss(output, target)
+
+    def training_output(
+        self, call: Callable[..., Any], x: Tensor, y: Tensor, keys: Tensor, step: Tensor, *, channels_last: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Return the module's output in training mode, and the targets; arguments as for `training_loss`."""
+        if self.transform is not None:
+            x = self.transform.train(x, KeyedBits(keys[1], step)).to(self.dtype)
+            y = self._target(y)
+        if channels_last and x.ndim == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        with KeyedDropout(keys[0], step), self._autocast():
+            output = call(x) if self.unroll is None else call(x, step)
+        return output.to(self.dtype), y
+
+    def scale_of_objective(self) -> float:
+        """Return what the mean loss is multiplied by before its gradient is taken: for sequences, a sum over time."""
+        return 1.0 if self.unroll is None else float(self.unroll)
+
+    def evaluation_scores(self, call: Callable[..., Any], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean loss and metric of a batch of one run in evaluation mode."""
+        if self.transform is not None:
+            x, y = self.transform.evaluate(x).to(self.dtype), self._target(y)
+        with self._autocast():
+            output = call(x)
+        output = output.to(self.dtype)
+        return self.loss(output, y), self.metric(output, y)
+
+    def stream_scores(self, call: Callable[..., Any], x: Tensor, y: Tensor, state: Tensor) -> tuple[Tensor, ...]:
+        """Return mean loss, metric and state after a window of one run's sequence in evaluation mode."""
+        with self._autocast():
+            output, state = call(x, state)
+        output = output.to(self.dtype)
+        return self.loss(output, y), self.metric(output, y), state
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.is_mixed, cache_enabled=False)
+
+    def _target(self, y: Tensor) -> Tensor:
+        assert self.transform is not None
+        y = self.transform.targets(y)
+        return y.to(self.dtype) if y.is_floating_point() else y
+
+    def _moved(self, x: Tensor) -> Tensor:
+        return x.to(self.device, self.dtype if x.is_floating_point() else x.dtype, non_blocking=True)
+
+
+class Carried(nn.Module):
+    """A module with a state, which is kept as a buffer from update to update and starts anew with every pass.
+
+    Args:
+        module: has `initial_state(batch_size)` and `forward(x, state)`, which returns output and state.
+        batch_size: streams.
+        updates_per_pass: after so many updates the sequence begins again.
+    """
+
+    state: Tensor
+    first_state: Tensor
+
+    def __init__(self, module: nn.Module, *, batch_size: int, updates_per_pass: int) -> None:
+        super().__init__()
+        self.module = module
+        self.updates_per_pass = updates_per_pass
+        self.register_buffer("state", module.initial_state(batch_size))  # type: ignore[operator]
+        self.register_buffer("first_state", self.state.clone())
+
+    def forward(self, x: Tensor, step: Tensor) -> Tensor:
+        """Return the output at an update, and keep the state."""
+        is_first = step % self.updates_per_pass == 0
+        output, state = self.module(x, torch.where(is_first, self.first_state, self.state))
+        self.state.copy_(state.detach())
+        return output  # type: ignore[no-any-return]
+
+
+def place_task(task: Task, *, precision: Precision, device: torch.device | str = "cpu") -> PlacedTask:
+    """Return the task's data on the device, floating-point values in the given precision."""
+    place, dtype = checked_device(device), DTYPES[precision]
+
+    def moved(values: Inputs) -> Inputs:
+        if not isinstance(values, Tensor):
+            return values
+        return values.to(place, dtype if values.is_floating_point() else values.dtype)
+
+    module = initial_model(task.model, seed=0)
+    return PlacedTask(
+        build=task.model,
+        loss=task.loss_function,
+        metric=task.metric_definition.function,
+        splits={name: (moved(x), moved(y)) for name, (x, y) in task.splits.items()},  # type: ignore[misc]
+        dtype=dtype,
+        device=place,
+        transform=task.transform,
+        unroll=task.unroll,
+        is_mixed=precision == "mixed",
+        metric_is_exponential=task.metric_definition.exponential,
+        reestimates=task.norm_statistics == "reestimated",
+        has_convolutions=any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules()),
+        convolutions_suit_kernels=convolution_ops.suits(module, place),
+        num_parameters=sum(p.numel() for p in module.parameters()),
+    )
+
+
+@contextmanager
+def exact_arithmetic(device: torch.device, *, tries_convolutions: bool = False) -> Iterator[None]:
+    """Within this context float32 means float32: cuDNN would round the inputs of convolutions to 10 bits.
+
+    Args:
+        device: where it is computed; nothing changes on a CPU.
+        tries_convolutions: let cuDNN time its ways to compute a convolution and take the fastest.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    with torch.backends.cudnn.flags(enabled=True, benchmark=tries_convolutions, allow_tf32=False):
+        yield
+
+
+def checked_device(device: torch.device | str) -> torch.device:
+    """Return the device, or say why it cannot be used."""
+    try:
+        place = torch.device(device)
+    except RuntimeError as error:
+        raise UserError(f"device {device!r} is not known to PyTorch; use 'cpu' or 'cuda'") from error
+    if place.type not in ("cpu", "cuda"):
+        raise UserError(f"device {device!r} is not one that Isotherm trains on; use 'cpu' or 'cuda'")
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"device {device!r} was asked for, but PyTorch sees no GPU here; use --device cpu")
+    return place
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether an error says that memory ran out, on the CPU or on a GPU."""
+    if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and ("allocate memory" in str(error) or "out of memory" in str(error))
+
+
+def ghost_layers(module: nn.Module) -> dict[str, int]:
+    """Return the ghost batch norm layers by name, with their ghost sizes."""
+    return {name: part.ghost_size for name, part in module.named_modules() if isinstance(part, GhostBatchNorm2d)}
+
+
+def running_window(spec: RunSpec, placed: PlacedTask) -> int:
+    """Return how many updates make up the last epoch's worth, at most all of them."""
+    if placed.unroll is None:
+        return min(spec.num_steps, -(-placed.num_train // spec.batch_size))
+    sizes = {"num_tokens": placed.num_train + 1, "batch_size": spec.batch_size, "unroll": placed.unroll}
+    return min(spec.num_steps, updates_per_pass(**sizes))
+
+
+def evaluation_steps(spec: RunSpec) -> tuple[int, ...]:
+    """Return after which updates the test set is looked at: evenly spaced, the last one at the end."""
+    num = min(spec.num_evaluations, spec.num_steps)
+    return tuple(spec.num_steps * (j + 1) // num for j in range(num))

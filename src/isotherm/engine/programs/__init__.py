@@ -1,0 +1,1 @@
+"""Traced steps as a CPU or a GPU executes them."""

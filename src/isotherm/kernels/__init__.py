@@ -1,0 +1,1 @@
+"""What makes layers fast on a GPU; nothing about the paper."""

@@ -1,0 +1,1 @@
+"""Operations that a trace records whole: a definition on the CPU, a fake, a kernel."""

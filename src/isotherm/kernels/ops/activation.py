@@ -1,0 +1,108 @@
+"""A layer's units and their gradients as single operations: kernels on a GPU, PyTorch on a CPU.
+
+    isotherm::units             products (M, B, W), biases (M, N) -> units (M, B, W)
+    isotherm::units_gradient    gradient of the units, units -> gradient of the products (M, B, W), of the biases (M, N)
+
+Rows are filled up: of W columns the first N count, and the others of a result are zeros. The gradient of the biases is
+summed where that of the products is made, and not rounded.
+
+Shape suffixes: M runs, B examples, W columns, N units.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from isotherm.kernels.ops.registry import operation, unrounded
+
+# Each has a gradient that its value tells.
+Kind = Literal["tanh", "sigmoid", "relu"]
+
+
+@operation("units", "(Tensor products, Tensor biases, str kind) -> Tensor")
+def _units(products_MBW: Tensor, biases_MN: Tensor, kind: Kind) -> Tensor:
+    check(products_MBW, biases_MN, kind)
+    wide = unrounded(products_MBW.dtype)
+    num = biases_MN.shape[1]
+    z = products_MBW[..., :num].to(wide) + biases_MN.to(products_MBW.dtype).to(wide).unsqueeze(1)
+    return _filled_up(getattr(torch, kind)(z).to(products_MBW.dtype), products_MBW.shape[2])
+
+
+@operation("units_gradient", "(Tensor dy, Tensor y, int num, str kind) -> (Tensor, Tensor)")
+def _units_gradient(dy_MBW: Tensor, y_MBW: Tensor, num: int, kind: Kind) -> tuple[Tensor, Tensor]:
+    check_gradient(dy_MBW, y_MBW, num, kind)
+    wide = unrounded(y_MBW.dtype)
+    dy, y = (values[..., :num].to(wide) for values in (dy_MBW, y_MBW))
+    if kind == "relu":
+        dz = torch.where(y <= 0, 0.0, dy).to(y_MBW.dtype)
+    else:
+        dz = (dy * (1 - y * y if kind == "tanh" else y * (1 - y))).to(y_MBW.dtype)
+    return _filled_up(dz, y_MBW.shape[2]), dz.sum(dim=1, dtype=wide)
+
+
+def _filled_up(values: Tensor, width: int) -> Tensor:
+    return functional.pad(values, (0, width - values.shape[2]))
+
+
+@_units.register_kernel("cuda")
+def _(products_MBW: Tensor, biases_MN: Tensor, kind: Kind) -> Tensor:
+    from isotherm.kernels.triton import activation
+
+    check(products_MBW, biases_MN, kind)
+    return activation.forward(products_MBW.contiguous(), biases_MN, kind=kind)
+
+
+@_units_gradient.register_kernel("cuda")
+def _(dy_MBW: Tensor, y_MBW: Tensor, num: int, kind: Kind) -> tuple[Tensor, Tensor]:
+    from isotherm.kernels.triton import activation
+
+    check_gradient(dy_MBW, y_MBW, num, kind)
+    return activation.backward(dy_MBW.contiguous(), y_MBW.contiguous(), num, kind=kind)
+
+
+@_units.register_fake
+def _(products_MBW: Tensor, biases_MN: Tensor, kind: Kind) -> Tensor:
+    return products_MBW.new_empty(products_MBW.shape)
+
+
+@_units_gradient.register_fake
+def _(dy_MBW: Tensor, y_MBW: Tensor, num: int, kind: Kind) -> tuple[Tensor, Tensor]:
+    return y_MBW.new_empty(y_MBW.shape), y_MBW.new_empty(len(y_MBW), num, dtype=unrounded(y_MBW.dtype))
+
+
+def check(products_MBW: Tensor, biases_MN: Tensor, kind: str) -> None:
+    """Refuse what the kernels would read wrongly."""
+    if biases_MN.ndim != 2 or len(biases_MN) != len(products_MBW) or biases_MN.stride(1) != 1:
+        raise ValueError(
+            f"biases of shape {tuple(biases_MN.shape)} and strides {biases_MN.stride()} are no vector for each of "
+            f"{len(products_MBW)} runs"
+        )
+    _check_values(products_MBW, biases_MN.shape[1], kind)
+
+
+def _check_values(values_MBW: Tensor, num: int, kind: str) -> None:
+    if kind not in get_args(Kind):
+        raise ValueError(f"unknown units {kind!r}; known: {', '.join(get_args(Kind))}")
+    if values_MBW.ndim != 3 or not 0 < num <= values_MBW.shape[2]:
+        raise ValueError(f"values of shape {tuple(values_MBW.shape)} have no {num} units in their last dimension of 3")
+    if values_MBW.is_cuda and values_MBW.dtype == torch.float64:
+        raise ValueError("the kernels sum in float32, which is too little for values in float64")
+
+
+def check_gradient(dy_MBW: Tensor, y_MBW: Tensor, num: int, kind: str) -> None:
+    """Refuse what the kernels would read wrongly."""
+    _check_values(y_MBW, num, kind)
+    if dy_MBW.shape != y_MBW.shape or dy_MBW.dtype != y_MBW.dtype:
+        raise ValueError(
+            f"a gradient of shape {tuple(dy_MBW.shape)}, {dy_MBW.dtype}, does not go with units of shape "
+            f"{tuple(y_MBW.shape)}, {y_MBW.dtype}"
+        )
+
+
+# As a traced program names them.
+UNITS = torch.ops.isotherm.units.default
+UNITS_GRADIENT = torch.ops.isotherm.units_gradient.default

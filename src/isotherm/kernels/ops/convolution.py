@@ -1,0 +1,351 @@
+"""Convolutions of many runs as single operations, which a trace records whole: kernels on a GPU, PyTorch on a CPU.
+
+Under `vmap` every run has filters of its own, which PyTorch turns into one grouped convolution, slow on a GPU. Here it
+is one of these operations instead, if the kernels are made for it (`fits`); `by_kernels` puts them in place.
+
+    isotherm::convolution                    images (M, B, C, H, W), filters (M, O, C, Y, X) -> images (M, B, O, H, W)
+    isotherm::convolution_input_gradient     gradient of the result, filters -> gradient of the images (plus one given)
+    isotherm::convolution_weight_gradient    gradient of the result, images -> gradient of the filters, in float32
+
+All have the channels last in memory, filters too, and channels in multiples of 16.
+
+Shape suffixes: M runs, B examples, C channels in, O channels out, H x W pixels, Y x X taps of a filter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from isotherm.kernels.availability import ARE_ASKED_FOR, HAS_TRITON, in_gluon
+from isotherm.kernels.layout import (
+    empty_images,
+    has_channels_last,
+    is_under_one_vmap,
+    of_all_runs,
+    runs_first,
+    with_channels_last,
+)
+from isotherm.kernels.ops.registry import operation, unrounded
+from isotherm.kernels.tiling.convolution import are_blocks, result_size
+
+ALIGNED = 16
+# Hopper and the Blackwell of data centres: GPUs that copy boxes by themselves (TMA) and have room for several of them.
+GENERATIONS = (9, 10)
+_FEWEST_PIXELS = 16
+_SETTINGS = "int stride, int padding"
+
+
+def convolution(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | str | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> Tensor | None:
+    """Return what `torch.conv2d` does to a run's images, or None where PyTorch has to do it."""
+    steps, edges = _common(stride), None if isinstance(padding, str) else _common(padding)
+    if steps is None or edges is None or _common(dilation) != 1 or groups != 1:
+        return None
+    if not fits(input, weight, stride=steps, padding=edges):
+        return None
+    x = _filled_up(input.to(torch.bfloat16), dims=(1,))
+    y: Tensor = _Convolution.apply(x, _filled_up(weight, dims=(1, 0)), steps, edges)  # type: ignore[no-untyped-call]
+    y = y[:, : weight.shape[0]] if weight.shape[0] % ALIGNED else y
+    return y if bias is None else y + bias.to(y.dtype).view(-1, 1, 1)
+
+
+def _common(values: int | Sequence[int]) -> int | None:
+    """Return what is said of both sides, or None where they differ.
+
+    >>> _common(2), _common((1, 1)), _common((1, 2))
+    (2, 1, None)
+    """
+    if isinstance(values, int):
+        return values
+    return values[0] if len(set(values)) == 1 else None
+
+
+def _filled_up(values: Tensor, *, dims: tuple[int, ...]) -> Tensor:
+    """Return values with zeros added, so that some dimensions have multiples of 16 places."""
+    padding = [0, 0] * values.ndim
+    for dim in dims:
+        padding[2 * (values.ndim - dim) - 1] = -values.shape[dim] % ALIGNED
+    return functional.pad(values, padding) if any(padding) else values
+
+
+def suits(module: nn.Module, device: torch.device) -> bool:
+    """Tell whether the kernels are made for all convolutions of a module, and quick there, as far as layers tell."""
+    parts = [part for part in module.modules() if isinstance(part, nn.modules.conv._ConvNd)]
+    are_possible = all(
+        isinstance(part, nn.Conv2d)
+        and part.padding_mode == "zeros"
+        and not isinstance(part.padding, str)
+        and None not in (_common(part.stride), _common(part.padding))
+        and _common(part.dilation) == part.groups == 1
+        for part in parts
+    )
+    odd = [part for part in parts if not (_is_quick(part.in_channels) and _is_quick(part.out_channels))]
+    return are_possible and (not odd or (_are_for_rows(odd) and _rows_are_usable(device)))
+
+
+def _are_for_rows(parts: Sequence[nn.modules.conv._ConvNd]) -> bool:
+    """Tell whether convolutions have channels in blocks, and most of them filters whose rows are read once."""
+    numbers = {number for part in parts for number in (part.in_channels, part.out_channels) if not _is_quick(number)}
+    num = sum((part.kernel_size, part.stride, part.padding) == ((3, 3), (1, 1), (1, 1)) for part in parts)
+    return all(map(are_blocks, numbers)) and 2 * num >= len(parts)
+
+
+def _is_quick(num_channels: int) -> bool:
+    """Tell whether so many channels, filled up, make large tiles, which have powers of two.
+
+    >>> [number for number in (3, 16, 20, 48, 64, 96, 128, 160, 192, 256) if _is_quick(number)]
+    [3, 16, 20, 64, 128, 192, 256]
+    """
+    filled_up = num_channels + -num_channels % ALIGNED
+    return filled_up & -filled_up >= min(filled_up, 64)
+
+
+def _rows_are_usable(device: torch.device) -> bool:
+    """Tell whether there are the kernels that read rows once, whose last block of channels need not be full."""
+    by_rows = in_gluon("row_convolution") if are_usable(device) else None
+    return by_rows is not None and by_rows.are_usable(device)
+
+
+def fits(x: Tensor, weight: Tensor, *, stride: int, padding: int) -> bool:
+    """Tell whether the kernels are made for a convolution: of many runs with filters of their own, in half precision.
+
+    Half precision is that of both tensors, or what autocast asks for.
+    """
+    return (
+        are_usable(x.device)
+        and x.ndim == weight.ndim == 4
+        and is_under_one_vmap()
+        and of_all_runs(weight) is not None
+        and _half_precision_is_asked_for(x, weight)
+        and _sizes_fit(x.shape, weight.shape, stride=stride, padding=padding)
+    )
+
+
+def are_usable(device: torch.device) -> bool:
+    """Tell whether kernels can be used on a device: a GPU of a generation they are made for, with Triton installed."""
+    is_asked_for = HAS_TRITON and ARE_ASKED_FOR and device.type == "cuda"
+    return is_asked_for and torch.cuda.get_device_capability(device)[0] in GENERATIONS
+
+
+def _half_precision_is_asked_for(*tensors: Tensor) -> bool:
+    kind = tensors[0].device.type
+    if torch.is_autocast_enabled(kind):  # which leaves float64 as it is
+        is_wide = any(tensor.dtype == torch.float64 for tensor in tensors)
+        return torch.get_autocast_dtype(kind) == torch.bfloat16 and not is_wide
+    return all(tensor.dtype == torch.bfloat16 for tensor in tensors)
+
+
+def _sizes_fit(images: torch.Size, filters: torch.Size, *, stride: int, padding: int) -> bool:
+    """Tell whether the kernels are made for images (B, C, H, W) and filters (O, C, Y, X).
+
+    Images have sides in multiples of the stride, and no filter lies in the padding alone. Small images come in batches
+    whose tiles have 16 pixels at least.
+    """
+    sides, taps = images[2:], filters[2:]
+    results = result_size(sides, taps, stride=stride, padding=padding)
+    if images[1] != filters[1] or any(side % stride for side in sides) or min(results) < 1 or padding >= min(taps):
+        return False
+    of_tiles = [math.prod(1 << (size - 1).bit_length() for size in (a, b)) for a, b in (results, _over(sides, stride))]
+    return (images[0] & -images[0]) * min(of_tiles) >= _FEWEST_PIXELS
+
+
+def _over(sides: Sequence[int], stride: int) -> tuple[int, int]:
+    height, width = (side // stride for side in sides)
+    return height, width
+
+
+class _Convolution(torch.autograd.Function):
+    """The operation, differentiable once. Filters come unrounded, so that their gradients go unrounded."""
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, stride: int, padding: int) -> Any:
+        return FORWARD(x, weight.to(x.dtype), stride, padding)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, weight, ctx.stride, ctx.padding = inputs
+        ctx.save_for_backward(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        dx, d_weight = _Gradients.apply(dy, x, weight, ctx.stride, ctx.padding)  # type: ignore[no-untyped-call]
+        return dx, d_weight.to(weight.dtype), None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
+        return _Convolution.apply(*runs_first(info, in_dims, arguments)), 0  # type: ignore[no-untyped-call]
+
+
+class _Gradients(torch.autograd.Function):
+    """The gradients; a function of its own, as `torch.func` would differentiate them again if asked to."""
+
+    @staticmethod
+    def forward(dy: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int) -> Any:
+        dy = with_channels_last(dy)
+        return (
+            INPUT_GRADIENT(dy, weight.to(dy.dtype), None, *x.shape[3:], stride, padding),
+            WEIGHT_GRADIENT(dy, x, *weight.shape[3:], stride, padding),
+        )
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Any:
+        raise RuntimeError("convolutions of many runs by kernels have no second derivative; ISOTHERM_KERNELS=0 has one")
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
+        return _Gradients.apply(*runs_first(info, in_dims, arguments)), (0, 0)  # type: ignore[no-untyped-call]
+
+
+# -- in PyTorch -------------------------------------------------------------------------------------------------------
+
+
+@operation("convolution", f"(Tensor x, Tensor weight, {_SETTINGS}) -> Tensor")
+def _forward(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
+    check(x, weight, weight.shape[2])
+    found = [functional.conv2d(*pair, stride=stride, padding=padding) for pair in zip(x, weight, strict=True)]
+    return with_channels_last(torch.stack(found))
+
+
+@operation(
+    "convolution_input_gradient",
+    f"(Tensor dy, Tensor weight, Tensor? other, int height, int width, {_SETTINGS}) -> Tensor",
+)
+def _input_gradient(
+    dy: Tensor, weight: Tensor, other: Tensor | None, height: int, width: int, stride: int, padding: int
+) -> Tensor:
+    check(dy, weight, weight.shape[1])
+    check_sizes((height, width), dy, weight.shape[3:], stride, padding)
+    check_added(other, (*dy.shape[:2], weight.shape[2], height, width), dy.dtype)
+    x = dy.new_zeros(*dy.shape[:2], weight.shape[2], height, width)
+    found = _gradients(dy, x, weight, stride, padding, of_images=True)
+    return found if other is None else with_channels_last(found + other)
+
+
+@operation("convolution_weight_gradient", f"(Tensor dy, Tensor x, int rows, int columns, {_SETTINGS}) -> Tensor")
+def _weight_gradient(dy: Tensor, x: Tensor, rows: int, columns: int, stride: int, padding: int) -> Tensor:
+    check(x, dy, x.shape[2])
+    check_sizes(x.shape[3:], dy, (rows, columns), stride, padding)
+    wide = unrounded(x.dtype)
+    weight = x.new_zeros(len(x), dy.shape[2], x.shape[2], rows, columns, dtype=wide)
+    return _gradients(dy.to(wide), x.to(wide), weight, stride, padding, of_images=False)
+
+
+def _gradients(dy: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int, *, of_images: bool) -> Tensor:
+    """Return the gradients of every run's images, or of its filters."""
+    settings = None, [stride] * 2, [padding] * 2, [1, 1], False, [0, 0], 1, [of_images, not of_images, False]
+    found = [torch.ops.aten.convolution_backward(*run, *settings) for run in zip(dy, x, weight, strict=True)]
+    return with_channels_last(torch.stack([of_x if of_images else of_weight for of_x, of_weight, _ in found]))
+
+
+def check(x: Tensor, weight: Tensor, num_in: int) -> None:
+    """Refuse what the kernels would read wrongly."""
+    if x.ndim != 5 or weight.ndim != 5 or len(x) != len(weight):
+        raise ValueError(
+            f"images (runs, batch, channels, height, width) and filters of as many runs are convolved, "
+            f"not {tuple(x.shape)} and {tuple(weight.shape)}"
+        )
+    if x.shape[2] != num_in or x.dtype != weight.dtype or x.device != weight.device:
+        raise ValueError(
+            f"tensors of shape {tuple(x.shape)} and {tuple(weight.shape)}, {x.dtype} and {weight.dtype}, "
+            "do not go together"
+        )
+    for tensor in (x, weight):
+        if not has_channels_last(tensor) or tensor.shape[2] % ALIGNED:
+            raise ValueError(
+                f"channels have to come last in memory, in multiples of {ALIGNED}, not as in a tensor of shape "
+                f"{tuple(tensor.shape)} and strides {tensor.stride()}"
+            )
+
+
+def check_added(other: Tensor | None, shape: Sequence[int], dtype: torch.dtype) -> None:
+    """Refuse to add to images of a shape what is not like them."""
+    if other is None:
+        return
+    if tuple(other.shape) != tuple(shape) or other.dtype != dtype or not has_channels_last(other):
+        raise ValueError(
+            f"to images of shape {tuple(shape)} and {dtype} images of shape {tuple(other.shape)}, {other.dtype} and "
+            f"strides {other.stride()} are not added"
+        )
+
+
+def check_sizes(sides: Sequence[int], dy: Tensor, taps: Sequence[int], stride: int, padding: int) -> None:
+    """Refuse a gradient that is not that of images with such sides, or sides that are no multiples of the stride."""
+    expected = result_size(sides, taps, stride=stride, padding=padding)
+    if tuple(dy.shape[3:]) != expected or any(side % stride for side in sides):
+        raise ValueError(
+            f"a gradient of {tuple(dy.shape[3:])} pixels is not that of images of {tuple(sides)}, "
+            f"filters of {tuple(taps)}, stride {stride} and padding {padding}"
+        )
+
+
+# As a traced program names them.
+FORWARD = torch.ops.isotherm.convolution.default
+INPUT_GRADIENT = torch.ops.isotherm.convolution_input_gradient.default
+WEIGHT_GRADIENT = torch.ops.isotherm.convolution_weight_gradient.default
+
+
+# -- on a GPU ---------------------------------------------------------------------------------------------------------
+
+
+@_forward.register_kernel("cuda")
+def _(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
+    from isotherm.kernels.triton import convolution as kernels
+
+    check(x, weight, weight.shape[2])
+    return kernels.forward(x, weight, stride=stride, padding=padding)[0]
+
+
+@_input_gradient.register_kernel("cuda")
+def _(dy: Tensor, weight: Tensor, other: Tensor | None, height: int, width: int, stride: int, padding: int) -> Tensor:
+    from isotherm.kernels.triton import convolution as kernels
+
+    check(dy, weight, weight.shape[1])
+    check_sizes((height, width), dy, weight.shape[3:], stride, padding)
+    check_added(other, (*dy.shape[:2], weight.shape[2], height, width), dy.dtype)
+    return kernels.input_gradient(dy, weight, size=(height, width), stride=stride, padding=padding, other=other)[0]
+
+
+@_weight_gradient.register_kernel("cuda")
+def _(dy: Tensor, x: Tensor, rows: int, columns: int, stride: int, padding: int) -> Tensor:
+    from isotherm.kernels.triton import filter_gradient
+
+    check(x, dy, x.shape[2])
+    check_sizes(x.shape[3:], dy, (rows, columns), stride, padding)
+    return filter_gradient.weight_gradient(dy, x, taps=(rows, columns), stride=stride, padding=padding)
+
+
+# -- what is known without values -------------------------------------------------------------------------------------
+
+
+@_forward.register_fake
+def _(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
+    sides = result_size(x.shape[3:], weight.shape[3:], stride=stride, padding=padding)
+    return empty_images(x, (*x.shape[:2], weight.shape[1], *sides))
+
+
+@_input_gradient.register_fake
+def _(dy: Tensor, weight: Tensor, other: Tensor | None, height: int, width: int, stride: int, padding: int) -> Tensor:
+    return empty_images(dy, (*dy.shape[:2], weight.shape[2], height, width))
+
+
+@_weight_gradient.register_fake
+def _(dy: Tensor, x: Tensor, rows: int, columns: int, stride: int, padding: int) -> Tensor:
+    return empty_images(x, (len(x), dy.shape[2], x.shape[2], rows, columns), dtype=unrounded(x.dtype))

@@ -1,0 +1,208 @@
+"""A step of an LSTM's cell as one operation, forward and backward: kernels on a GPU, PyTorch on a CPU.
+
+    isotherm::lstm_step             projection and product of a token, cell before -> hidden values, cell
+    isotherm::lstm_step_backward    what comes from later tokens and from this one -> gradients of gates and cell before
+
+Gates come in the order input, forget, cell, output. Their two parts are added in the precision of the matrices; all
+else is computed in that of the cell.
+
+Shape suffixes: M runs, T tokens of a window, B streams, H units, G = 4 H gates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isotherm.kernels.availability import ARE_ASKED_FOR, HAS_TRITON
+from isotherm.kernels.layout import with_runs_first
+from isotherm.kernels.ops.registry import operation
+
+BackwardStep = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def fits(projected: Tensor, cell: Tensor) -> bool:
+    """Tell whether the kernels are made for the tensors of a step: on a GPU, products in bfloat16, cells in float32."""
+    return (
+        HAS_TRITON
+        and ARE_ASKED_FOR
+        and projected.is_cuda
+        and projected.dtype == torch.bfloat16
+        and cell.dtype == torch.float32
+    )
+
+
+def step(projected_BG: Tensor, product_BG: Tensor, cell_BH: Tensor) -> tuple[Tensor, Tensor]:
+    """Return hidden values, in the type of the products, and cells after a token.
+
+    Args:
+        projected_BG: what the layer's input gives each gate, biases included.
+        product_BG: what the hidden values before give each gate.
+        cell_BH: cells before the token.
+    """
+    if fits(projected_BG, cell_BH):
+        hidden_BH, cell_BH = FORWARD(projected_BG, product_BG, cell_BH)
+        return hidden_BH, cell_BH
+    return _step_plainly(projected_BG, product_BG, cell_BH)
+
+
+def backward_steps(
+    gradient_TBH: Tensor, projected_TBG: Tensor, products: Sequence[Tensor], cells: Sequence[Tensor]
+) -> BackwardStep:
+    """Return a function that makes the step back over a token of a window.
+
+    It takes the token's number, the gradient of its hidden values by way of later tokens, and that of its cells; it
+    gives the gradients of its gates before they are activated, in the type of the products, and of the cells before it.
+
+    Args:
+        gradient_TBH: gradients of the hidden values by way of the layer's output.
+        projected_TBG: as `step` had them, token by token.
+        products: as `step` had them.
+        cells: before the first token and after every token.
+    """
+    if not fits(projected_TBG, cells[0]):
+        return _backward_steps_plainly(gradient_TBH, projected_TBG, products, cells)
+
+    def back(token: int, later_BH: Tensor, d_cell_BH: Tensor) -> tuple[Tensor, Tensor]:
+        gradient_BH, projected_BG = gradient_TBH[token], projected_TBG[token]
+        d_gates_BG, d_before_BH = BACKWARD(
+            later_BH, gradient_BH, d_cell_BH, projected_BG, products[token], cells[token], cells[token + 1]
+        )
+        return d_gates_BG, d_before_BH
+
+    return back
+
+
+# -- in PyTorch -------------------------------------------------------------------------------------------------------
+
+
+@operation("lstm_step", "(Tensor projected, Tensor product, Tensor cell) -> (Tensor, Tensor)")
+def _step(projected_BG: Tensor, product_BG: Tensor, cell_BH: Tensor) -> tuple[Tensor, Tensor]:
+    hidden_BH, cell_BH = _step_plainly(projected_BG, product_BG, cell_BH)
+    return hidden_BH.contiguous(), cell_BH.contiguous()
+
+
+@operation(
+    "lstm_step_backward",
+    "(Tensor later, Tensor gradient, Tensor d_cell, Tensor projected, Tensor product, Tensor before, Tensor cell)"
+    " -> (Tensor, Tensor)",
+)
+def _step_backward(
+    later_BH: Tensor,
+    gradient_BH: Tensor,
+    d_cell_BH: Tensor,
+    projected_BG: Tensor,
+    product_BG: Tensor,
+    before_BH: Tensor,
+    cell_BH: Tensor,
+) -> tuple[Tensor, Tensor]:
+    window = gradient_BH.unsqueeze(0), projected_BG.unsqueeze(0), [product_BG], [before_BH, cell_BH]
+    d_gates_BG, d_before_BH = _backward_steps_plainly(*window)(0, later_BH, d_cell_BH)
+    return d_gates_BG.contiguous(), d_before_BH.contiguous()
+
+
+def _step_plainly(projected_BG: Tensor, product_BG: Tensor, cell_BH: Tensor) -> tuple[Tensor, Tensor]:
+    keep, forget, candidate, output = _gates(projected_BG, product_BG, cell_BH.dtype)
+    cell_BH = forget * cell_BH + keep * candidate
+    return (output * cell_BH.tanh()).to(projected_BG.dtype), cell_BH
+
+
+def _backward_steps_plainly(
+    gradient_TBH: Tensor, projected_TBG: Tensor, products: Sequence[Tensor], cells: Sequence[Tensor]
+) -> BackwardStep:
+    dtype = cells[0].dtype
+    # What does not depend on later tokens, for all of them at once.
+    keep, forget, candidate, output = _gates(projected_TBG, torch.stack(list(products)), dtype)
+    tanh = torch.stack(list(cells[1:])).tanh()
+    by_hidden_TBH = output * (1 - tanh.square())
+    to_gates_TBG = torch.cat(
+        (
+            candidate * keep * (1 - keep),
+            torch.stack(list(cells[:-1])) * forget * (1 - forget),
+            keep * (1 - candidate.square()),
+            tanh * output * (1 - output),
+        ),
+        dim=-1,
+    )
+
+    def back(token: int, later_BH: Tensor, d_cell_BH: Tensor) -> tuple[Tensor, Tensor]:
+        d_hidden = later_BH.to(dtype) + gradient_TBH[token].to(dtype)
+        d_cell = d_cell_BH + d_hidden * by_hidden_TBH[token]
+        d_gates = torch.cat((d_cell, d_cell, d_cell, d_hidden), dim=-1) * to_gates_TBG[token]
+        return d_gates.to(projected_TBG.dtype), d_cell * forget[token]
+
+    return back
+
+
+def _gates(projected: Tensor, product: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Return the four activated gates (..., H)."""
+    raw = (projected + product).to(dtype)
+    width = raw.shape[-1] // 4
+    keep_and_forget, candidate, output = torch.split(raw, [2 * width, width, width], dim=-1)
+    keep, forget = torch.split(keep_and_forget.sigmoid(), width, dim=-1)
+    return keep, forget, candidate.tanh(), output.sigmoid()
+
+
+# As a traced program names them.
+FORWARD = torch.ops.isotherm.lstm_step.default
+BACKWARD = torch.ops.isotherm.lstm_step_backward.default
+
+
+# -- on a GPU ---------------------------------------------------------------------------------------------------------
+
+
+@_step.register_kernel("cuda")
+def _(*tensors: Tensor) -> tuple[Tensor, Tensor]:
+    from isotherm.kernels.triton import lstm_cell
+
+    return lstm_cell.forward(*_rows(*tensors))
+
+
+@_step_backward.register_kernel("cuda")
+def _(*tensors: Tensor) -> tuple[Tensor, Tensor]:
+    from isotherm.kernels.triton import lstm_cell
+
+    return lstm_cell.backward(*_rows(*tensors))
+
+
+def _rows(*tensors: Tensor) -> list[Tensor]:
+    """Return tensors whose values of a stream lie one after another."""
+    return [tensor if tensor.stride(-1) == 1 else tensor.contiguous() for tensor in tensors]
+
+
+# -- what is known without values, and many runs at once --------------------------------------------------------------
+
+
+@_step.register_fake
+def _(projected: Tensor, product: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+    return cell.new_empty(cell.shape, dtype=projected.dtype), cell.new_empty(cell.shape)
+
+
+@_step_backward.register_fake
+def _(
+    later: Tensor,
+    gradient: Tensor,
+    d_cell: Tensor,
+    projected: Tensor,
+    product: Tensor,
+    before: Tensor,
+    cell: Tensor,
+) -> tuple[Tensor, Tensor]:
+    return product.new_empty(product.shape), cell.new_empty(cell.shape)
+
+
+@_step.register_vmap
+def _(info: Any, in_dims: Any, *tensors: Tensor) -> tuple[tuple[Tensor, ...], tuple[int, int]]:
+    return FORWARD(*_runs_first(info, in_dims, tensors)), (0, 0)
+
+
+@_step_backward.register_vmap
+def _(info: Any, in_dims: Any, *tensors: Tensor) -> tuple[tuple[Tensor, ...], tuple[int, int]]:
+    return BACKWARD(*_runs_first(info, in_dims, tensors)), (0, 0)
+
+
+def _runs_first(info: Any, in_dims: Any, tensors: tuple[Tensor, ...]) -> list[Tensor]:
+    return [with_runs_first(t, dim, info.batch_size) for t, dim in zip(tensors, in_dims, strict=True)]

@@ -1,0 +1,1 @@
+"""How the work of kernels is cut into programs, by shapes alone."""

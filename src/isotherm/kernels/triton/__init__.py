@@ -1,0 +1,1 @@
+"""Kernels in Triton, which may not be installed; imported only where one is launched."""

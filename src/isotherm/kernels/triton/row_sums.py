@@ -1,0 +1,69 @@
+"""Sums over the rows of several matrices of each run, as one Triton kernel: the gradients of all biases at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from isotherm.kernels.availability import device_of
+
+# Columns of a program: rows of 128 bytes, a line of the cache.
+_COLUMNS = 64
+
+
+def sum_rows(matrices: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+    """Return in float32, one after another, the sums (M, N) of each matrix (M, R, C) over its rows.
+
+    Args:
+        matrices: as many rows each, whole in memory.
+        sizes: of each matrix, how many columns count.
+    """
+    num_runs, num_rows = matrices[0].shape[:2]
+    target = torch.empty(num_runs, sum(sizes), dtype=torch.float32, device=matrices[0].device)
+    # Before each matrix: so many programs, and so many columns of the target.
+    programs = tuple(accumulate((triton.cdiv(size, _COLUMNS) for size in sizes), initial=0))
+    columns = tuple(accumulate(sizes, initial=0))
+    with device_of(target):
+        _sum_rows[(programs[-1], num_runs)](
+            tuple(matrices),
+            tuple(matrix.shape[2] for matrix in matrices),
+            programs,
+            columns,
+            target,
+            num_rows,
+            NUM=len(matrices),
+            ROWS=triton.next_power_of_2(num_rows),
+            COLUMNS=_COLUMNS,
+            num_warps=4,
+        )
+    return target
+
+
+@triton.jit
+def _sum_rows(
+    matrices,
+    widths,
+    programs,
+    columns,
+    target_ptr,
+    num_rows,
+    NUM: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    program = tl.program_id(0)
+    run = tl.program_id(1).to(tl.int64)
+    row = tl.arange(0, ROWS)
+    for number in tl.static_range(NUM):
+        if (program >= programs[number]) & (program < programs[number + 1]):
+            column = (program - programs[number]) * COLUMNS + tl.arange(0, COLUMNS)
+            inside = column < columns[number + 1] - columns[number]
+            at = run * num_rows * widths[number] + row[:, None] * widths[number] + column[None, :]
+            values = tl.load(matrices[number] + at, mask=(row < num_rows)[:, None] & inside[None, :], other=0.0)
+            to = run * columns[NUM] + columns[number] + column
+            tl.store(target_ptr + to, tl.sum(values.to(tl.float32), axis=0), mask=inside)

@@ -1,0 +1,291 @@
+"""A diagnosis in sentences and tables, the same in the terminal and on the page."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from isotherm.core.statistics import Interval
+from isotherm.core.temperature import bare_learning_rate
+from isotherm.diagnose.diagnosis import Choice, Diagnosis, Probe
+from isotherm.report.wording import count_text, duration_text, momentum_label
+
+NOT_DETERMINED = "not determined"
+NO_RECOMMENDATION = "The data do not support a recommendation"
+REGIME = "regime of SGD"
+RANGE_SIGN = "–"
+_NOTHING = "–"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextTable:
+    """A table as text: a cell's second line is the interval of its first, `words` are columns of words.
+
+    `marked` is the place of the row that is recommended.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    words: tuple[str, ...] = ()
+    marked: int | None = None
+
+
+# -- numbers --------------------------------------------------------------------------------------------------------
+
+
+def value_text(value: float) -> str:
+    """Return a number in three digits.
+
+    >>> [value_text(value) for value in (0.03125, 3.0, 12345.6, math.inf)]
+    ['0.0312', '3', '12,300', '∞']
+    """
+    if not math.isfinite(value):
+        return "∞" if value > 0 else "−∞" if value < 0 else _NOTHING
+    if abs(value) < 999.5:
+        return f"{value:.3g}"
+    return f"{float(f'{value:.3g}'):,.0f}"
+
+
+def limits_text(interval: Interval) -> str:
+    """Return the limits of an interval; an end that is open is infinite.
+
+    >>> limits_text(Interval(estimate=3, low=2, high=4)), limits_text(Interval(estimate=3, low=2, high=math.inf))
+    ('[2, 4]', '[2, ∞)')
+    """
+    opening = "[" if math.isfinite(interval.low) else "("
+    closing = "]" if math.isfinite(interval.high) else ")"
+    return f"{opening}{value_text(interval.low)}, {value_text(interval.high)}{closing}"
+
+
+def estimate_text(interval: Interval | None) -> str:
+    """Return an estimate with its limits; of one that is infinite, what it lies above.
+
+    >>> estimate_text(Interval(estimate=3, low=2, high=4)), estimate_text(None)
+    ('3 [2, 4]', 'not determined')
+    >>> estimate_text(Interval(estimate=math.inf, low=96, high=math.inf))
+    'above 96'
+    """
+    if interval is None:
+        return NOT_DETERMINED
+    if interval.estimate == math.inf:
+        return f"above {value_text(interval.low)}"
+    return f"{value_text(interval.estimate)} {limits_text(interval)}"
+
+
+def cell_text(interval: Interval | None) -> str:
+    """Return the same for a table, in two narrow lines.
+
+    >>> print(cell_text(Interval(estimate=3, low=2, high=math.inf)))
+    3
+    2–∞
+    """
+    if interval is None or interval.estimate == math.inf:
+        return estimate_text(interval)
+    sign = RANGE_SIGN if interval.low >= 0 else " to "
+    return f"{value_text(interval.estimate)}\n{value_text(interval.low)}{sign}{value_text(interval.high)}"
+
+
+def bare(interval: Interval, momentum: float) -> Interval:
+    """Return what an optimiser wants in place of an effective learning rate.
+
+    >>> bare(Interval(estimate=4, low=2, high=8), 0.5)
+    Interval(estimate=2.0, low=1.0, high=4.0)
+    """
+    estimate, low, high = (
+        bare_learning_rate(rate, momentum=momentum) for rate in (interval.estimate, interval.low, interval.high)
+    )
+    return Interval(estimate=estimate, low=low, high=high)
+
+
+# -- sentences ------------------------------------------------------------------------------------------------------
+
+
+def headline(diagnosis: Diagnosis) -> str:
+    """Return the answer in a few words."""
+    choice = diagnosis.choice
+    return NO_RECOMMENDATION if choice is None else f"Train with batch size {choice.batch_size:,}"
+
+
+def answer_sentences(diagnosis: Diagnosis) -> list[str]:
+    """Return learning rates with and without momentum, and the temperature to keep; nothing without a choice."""
+    choice = diagnosis.choice
+    if choice is None:
+        return []
+    return [
+        *(_rate_sentence(choice, momentum) for momentum in (0.0, diagnosis.momentum)),
+        f"temperature to keep: T = ε_eff / B = {estimate_text(diagnosis.isotherm.temperature)}",
+    ]
+
+
+def _rate_sentence(choice: Choice, momentum: float) -> str:
+    rate = choice.rates.get(momentum)
+    if rate is None:
+        return f"{momentum_label(momentum)}: learning rate {NOT_DETERMINED}"
+    text = f"{momentum_label(momentum)}: learning rate {estimate_text(bare(rate, momentum))}"
+    return text if momentum == 0 else f"{text}, which is ε_eff = {estimate_text(rate)}"
+
+
+def isotherm_sentence(diagnosis: Diagnosis) -> str:
+    """Return whether the optima lie on one isotherm."""
+    found = diagnosis.isotherm
+    if found.temperature is None:
+        return "No optimum lies inside its grid and below the limit of stability, so there is no isotherm to speak of."
+    sizes = ", ".join(f"{size:,}" for size in found.batch_sizes)
+    if found.slope is None:
+        return (
+            f"The optimum at B = {sizes} gives T = {estimate_text(found.temperature)}; whether others lie on the same "
+            "isotherm is not known."
+        )
+    text = f"The optima at B = {sizes} give T = {estimate_text(found.temperature)}"
+    return f"{text}; log ε_eff* rises with slope {estimate_text(found.slope)} in log B, where an isotherm has 1."
+
+
+def current_sentence(diagnosis: Diagnosis) -> str | None:
+    """Return where the user's setting lies; None where none was told."""
+    current = diagnosis.current
+    if current is None:
+        return None
+    setting = (
+        f"B = {current.batch_size:,}, learning rate {value_text(current.learning_rate)}, "
+        f"{momentum_label(current.momentum)} (ε_eff = {value_text(current.effective_learning_rate)}, "
+        f"T = {value_text(current.temperature)})"
+    )
+    regime = "of unknown regime" if current.regime == "unknown" else current.regime
+    return f"{setting}: {regime}. {current.words}"
+
+
+def cost_sentence(diagnosis: Diagnosis) -> str:
+    """Return what the diagnosis took."""
+    cost = diagnosis.cost
+    return (
+        f"This took {duration_text(cost.seconds)}: {count_text(cost.num_runs, 'short run')}, "
+        f"{cost.num_examples:,} training examples in all."
+    )
+
+
+# -- tables ---------------------------------------------------------------------------------------------------------
+
+
+def choices_table(diagnosis: Diagnosis) -> TextTable:
+    """Return what to use at every batch size, and what it costs."""
+    label = momentum_label(diagnosis.momentum)
+    sizes = [choice.batch_size for choice in diagnosis.choices]
+    return TextTable(
+        title="What to use at each batch size, with 95 % intervals",
+        columns=(
+            *("B", REGIME, "SGD: ε = ε_eff", f"{label}: ε_eff", f"{label}: ε"),
+            *("examples per s, s per epoch", "SGD epochs"),
+        ),
+        rows=tuple(_choice_row(choice, diagnosis.momentum) for choice in diagnosis.choices),
+        words=(REGIME,),
+        marked=sizes.index(diagnosis.recommended) if diagnosis.recommended in sizes else None,
+    )
+
+
+def _choice_row(choice: Choice, momentum: float) -> tuple[str, ...]:
+    plain, heavy = choice.rates.get(0.0), choice.rates.get(momentum)
+    shown = (plain, heavy, None if heavy is None else bare(heavy, momentum))
+    return (
+        f"{choice.batch_size:,}",
+        choice.regime,
+        *(_NOTHING if rate is None else cell_text(rate) for rate in shown),
+        _speed_text(choice),
+        f"× {value_text(choice.extra_epochs)}",
+    )
+
+
+def _speed_text(choice: Choice) -> str:
+    if choice.speed is None or choice.epoch_seconds is None:
+        return _NOTHING
+    return f"{value_text(choice.speed)}\n{value_text(choice.epoch_seconds)} s"
+
+
+def boundaries_table(diagnosis: Diagnosis) -> TextTable:
+    """Return the estimates of B* side by side, and how each was made."""
+    momenta = sorted({boundary.momentum for boundary in diagnosis.boundaries})
+    sources = list(dict.fromkeys(boundary.source for boundary in diagnosis.boundaries))
+    rows = []
+    for source in sources:
+        own = {boundary.momentum: boundary for boundary in diagnosis.boundaries if boundary.source == source}
+        cells = [cell_text(own[m].batch_size) if m in own else _NOTHING for m in momenta]
+        hows = dict.fromkeys(boundary.how for boundary in own.values())
+        rows.append((source, *cells, "; ".join(hows)))
+    return TextTable(
+        title="The boundary B*, from which on curvature limits the learning rate",
+        columns=("from", *map(momentum_label, momenta), "how"),
+        rows=tuple(rows),
+        words=("from", "how"),
+    )
+
+
+def stability_table(diagnosis: Diagnosis) -> TextTable:
+    """Return the largest stable effective learning rates."""
+    return TextTable(
+        title="Limits of stability: where half of the short runs fail",
+        columns=("", "limit of ε_eff", "B", "updates", "failed", "tried"),
+        rows=tuple(
+            (
+                momentum_label(s.momentum),
+                estimate_text(s.limit),
+                f"{s.batch_size:,}",
+                f"{s.num_steps:,}",
+                f"{sum(s.num_failed)} of {sum(s.num_runs)}",
+                f"{value_text(min(s.rates))} to {value_text(max(s.rates))}" if s.rates else _NOTHING,
+            )
+            for s in diagnosis.stability
+        ),
+        words=("", "tried"),
+    )
+
+
+def grids_table(diagnosis: Diagnosis) -> TextTable:
+    """Return the optima of the short grids."""
+    return TextTable(
+        title="Optima of the short grids",
+        columns=("B", "", "updates", "seeds", "optimal ε_eff", "T"),
+        rows=tuple(
+            (
+                f"{grid.batch_size:,}",
+                momentum_label(grid.momentum),
+                f"{grid.num_steps:,}",
+                str(grid.num_seeds),
+                estimate_text(grid.optimum),
+                _NOTHING if grid.optimum is None else value_text(grid.optimum.estimate / grid.batch_size),
+            )
+            for grid in diagnosis.grids
+        ),
+        words=("",),
+    )
+
+
+def probes_table(diagnosis: Diagnosis) -> TextTable:
+    """Return curvature and gradient noise at the start and after a short training."""
+    return TextTable(
+        title="Curvature and gradient noise",
+        columns=("after updates", "sharpness λ_max", "2 / λ_max", "noise scale B_simple", "examples", "noise in mode"),
+        rows=tuple(
+            (
+                f"{probe.step:,}",
+                cell_text(probe.sharpness),
+                _stable_text(probe),
+                cell_text(probe.noise_scale),
+                f"{probe.num_examples:,}",
+                probe.mode,
+            )
+            for probe in diagnosis.probes
+        ),
+        words=("noise in mode",),
+    )
+
+
+def _stable_text(probe: Probe) -> str:
+    """Return 2 / λ_max, the limit of SGD on a quadratic; there is none where nothing curves upwards."""
+    sharpness = probe.sharpness
+    if sharpness is None:
+        return NOT_DETERMINED
+    if sharpness.estimate <= 0:
+        return _NOTHING
+    high = 2 / sharpness.low if sharpness.low > 0 else math.inf
+    limit = Interval(estimate=2 / sharpness.estimate, low=2 / sharpness.high, high=high)
+    return cell_text(limit)

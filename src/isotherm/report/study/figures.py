@@ -1,0 +1,429 @@
+"""The numbers of every figure, apart from drawing.
+
+A `SweepFigure` has the form of the paper's figure 1: test metric, training loss and optimal effective learning rate
+against batch size, one series per budget and momentum. A `LearningRateFigure` has the form of its figure 5: test metric
+and training loss against effective learning rate, one series per batch size. Sweeps that differ in momentum alone
+share a figure. Where a sweep has one batch size and several budgets, the budget takes the batch size's place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from isotherm.analysis.regimes import JointRegimes, Regimes, fit_joint_regimes, fit_regimes
+from isotherm.core.budget import BudgetUnit
+from isotherm.report.wording import is_percent, metric_label, momentum_label, objective_words
+from isotherm.sweep.protocol import Cell, Edge, Estimate, Grid
+from isotherm.sweep.results import Results, StudyResults
+from isotherm.sweep.sweep import GridAxes, SweepPlan
+
+BATCH_SIZE_LABEL = "batch size B"
+TRAIN_LOSS_LABEL = "training loss"
+OPTIMUM_LABEL = "optimal effective learning rate ε_eff"
+RATE_LABEL = "effective learning rate ε_eff"
+
+# The guide line ε_eff ∝ B ends at so many times the largest learning rate shown, lest it flatten the panel.
+GUIDE_HEADROOM = 2.0
+
+
+class CellState(enum.StrEnum):
+    """What can be said of one learning rate."""
+
+    STABLE = "stable"
+    UNSTABLE = "unstable"
+    INCOMPLETE = "incomplete"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spread:
+    """A quantity over the best k of n runs, and over all that have it."""
+
+    mean: float
+    standard_deviation: float
+    mean_all: float
+    standard_deviation_all: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MissingGrid:
+    """A grid that has no optimum and so no point in the figure."""
+
+    sweep: str
+    axes: GridAxes
+    reason: Edge
+
+    def __str__(self) -> str:
+        return f"{self.sweep}, {self.axes}: {self.reason}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SweepPoint:
+    """One grid at its optimum. `test` and `train_loss` are over the same runs, the k best by what was tuned."""
+
+    x: float
+    axes: GridAxes
+    num_steps: int
+    test: Spread
+    train_loss: Spread
+    effective_learning_rate: float
+    interval: tuple[float, float]
+    edge: Edge
+    train_optimal_effective_learning_rate: float
+
+    @property
+    def at_edge(self) -> bool:
+        """Whether the true optimum may lie beyond what was tried, or beyond what has been run so far."""
+        return self.edge is not Edge.INTERIOR
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SweepSeries:
+    """The optima of one momentum, and budget where several are swept, over rising x.
+
+    `guide` is the line ε_eff ∝ B through the first point, as its two ends; None where x is not the batch size. `law` is
+    the broken line through the optima, with the slope that plain SGD and momentum share where there is one of each at
+    this budget; None where x is not the batch size, and below three points.
+    """
+
+    label: str
+    momentum: float
+    points: tuple[SweepPoint, ...]
+    guide: tuple[tuple[float, float], tuple[float, float]] | None
+    law: Regimes | None
+
+    @property
+    def corners(self) -> list[tuple[float, float]]:
+        """The corners of the broken line, as batch size and learning rate; none where there is no law."""
+        if self.law is None:
+            return []
+        line, sizes = self.law.line, self.law.batch_sizes
+        x = [math.log2(sizes[0]), *([] if line.kink is None else [line.kink]), math.log2(sizes[-1])]
+        return [(2.0**a, 2.0**b) for a, b in zip(x, line.at(x).tolist(), strict=True)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SweepFigure:
+    """Three panels against batch size or budget; series without a single point are left out."""
+
+    name: str
+    setting: str
+    x_label: str
+    test_label: str
+    tuned_on: str
+    percent: bool
+    num_kept: int
+    num_seeds: int
+    series: tuple[SweepSeries, ...]
+    joint: tuple[JointRegimes, ...]
+    missing: tuple[MissingGrid, ...]
+
+    @property
+    def findings(self) -> list[str]:
+        """What the optima say of the two regimes, in words: SGD and momentum together, and every other series."""
+        together = [fit for pair in self.joint for fit in (pair.plain, pair.heavy)]
+        several = len({series.law.budget for series in self.series if series.law is not None}) > 1
+        found = [f"{pair.plain.budget}: {words}" if several else words for pair in self.joint for words in pair.words]
+        alone = [series for series in self.series if series.law is not None and series.law not in together]
+        return [*found, *(f"{series.label}: {series.law}" for series in alone)]
+
+    @property
+    def points(self) -> list[SweepPoint]:
+        """The points of all series."""
+        return [point for series in self.series for point in series.points]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LearningRatePoint:
+    """One cell; its quantities are None where it is unstable or incomplete."""
+
+    effective_learning_rate: float
+    state: CellState
+    num_diverged: int
+    test: Spread | None
+    train_loss: Spread | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LearningRateSeries:
+    """One grid: all its learning rates, rising; optimum and interval None where no cell is stable."""
+
+    label: str
+    axes: GridAxes
+    points: tuple[LearningRatePoint, ...]
+    optimum: float | None
+    interval: tuple[float, float] | None
+    edge: Edge
+
+    @property
+    def stable(self) -> list[LearningRatePoint]:
+        """The points that have values."""
+        return [point for point in self.points if point.state is CellState.STABLE]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LearningRateFigure:
+    """Two panels against effective learning rate, a series per grid; `family` tells figures of one sweep apart."""
+
+    name: str
+    family: str
+    setting: str
+    test_label: str
+    tuned_on: str
+    percent: bool
+    num_kept: int
+    num_seeds: int
+    series: tuple[LearningRateSeries, ...]
+
+
+def study_figures(study: StudyResults) -> list[SweepFigure]:
+    """Return the figures of a study, one per group of sweeps."""
+    return [sweep_figure(*group) for group in figure_groups(study)]
+
+
+def figure_groups(study: StudyResults) -> list[list[Results]]:
+    """Return the sweeps in groups that differ in momentum alone; groups and members in the study's order."""
+    groups: list[list[Results]] = []
+    for results in study.sweeps:
+        for group in groups:
+            momenta = {momentum for member in group for momentum in member.plan.momenta}
+            same_protocol = _but_momentum(group[0].plan) == _but_momentum(results.plan)
+            if same_protocol and momenta.isdisjoint(results.plan.momenta):
+                group.append(results)
+                break
+        else:
+            groups.append([results])
+    return groups
+
+
+def sweep_figure(results: Results, *others: Results) -> SweepFigure:
+    """Return the optima of a sweep over batch size or budget; of several, where they share a figure."""
+    members = (results, *others)
+    plan = results.plan
+    missing: list[MissingGrid] = []
+    lines: list[tuple[list[Grid], list[SweepPoint]]] = []
+    for member in members:
+        for family in grid_families(member):
+            points = []
+            for grid in family:
+                point = _sweep_point(grid, member.plan)
+                if point is None:
+                    missing.append(MissingGrid(sweep=member.plan.name, axes=grid.axes, reason=grid.edge()))
+                else:
+                    points.append(point)
+            if points:
+                lines.append((family, sorted(points, key=lambda p: p.x)))
+    everything = [point for _, points in lines for point in points]
+    joint, laws = _laws([family for family, _ in lines] if not _is_over_budgets(plan) else [])
+    return SweepFigure(
+        name=_common_name([member.plan.name for member in members]),
+        setting=_setting(plan, plan.momenta if len(members) == 1 else ()),
+        x_label=_x_label(plan),
+        test_label=metric_label(plan.metric),
+        tuned_on=objective_words(plan.objective, plan.metric),
+        percent=is_percent(plan.metric),
+        num_kept=plan.num_kept,
+        num_seeds=len(plan.seeds),
+        series=tuple(
+            SweepSeries(
+                label=_series_label(plan, family[0].axes),
+                momentum=family[0].axes.momentum,
+                points=tuple(points),
+                guide=None if _is_over_budgets(plan) else _guide(points, everything),
+                law=laws.get((str(family[0].axes.budget), family[0].axes.momentum)),
+            )
+            for family, points in lines
+        ),
+        joint=tuple(joint),
+        missing=tuple(missing),
+    )
+
+
+def learning_rate_figures(results: Results) -> list[LearningRateFigure]:
+    """Return a sweep's learning-rate figures: one per momentum, and per budget where it is not the axis."""
+    plan = results.plan
+    return [
+        LearningRateFigure(
+            name=plan.name,
+            family=_series_label(plan, family[0].axes),
+            setting=_family_setting(plan, family[0].axes),
+            test_label=metric_label(plan.metric),
+            tuned_on=objective_words(plan.objective, plan.metric),
+            percent=is_percent(plan.metric),
+            num_kept=plan.num_kept,
+            num_seeds=len(plan.seeds),
+            series=tuple(_learning_rate_series(grid, plan) for grid in family),
+        )
+        for family in grid_families(results)
+    ]
+
+
+def grid_families(results: Results) -> list[list[Grid]]:
+    """Return the grids in the lines they form in a figure: one per momentum, and per budget where it is not x."""
+    families: dict[tuple[object, ...], list[Grid]] = {}
+    over_budgets = _is_over_budgets(results.plan)
+    for grid in results.grids():
+        family = (grid.axes.momentum,) if over_budgets else (grid.axes.budget, grid.axes.momentum)
+        families.setdefault(family, []).append(grid)
+    return [sorted(family, key=lambda grid: _x(grid, results.plan)) for family in families.values()]
+
+
+def _sweep_point(grid: Grid, plan: SweepPlan) -> SweepPoint | None:
+    best, train_best = grid.optimum(), grid.train_optimum()
+    test, train_loss = grid.at_optimum("test_metric"), grid.at_optimum("train_loss")
+    if best is None or train_best is None or test is None or train_loss is None:
+        return None
+    return SweepPoint(
+        x=_x(grid, plan),
+        axes=grid.axes,
+        num_steps=grid.num_steps,
+        test=_spread(test, scale=_scale(plan)),
+        train_loss=_spread(train_loss),
+        effective_learning_rate=best.effective_learning_rate,
+        interval=best.interval,
+        edge=best.edge,
+        train_optimal_effective_learning_rate=train_best.effective_learning_rate,
+    )
+
+
+def _learning_rate_series(grid: Grid, plan: SweepPlan) -> LearningRateSeries:
+    best = grid.optimum()
+    label = str(grid.axes.budget) if _is_over_budgets(plan) else f"B = {grid.axes.batch_size:,}"
+    return LearningRateSeries(
+        label=label,
+        axes=grid.axes,
+        points=tuple(_learning_rate_point(cell, grid, plan) for cell in grid.cells),
+        optimum=None if best is None else best.effective_learning_rate,
+        interval=None if best is None else best.interval,
+        edge=grid.edge(),
+    )
+
+
+def _learning_rate_point(cell: Cell, grid: Grid, plan: SweepPlan) -> LearningRatePoint:
+    state = CellState.UNSTABLE if cell.is_unstable else CellState.STABLE if cell.is_complete else CellState.INCOMPLETE
+    test = train_loss = None
+    if state is CellState.STABLE:
+        kept = cell.kept(grid.objective, grid.direction)
+        test = _spread(cell.estimate("test_metric", kept=kept), scale=_scale(plan))
+        train_loss = _spread(cell.estimate("train_loss", kept=kept))
+    return LearningRatePoint(
+        effective_learning_rate=cell.effective_learning_rate,
+        state=state,
+        num_diverged=cell.num_diverged,
+        test=test,
+        train_loss=train_loss,
+    )
+
+
+def _spread(estimate: Estimate, *, scale: float = 1.0) -> Spread:
+    return Spread(
+        mean=scale * estimate.mean,
+        standard_deviation=scale * estimate.standard_deviation,
+        mean_all=scale * estimate.mean_all,
+        standard_deviation_all=scale * estimate.standard_deviation_all,
+    )
+
+
+def _scale(plan: SweepPlan) -> float:
+    return 100.0 if is_percent(plan.metric) else 1.0
+
+
+def _laws(families: Sequence[Sequence[Grid]]) -> tuple[list[JointRegimes], dict[tuple[str, float], Regimes]]:
+    """Return the pairs of plain SGD and momentum at equal budgets, and the law of every budget and momentum."""
+    budgets: dict[str, list[list[Grid]]] = {}
+    for family in families:
+        grids = [grid for grid in family if grid.optimum() is not None]
+        if len(grids) >= 3:
+            budgets.setdefault(str(grids[0].axes.budget), []).append(grids)
+    joint: list[JointRegimes] = []
+    fits: list[Regimes] = []
+    for found in budgets.values():
+        plain, heavy = ([grids for grids in found if (grids[0].axes.momentum > 0) is side] for side in (False, True))
+        pairs = [fit_joint_regimes(first, second) for first in plain for second in heavy]
+        joint += pairs
+        fits += [pairs[0].plain, pairs[0].heavy] if len(pairs) == 1 else [fit_regimes(grids) for grids in found]
+    return joint, {(fit.budget, fit.momentum): fit for fit in fits}
+
+
+def _guide(
+    points: Sequence[SweepPoint], everything: Sequence[SweepPoint]
+) -> tuple[tuple[float, float], tuple[float, float]] | None:
+    if len({point.x for point in everything}) < 2:
+        return None
+    first = points[0]
+    top = GUIDE_HEADROOM * max(point.interval[1] for point in everything)
+    factor = min(max(point.x for point in everything) / first.x, top / first.effective_learning_rate)
+    end = (first.x * factor, first.effective_learning_rate * factor)
+    return (first.x, first.effective_learning_rate), end
+
+
+def _but_momentum(plan: SweepPlan) -> SweepPlan:
+    """Return what two plans must have in common to share a figure.
+
+    The learning rates tried are a means to the optimum: SGD and momentum need different ones.
+    """
+    return dataclasses.replace(plan, name="", momenta=(), learning_rates=(), max_extensions=0)
+
+
+def _is_over_budgets(plan: SweepPlan) -> bool:
+    return len(plan.batch_sizes) == 1 and len(plan.budgets) > 1
+
+
+def _in_epochs(plan: SweepPlan) -> bool:
+    return all(budget.unit is BudgetUnit.EPOCHS for budget in plan.budgets)
+
+
+def _x_label(plan: SweepPlan) -> str:
+    if not _is_over_budgets(plan):
+        return BATCH_SIZE_LABEL
+    return "number of epochs" if _in_epochs(plan) else "number of steps"
+
+
+def _x(grid: Grid, plan: SweepPlan) -> float:
+    if not _is_over_budgets(plan):
+        return float(grid.axes.batch_size)
+    return float(grid.axes.budget.amount if _in_epochs(plan) else grid.num_steps)
+
+
+def _series_label(plan: SweepPlan, axes: GridAxes) -> str:
+    several_budgets = len(plan.budgets) > 1 and not _is_over_budgets(plan)
+    return f"{momentum_label(axes.momentum)}, {axes.budget}" if several_budgets else momentum_label(axes.momentum)
+
+
+def _setting(plan: SweepPlan, momenta: Sequence[float]) -> str:
+    parts = [plan.task]
+    if len(plan.budgets) == 1:
+        parts.append(str(plan.budgets[0]))
+    if len(plan.batch_sizes) == 1:
+        parts.append(f"B = {plan.batch_sizes[0]:,}")
+    if len(momenta) == 1:
+        parts.append(momentum_label(momenta[0]))
+    return ", ".join(parts)
+
+
+def _family_setting(plan: SweepPlan, axes: GridAxes) -> str:
+    place = f"B = {axes.batch_size:,}" if _is_over_budgets(plan) else str(axes.budget)
+    return f"{plan.task}, {place}, {momentum_label(axes.momentum)}"
+
+
+def _common_name(names: Sequence[str]) -> str:
+    """Return the words with which all names begin, or all names where they share none.
+
+    >>> _common_name(["constant_epochs m=0", "constant_epochs m=0.9"]), _common_name(["with", "without"])
+    ('constant_epochs', 'with and without')
+    """
+    distinct = list(dict.fromkeys(names))
+    if len(distinct) == 1:
+        return distinct[0]
+    words = [re.findall(r"[^\s_,\-]+", name) for name in distinct]
+    num_shared = 0
+    while all(len(w) > num_shared for w in words) and len({w[num_shared] for w in words}) == 1:
+        num_shared += 1
+    if num_shared == 0:
+        return " and ".join(distinct)
+    ends = [match.end() for match in re.finditer(r"[^\s_,\-]+", distinct[0])]
+    return distinct[0][: ends[num_shared - 1]]

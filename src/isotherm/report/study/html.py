@@ -1,0 +1,187 @@
+"""The report: one HTML file with everything in it, which works offline and asks nothing of the network."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from isotherm.analysis.verdicts import Verdict
+from isotherm.core.records import RUN_VERSION
+from isotherm.report.files import write_atomically
+from isotherm.report.study.figures import LearningRateFigure, SweepFigure, learning_rate_figures, study_figures
+from isotherm.report.study.interactive import LegendEntry, legend, panels
+from isotherm.report.study.methods import protocol_paragraphs
+from isotherm.report.study.tables import optima_text
+from isotherm.report.wording import count_text, duration_text, objective_words
+from isotherm.sweep.protocol import Edge
+from isotherm.sweep.results import StudyResults
+from isotherm.version import __version__
+
+TEMPLATE = "report.html.jinja"
+_PACKAGES = ("torch", "numpy", "scipy")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PageFigure:
+    """A figure as the page shows it; `panels` are plotly's, empty where there is nothing to draw yet."""
+
+    identifier: str
+    title: str
+    caption: str
+    findings: list[str]
+    legend: list[LegendEntry]
+    panels: list[dict[str, Any]]
+
+
+def write_report(
+    study: StudyResults,
+    path: str | Path,
+    *,
+    verdicts: Sequence[Verdict],
+    seconds: float | None = None,
+    generated: str | None = None,
+) -> Path:
+    """Write the report of a study, finished or not, and return its path.
+
+    Args:
+        study: what to report.
+        path: of the HTML file; its folder is made if need be.
+        verdicts: on the paper's claims, in order.
+        seconds: what the study took, where known.
+        generated: when, in words; left out where None, so that equal results give equal files.
+    """
+    page = page_environment().get_template(TEMPLATE).render(**_content(study, verdicts, seconds, generated))
+    return write_atomically(Path(path), page.encode())
+
+
+def page_environment() -> Environment:
+    """Return what fills in the pages' templates; text is escaped."""
+    environment = Environment(
+        loader=PackageLoader("isotherm.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+    return environment
+
+
+def _content(
+    study: StudyResults, verdicts: Sequence[Verdict], seconds: float | None, generated: str | None
+) -> dict[str, Any]:
+    sweeps = study_figures(study)
+    grids = [record for results in study.sweeps for record in learning_rate_figures(results)]
+    from plotly.offline import get_plotlyjs  # only a page needs it, and not every machine that trains has it
+
+    figures = [_page_figure(record, f"sweep-{place}") for place, record in enumerate(sweeps)]
+    rate_figures = [_page_figure(record, f"rates-{place}") for place, record in enumerate(grids)]
+    return {
+        "name": study.plan.name,
+        "question": study.plan.question,
+        "summary": _summary(study, seconds),
+        "notices": _notices(study, sweeps),
+        "verdicts": verdicts,
+        "figures": figures,
+        "rate_figures": rate_figures,
+        "tables": [optima_text(results) for results in study.sweeps],
+        "protocol": protocol_paragraphs(study.plan.sweeps),
+        "versions": library_versions(),
+        "definition": json.dumps(study.plan.to_json(), indent=2, ensure_ascii=False),
+        "generated": generated,
+        "plotly_js": get_plotlyjs(),
+        "plots": {figure.identifier: figure.panels for figure in (*figures, *rate_figures)},
+    }
+
+
+def _summary(study: StudyResults, seconds: float | None) -> list[str]:
+    counts, plans = study.counts(), study.plan.sweeps
+    seeds = sorted({len(plan.seeds) for plan in plans})
+    tuned = dict.fromkeys(objective_words(plan.objective, plan.metric) for plan in plans)
+    parts = [
+        f"{counts['finished']:,} runs finished, {counts['diverged']:,} diverged, {counts['failed']:,} failed, "
+        f"{counts['missing']:,} missing",
+        f"{'task' if len({plan.task for plan in plans}) == 1 else 'tasks'} "
+        f"{', '.join(dict.fromkeys(plan.task for plan in plans))}",
+        f"{' or '.join(map(str, seeds))} {'seed' if seeds == [1] else 'seeds'} per learning rate",
+        f"tuned on {' and '.join(tuned)}",
+    ]
+    return parts if seconds is None else [*parts, f"this call took {duration_text(seconds)}"]
+
+
+def _notices(study: StudyResults, figures: Sequence[SweepFigure]) -> list[str]:
+    """Return what a reader of an unfinished or unlucky study must know first."""
+    counts = study.counts()
+    notices = []
+    if counts["missing"] or counts["failed"]:
+        total = sum(counts.values())
+        notices.append(
+            f"This study is incomplete: of {count_text(total, 'run')} {counts['missing']:,} are missing and "
+            f"{counts['failed']:,} failed. Numbers are those of the runs there are; an optimum may still move. "
+            "Running the same study into the same store goes on where it stopped."
+        )
+    missing = [str(grid) for figure in figures for grid in figure.missing]
+    if missing:
+        notices.append(f"Without an optimum, and so without a point in the figures: {'; '.join(missing)}.")
+    return notices
+
+
+def _page_figure(record: SweepFigure | LearningRateFigure, identifier: str) -> PageFigure:
+    if isinstance(record, SweepFigure):
+        title, caption, empty = record.name, _sweep_caption(record), not record.points
+    else:
+        title, caption = f"{record.name}, {record.family}", _rate_caption(record)
+        empty = not any(series.stable for series in record.series)
+    return PageFigure(
+        identifier=identifier,
+        title=title.replace("_", " "),
+        caption=caption,
+        findings=record.findings if isinstance(record, SweepFigure) else [],
+        legend=legend(record),
+        panels=[] if empty else [dataclasses.asdict(panel) for panel in panels(record)],
+    )
+
+
+def _sweep_caption(record: SweepFigure) -> str:
+    text = (
+        f"{record.setting}. Each point is a grid of learning rates at its optimum, the one with the best "
+        f"{record.tuned_on}: mean and standard deviation of the best {record.num_kept} of {record.num_seeds} runs. "
+        "On the right, bars span every learning rate within one standard deviation of the optimum"
+    )
+    if any(series.guide for series in record.series):
+        text += ", the dotted line is ε_eff ∝ B"
+    if any(series.law for series in record.series):
+        text += (
+            ", other lines are broken lines fitted to the optima, dashed where these determine no kink; at the foot, "
+            "the batch size at the kink with its 95 % interval"
+        )
+    if record.tuned_on != "training loss":
+        text += ", hollow markers are the learning rates with the lowest training loss"
+    if any(point.edge in (Edge.LOWER, Edge.UPPER, Edge.BOTH) for point in record.points):
+        text += "; arrows stand where a bar touches an end of the grid"
+    return f"{text}."
+
+
+def _rate_caption(record: LearningRateFigure) -> str:
+    return (
+        f"{record.setting}. Mean and standard deviation of the best {record.num_kept} of {record.num_seeds} runs; "
+        "rings are optima, broad bands their intervals, crosses learning rates at which too many runs diverged."
+    )
+
+
+def library_versions() -> list[tuple[str, str]]:
+    """Return the libraries that results depend on, with their versions."""
+    return [
+        ("isotherm", __version__),
+        ("run format", str(RUN_VERSION)),
+        ("Python", platform.python_version()),
+        *((name, metadata.version(name)) for name in _PACKAGES),
+    ]

@@ -1,0 +1,166 @@
+"""The protocol in sentences: how the numbers of a study came about, and what to keep in mind when reading them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from isotherm.core.records import Precision
+from isotherm.report.wording import count_text, objective_words
+from isotherm.sweep.sweep import SweepPlan
+
+_NUM_DRAWS = 200_000
+_PAPERS_CHOICES = ((12, 15), (5, 7))
+
+
+@functools.cache
+def selection_bias(num_kept: int, num_seeds: int) -> tuple[float, float]:
+    """Return what keeping the best k of n Gaussian runs does: (shift of the mean, expected sample deviation), in σ.
+
+    By simulation with a fixed seed, good to two digits.
+
+    >>> [round(value, 2) for value in selection_bias(12, 15)]
+    [0.33, 0.76]
+    """
+    draws = np.random.default_rng(0).standard_normal((_NUM_DRAWS, num_seeds))
+    best = np.sort(draws, axis=1)[:, num_seeds - num_kept :]
+    deviation = float(best.std(axis=1, ddof=1).mean()) if num_kept > 1 else 0.0
+    return float(best.mean()), deviation
+
+
+_LAW = (
+    "The law of the optima is a broken line by least squares: log ε_eff rises with log B up to a kink and stays level; "
+    "SGD and momentum share the slope where both were run. Its points are tops of parabolas through the best learning "
+    "rate and its neighbours, or the best learning rate itself where results fall off steeply above it. Its intervals "
+    "(95 %) come from resampling the seeds of every grid, from what the spacing of the learning rates leaves open, and "
+    "from the scatter of the points about the line."
+)
+
+
+def protocol_paragraphs(plans: Sequence[SweepPlan]) -> list[str]:
+    """Return the protocol of a study in paragraphs; what differs between its sweeps is said for each."""
+    return [
+        *_distinct(_selection(plan) for plan in plans),
+        *_distinct(_extension(plan) for plan in plans),
+        f"{_sharing(plans)} "
+        "Neighbouring learning rates are thus compared on the same luck, and error bars tell the spread over seeds "
+        "at one learning rate, not the error of a difference between two.",
+        *_distinct(_bias(plan.num_kept, len(plan.seeds)) for plan in plans),
+        *([_LAW] if any(len(plan.batch_sizes) >= 3 for plan in plans) else []),
+        *_distinct(_tuning(plan) for plan in plans),
+        *_distinct(_training(plan) for plan in plans),
+    ]
+
+
+def _sharing(plans: Sequence[SweepPlan]) -> str:
+    """Say what seeds have in common; a text is read in one order, whatever the seed."""
+    sentences = []
+    if any(plan.unroll is None for plan in plans):
+        sentences.append(
+            "Equal seeds share initialisation and data order across learning rates; different seeds share nothing."
+        )
+    if any(plan.unroll is not None for plan in plans):
+        sentences.append(
+            "On sequences, equal seeds share initialisation and dropout across learning rates; the order of the text "
+            "is the same for every seed, so different seeds share it too."
+        )
+    return " ".join(sentences)
+
+
+def _selection(plan: SweepPlan) -> str:
+    k, n = plan.num_kept, len(plan.seeds)
+    tuned = objective_words(plan.objective, plan.metric)
+    which = f"All {count_text(n, 'run')}" if k == n else f"The best {k} of {n} runs by {tuned}"
+    unstable = (
+        "A learning rate at which a run diverged is unstable and cannot be optimal."
+        if k == n
+        else f"A learning rate at which more than {n - k} of {n} runs diverged is unstable and cannot be optimal."
+    )
+    return (
+        f"At every batch size and budget a grid of effective learning rates is run, with {count_text(n, 'seed')} at "
+        f"each. {which} make a mean and a standard deviation; the optimum is the learning rate with the best mean of "
+        f"{tuned}. Its interval holds every learning rate whose mean lies within one standard deviation of the "
+        f"optimum's. {unstable}"
+    )
+
+
+def _extension(plan: SweepPlan) -> str:
+    if plan.max_extensions == 0:
+        return "Grids are not extended; an optimum or interval that touches an end of its grid is flagged."
+    return (
+        "Where optimum or interval touch an end of a grid, the grid grows there by two learning rates, up to "
+        f"{count_text(plan.max_extensions, 'time')}; what touches an end even then is flagged."
+    )
+
+
+def _bias(num_kept: int, num_seeds: int) -> str:
+    if num_seeds == 1:
+        return "One run per learning rate tells nothing about spread: standard deviations read 0, intervals one point."
+    others = [pair for pair in _PAPERS_CHOICES if pair != (num_kept, num_seeds)]
+    compare = "; ".join(f"best {k} of {n}: {_bias_numbers(k, n)}" for k, n in others)
+    if num_kept == num_seeds:
+        return f"All {num_seeds} runs are kept, so means are not biased by selection (the paper's choices, {compare})."
+    return (
+        f"Keeping the best {num_kept} of {num_seeds} flatters: were runs Gaussian, it would shift the mean of the "
+        f"quantity they are ranked by {selection_bias(num_kept, num_seeds)[0]:+.2f} standard deviations towards better "
+        f"and shrink the sample standard deviation to {selection_bias(num_kept, num_seeds)[1]:.2f} of the true one "
+        f"({compare}). The numbers over all runs stand beside them for that reason."
+    )
+
+
+def _bias_numbers(num_kept: int, num_seeds: int) -> str:
+    shift, deviation = selection_bias(num_kept, num_seeds)
+    return f"{shift:+.2f}, {deviation:.2f}"
+
+
+def _tuning(plan: SweepPlan) -> str:
+    tuned = objective_words(plan.objective, plan.metric)
+    if plan.tune_on == "validation":
+        return (
+            f"Learning rates are chosen by {tuned}. The test set takes no part in choosing learning rates or runs, so "
+            "test numbers carry no bias of selection."
+        )
+    if plan.tune_on == "test":
+        return (
+            f"Learning rates are chosen by {tuned}, on the very set that is reported, as in the paper: test numbers at "
+            "the optimum are optimistic, a little more so where the grid is finer."
+        )
+    return "Learning rates are chosen by the final training loss; the test set takes no part in the choice."
+
+
+_PRECISIONS: dict[Precision, str] = {
+    "float32": "float32",
+    "float64": "float64",
+    "mixed": "mixed precision (products in bfloat16; weights, statistics and losses in float32)",
+}
+
+
+def _training(plan: SweepPlan) -> str:
+    if plan.schedule.gamma is None:
+        drops = f"down to ε_eff = {plan.schedule.final_effective_learning_rate:g}"
+    else:
+        drops = f"by a factor of {plan.schedule.gamma:g} each"
+    penalised = "weights only" if plan.l2_scope == "weights" else "all parameters"
+    penalty = f"an L2 penalty of {plan.l2:g} on {penalised}" if plan.l2 else "no L2 penalty"
+    clipping = "" if plan.clip_norm is None else f", gradients cut to a norm of {plan.clip_norm:g} before momentum"
+    return (
+        f"Runs hold the learning rate for half of their updates and then drop it ten times, {drops}; SGD with "
+        f"{penalty}{clipping}, in {_PRECISIONS[plan.precision]}. {_streams(plan)}The training loss is over the whole "
+        "training set with the final parameters, without the penalty. Effective learning rate: ε_eff = ε / (1 - m); "
+        "temperature: T = ε_eff / B."
+    )
+
+
+def _streams(plan: SweepPlan) -> str:
+    if plan.unroll is None:
+        return ""
+    return (
+        f"A batch is B parallel streams, read {plan.unroll} tokens at a time with the model's state carried on; the "
+        "loss of an update is summed over them and averaged over the streams, while reported losses are per token. "
+    )
+
+
+def _distinct(sentences: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(sentences))

@@ -1,0 +1,232 @@
+"""Tables: plain rows, CSV files, and the optima for terminal and page."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from isotherm.core.records import RunResult, RunSpec
+from isotherm.core.temperature import temperature
+from isotherm.report.files import write_atomically
+from isotherm.report.wording import (
+    EDGE_FLAGS,
+    interval_text,
+    is_percent,
+    metric_label,
+    momentum_label,
+    power_text,
+    rate_text,
+    spread_text,
+)
+from isotherm.sweep.protocol import Edge, Grid, all_runs
+from isotherm.sweep.results import Results, StudyResults
+from isotherm.sweep.sweep import SweepPlan
+
+Row = dict[str, Any]
+
+FLAG_WORDS = {
+    Edge.LOWER: "the optimum or its interval touches the lowest learning rate tried",
+    Edge.UPPER: "the optimum or its interval touches the highest learning rate tried",
+    Edge.BOTH: "the interval spans every learning rate tried",
+    Edge.INCOMPLETE: "runs are missing, the optimum may move",
+    Edge.NO_OPTIMUM: "no learning rate is stable",
+}
+MAX_WIDTH = 78
+HEADER_WIDTH = 9  # in the terminal, headers wrap so that columns stay as narrow as their numbers
+_NOTHING = "–"
+
+
+# -- plain rows and CSV ---------------------------------------------------------------------------------------------
+
+
+def optima_rows(results: Results) -> list[Row]:
+    """Return one row per grid of a sweep; quantities are None where the grid has no optimum. Metrics are raw."""
+    return [_optimum_row(results.plan, grid) for grid in results.grids()]
+
+
+def runs_rows(study: StudyResults) -> list[Row]:
+    """Return one row per run that has a result; a run that two sweeps share is there once, with both names."""
+    sweeps: dict[str, list[str]] = {}
+    for results in study.sweeps:
+        for key in results.runs():
+            sweeps.setdefault(key, []).append(results.plan.name)
+    return [
+        {"sweep": "; ".join(dict.fromkeys(sweeps[key])), **_run_row(spec, study.by_key[key])}
+        for key, spec in all_runs(study.plan.sweeps, study.by_key).items()
+        if key in study.by_key
+    ]
+
+
+def write_csv(study: StudyResults, folder: str | Path) -> list[Path]:
+    """Write `optima.csv` and `runs.csv` and return them; an empty field is a quantity that does not exist."""
+    optima = [row for results in study.sweeps for row in optima_rows(results)]
+    run_columns = ["sweep", *_run_columns()]
+    return [
+        write_atomically(Path(folder) / "optima.csv", _csv(optima, list(optima[0]))),
+        write_atomically(Path(folder) / "runs.csv", _csv(runs_rows(study), run_columns)),
+    ]
+
+
+def _optimum_row(plan: SweepPlan, grid: Grid) -> Row:
+    best, train_best = grid.optimum(), grid.train_optimum()
+    test, train_loss = grid.at_optimum("test_metric"), grid.at_optimum("train_loss")
+    rate = None if best is None else best.effective_learning_rate
+    return {
+        "sweep": plan.name,
+        "batch_size": grid.axes.batch_size,
+        "budget": f"{grid.axes.budget.amount:g} {grid.axes.budget.unit}",
+        "num_steps": grid.num_steps,
+        "momentum": grid.axes.momentum,
+        "optimal_effective_learning_rate": rate,
+        "interval_low": None if best is None else best.interval[0],
+        "interval_high": None if best is None else best.interval[1],
+        "at_edge": None if best is None else best.at_edge,
+        "edge": str(grid.edge()),
+        "temperature": None if rate is None else temperature(rate, grid.axes.batch_size),
+        "learning_rate": grid.bare_learning_rate_at_optimum(),
+        "metric": plan.metric,
+        "test_metric_mean": None if test is None else test.mean,
+        "test_metric_standard_deviation": None if test is None else test.standard_deviation,
+        "num_kept": plan.num_kept,
+        "num_seeds": len(plan.seeds),
+        "test_metric_mean_all": None if test is None else test.mean_all,
+        "test_metric_standard_deviation_all": None if test is None else test.standard_deviation_all,
+        "test_metric_t_interval_low": None if test is None else test.interval_all.low,
+        "test_metric_t_interval_high": None if test is None else test.interval_all.high,
+        "train_loss_mean": None if train_loss is None else train_loss.mean,
+        "train_loss_standard_deviation": None if train_loss is None else train_loss.standard_deviation,
+        "train_optimal_effective_learning_rate": None if train_best is None else train_best.effective_learning_rate,
+        "num_diverged": grid.num_diverged,
+        "num_runs": sum(result is not None for cell in grid.cells for result in cell.results),
+    }
+
+
+def _run_row(spec: RunSpec, result: RunResult) -> Row:
+    values = {**spec.to_json(), **{name: getattr(result, name) for name in _result_fields()}}
+    return {
+        "key": spec.key,
+        **values,
+        "learning_rate": spec.learning_rate,
+        "temperature": temperature(spec.effective_learning_rate, spec.batch_size),
+        "outcome": str(result.outcome),
+    }
+
+
+def _run_columns() -> list[str]:
+    spec_fields = [field.name for field in dataclasses.fields(RunSpec)]
+    return ["key", *spec_fields, "learning_rate", "temperature", *_result_fields()]
+
+
+def _result_fields() -> list[str]:
+    return [field.name for field in dataclasses.fields(RunResult) if field.name != "curve"]
+
+
+def _csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> bytes:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode()
+
+
+# -- the optima as people read them ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimaTable:
+    """A sweep's optima as text; `notes` explain the flags that occur."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...]
+
+
+def optima_text(results: Results) -> OptimaTable:
+    """Return a sweep's optima as text, one row per grid."""
+    plan = results.plan
+    grids = results.grids()
+    varying: list[tuple[str, list[str]]] = []
+    if len(plan.budgets) > 1:
+        varying.append(("budget", [str(grid.axes.budget) for grid in grids]))
+    if len(plan.momenta) > 1:
+        varying.append(("m", [f"{grid.axes.momentum:g}" for grid in grids]))
+    edges = dict.fromkeys(grid.edge() for grid in grids)
+    return OptimaTable(
+        title=_title(plan),
+        columns=(*(name for name, _ in varying), *_columns(plan)),
+        rows=tuple(
+            (*(values[place] for _, values in varying), *_text_row(plan, grid)) for place, grid in enumerate(grids)
+        ),
+        notes=tuple(f"{EDGE_FLAGS[edge]} {FLAG_WORDS[edge]}" for edge in edges if edge in FLAG_WORDS),
+    )
+
+
+def optima_table(results: Results) -> Table:
+    """Return a sweep's optima for the terminal; 80 columns do where budget and momentum do not vary."""
+    content = optima_text(results)
+    table = Table(
+        title=escape(content.title),
+        title_justify="left",
+        title_style="bold",
+        caption=escape("\n".join(content.notes)) or None,
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        min_width=min(len(content.title), MAX_WIDTH),  # a title on one line
+    )
+    for name in content.columns:
+        header = "\n".join(textwrap.wrap(name, HEADER_WIDTH, break_long_words=False))
+        table.add_column(escape(header), justify="left" if name in ("", "budget") else "right", no_wrap=True)
+    for row in content.rows:
+        table.add_row(*map(escape, row))
+    return table
+
+
+def _title(plan: SweepPlan) -> str:
+    parts = [plan.name, plan.task]
+    if len(plan.budgets) == 1:
+        parts.append(str(plan.budgets[0]))
+    if len(plan.momenta) == 1:
+        parts.append(momentum_label(plan.momenta[0]))
+    return f"{', '.join(parts)}: best {plan.num_kept} of {len(plan.seeds)} seeds"
+
+
+def _columns(plan: SweepPlan) -> tuple[str, ...]:
+    test = metric_label(plan.metric).replace(" (%)", "\N{NO-BREAK SPACE}%")
+    return ("B", "ε_eff (interval)", "T", test, "all seeds", "train loss", "train ε_eff", "div.", "")
+
+
+def _text_row(plan: SweepPlan, grid: Grid) -> tuple[str, ...]:
+    batch_size = f"{grid.axes.batch_size:,}"
+    diverged = str(grid.num_diverged or "")
+    best, train_best = grid.optimum(), grid.train_optimum()
+    test, train_loss = grid.at_optimum("test_metric"), grid.at_optimum("train_loss")
+    if best is None or train_best is None or test is None or train_loss is None:
+        return (batch_size, *[_NOTHING] * 6, diverged, EDGE_FLAGS[grid.edge()])
+    percent = is_percent(plan.metric)
+    scale = 100.0 if percent else 1.0
+    return (
+        batch_size,
+        interval_text(best.effective_learning_rate, best.interval),
+        power_text(temperature(best.effective_learning_rate, grid.axes.batch_size)),
+        spread_text(scale * test.mean, scale * test.standard_deviation, percent=percent, num=test.num_kept),
+        spread_text(
+            scale * test.mean_all, scale * test.standard_deviation_all, percent=percent, num=len(test.values_all)
+        ),
+        f"{train_loss.mean:.3g}",
+        rate_text(train_best.effective_learning_rate),
+        diverged,
+        EDGE_FLAGS[grid.edge()],
+    )

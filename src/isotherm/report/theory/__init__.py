@@ -1,0 +1,1 @@
+"""The theory's figures."""

@@ -1,0 +1,226 @@
+"""Fleets in this process, one after another, on one device."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from isotherm.core.records import CurvePoint, Outcome, Precision, RunResult, RunSpec
+from isotherm.engine.checkpoint import report_unusable
+from isotherm.engine.fleet import run_fleet, wants_own_streams
+from isotherm.engine.memory import runs_that_fit
+from isotherm.engine.placed_task import PlacedTask, checked_device, is_out_of_memory, place_task
+from isotherm.engine.reference import run_reference
+from isotherm.errors import UserError
+from isotherm.running.executors.checkpoints import CheckpointFolder
+from isotherm.running.store import StoredRun
+from isotherm.tasks.task import Task
+from isotherm.version import __version__
+
+logger = logging.getLogger("isotherm")
+
+# Examples and runs that a fleet holds at once on a CPU: more of them gain next to nothing, and large fleets leave
+# workers idle at the end (docs/performance.md). The sizes depend on the batch size alone, not on what is left to do:
+# after a kill the same fleets are formed again, and a run's last bits may depend on its company.
+CPU_EXAMPLES_PER_FLEET = 4_096
+CPU_RUNS_PER_FLEET = 28
+# On a GPU: runs of one batched program, and runs that are programs of their own; more of them gain nothing.
+GPU_RUNS_PER_FLEET = 64
+GPU_STREAMS = 6
+# Fixed cost of an update in examples, for the order of fleets and the estimate of the time left.
+EXAMPLES_PER_UPDATE = 40
+
+
+def work_of(batch_size: int, num_updates: int) -> int:
+    """Return the work of so many updates: examples, and a fixed cost per update.
+
+    >>> work_of(60, 10)
+    1000
+    """
+    return num_updates * (batch_size + EXAMPLES_PER_UPDATE)
+
+
+def _work(fleet: Sequence[RunSpec]) -> int:
+    return sum(work_of(s.batch_size, s.num_steps) for s in fleet)
+
+
+class _ListenerError(BaseException):
+    """Whoever listens to the progress raised; passes through what catches a module's errors."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class LocalExecutor:
+    """Runs specs of known tasks as fleets and yields each fleet's results as soon as it is done.
+
+    Args:
+        tasks: by (data_id, model_id), as the specs name them.
+        device: "cpu" or "cuda".
+        fleet_size: runs per fleet; by default as many as pay.
+        on_steps: told the spec's batch size and how many run-updates were made, now and then.
+        on_look: told the spec and what a look at the test set along the way gave.
+        checkpoints: where long fleets keep their state, to go on from after a kill; runs that are trained one at a time
+            have none. Whoever stores the results removes it.
+        num_workers: processes that train at the same time and share the memory.
+    """
+
+    def __init__(
+        self,
+        tasks: Mapping[tuple[str, str], Task],
+        *,
+        device: str = "cpu",
+        fleet_size: int | None = None,
+        on_steps: Callable[[int, int], None] = lambda _batch_size, _num: None,
+        on_look: Callable[[RunSpec, CurvePoint], None] = lambda _spec, _point: None,
+        checkpoints: CheckpointFolder | None = None,
+        num_workers: int = 1,
+    ) -> None:
+        if fleet_size is not None and fleet_size < 1:
+            raise UserError(f"fleet_size={fleet_size} is not a positive number; leave it out to let Isotherm choose")
+        self._tasks = dict(tasks)
+        self._device = checked_device(device)
+        self._fleet_size = fleet_size
+        self._on_steps = on_steps
+        self._on_look = on_look
+        self._checkpoints = checkpoints
+        self._seconds_before = 0.0  # that the present fleet was trained before it was killed
+        self._placed: dict[tuple[str, str, Precision], PlacedTask] = {}
+        self._sizes: dict[tuple[str, str, Precision, int], int] = {}
+        self._num_workers = num_workers
+
+    def run(self, specs: Sequence[RunSpec]) -> Iterator[list[StoredRun]]:
+        """Yield the finished runs of one fleet after another, small work first."""
+        for fleet in self.fleets(specs):
+            yield self.run_one_fleet(fleet)
+
+    def fleets(self, specs: Sequence[RunSpec]) -> list[list[RunSpec]]:
+        """Return the specs grouped into fleets; the grouping depends on nothing but the specs and the checkpoints.
+
+        A fleet that can go on from a checkpoint is formed again as it was.
+        """
+        fleets: list[list[RunSpec]] = []
+        if self._checkpoints is not None:
+            fleets = self._checkpoints.unfinished(specs, device=self._device, fleet_size=self._fleet_size)
+        known = {spec.key for fleet in fleets for spec in fleet}
+        groups: dict[tuple[Any, ...], list[RunSpec]] = {}
+        for spec in specs:
+            if known and spec.key in known:
+                continue
+            alike = (spec.data_id, spec.model_id, spec.batch_size, spec.num_steps)
+            others = (spec.l2_scope, spec.num_evaluations, spec.precision, spec.clip_norm is None)
+            groups.setdefault((*alike, *others), []).append(spec)
+        for group in groups.values():
+            size = self._fleet_size or self.default_fleet_size(group[0])
+            fleets += [group[start : start + size] for start in range(0, len(group), size)]
+        return sorted(fleets, key=_work)
+
+    def default_fleet_size(self, spec: RunSpec) -> int:
+        """Return how many runs like this one to train together: as many as gain speed and fit into memory."""
+        shape = (spec.data_id, spec.model_id, spec.precision, spec.batch_size)
+        if shape not in self._sizes:
+            self._sizes[shape] = self._size_for(spec)
+        return self._sizes[shape]
+
+    def _size_for(self, spec: RunSpec) -> int:
+        placed = self.placed(spec)
+        if self._device.type == "cpu":
+            by_speed = CPU_EXAMPLES_PER_FLEET // (spec.batch_size * (placed.unroll or 1))
+            by_speed = max(1, min(CPU_RUNS_PER_FLEET, by_speed))
+        else:
+            by_speed = GPU_STREAMS if wants_own_streams(placed, spec.batch_size) else GPU_RUNS_PER_FLEET
+        return min(by_speed, runs_that_fit(placed, spec.batch_size, shared_by=self._num_workers))
+
+    def placed(self, spec: RunSpec) -> PlacedTask:
+        """Return the spec's task on the device."""
+        name = (spec.data_id, spec.model_id, spec.precision)
+        if name not in self._placed:
+            task = self._tasks[spec.data_id, spec.model_id]
+            self._placed[name] = place_task(task, precision=spec.precision, device=self._device)
+        return self._placed[name]
+
+    def run_one_fleet(self, specs: Sequence[RunSpec]) -> list[StoredRun]:
+        """Train runs of one shape together; a fleet that does not fit into memory is halved."""
+        start, self._seconds_before = time.perf_counter(), 0.0
+        try:
+            results = self._results(list(specs))
+        except _ListenerError as stop:
+            raise stop.error from None
+        seconds = (time.perf_counter() - start + self._seconds_before) / len(specs)
+        provenance = {**_provenance(self._device), "fleet_size": len(specs), "seconds_per_run": seconds}
+        return [
+            StoredRun(spec=spec, result=result, provenance=provenance)
+            for spec, result in zip(specs, results, strict=True)
+        ]
+
+    def _results(self, specs: list[RunSpec]) -> list[RunResult]:
+        batch_size = specs[0].batch_size
+        checkpoint = None
+        if self._checkpoints is not None:
+            checkpoint = self._checkpoints.checkpoint(specs, device=self._device)
+        has_begun = False
+
+        def on_steps(num: int) -> None:
+            nonlocal has_begun
+            has_begun = True
+            self._tell(self._on_steps, batch_size, num)
+
+        try:
+            results = run_fleet(
+                self.placed(specs[0]),
+                specs,
+                on_steps=on_steps,
+                on_look=lambda index, point: self._tell(self._on_look, specs[index], point),
+                checkpoint=checkpoint,
+            )
+            self._seconds_before += 0.0 if checkpoint is None else checkpoint.seconds_before
+            return results
+        except UserError:
+            raise
+        except Exception as error:  # the user's module may raise anything
+            if not is_out_of_memory(error):
+                if checkpoint is not None and checkpoint.seconds_before > 0 and not has_begun:
+                    report_unusable(checkpoint.path, error)
+                    checkpoint.remove()
+                    return self._results(specs)
+                logger.warning("a fleet of %d runs failed, trying them one at a time: %s", len(specs), error)
+                return [self._result_alone(spec) for spec in specs]
+        if len(specs) == 1:
+            raise UserError(
+                f"one run of task {specs[0].task!r} at batch size {batch_size} does not fit into the memory of "
+                f"{self._device}; use a smaller batch or a device with more memory"
+            )
+        if checkpoint is not None:
+            checkpoint.remove()  # the halves have their own
+        half = len(specs) // 2
+        logger.warning("out of memory with %d runs; going on with %d", len(specs), half)
+        return self._results(specs[:half]) + self._results(specs[half:])
+
+    def _tell(self, listener: Callable[..., None], *what: Any) -> None:
+        try:
+            listener(*what)
+        except Exception as error:
+            raise _ListenerError(error) from error
+
+    def _result_alone(self, spec: RunSpec) -> RunResult:
+        """Train one run by the reference; what it raises is recorded with that run and spoils no other."""
+        try:
+            return run_reference(
+                self.placed(spec),
+                spec,
+                on_steps=lambda n: self._tell(self._on_steps, spec.batch_size, n),
+                on_look=lambda point: self._tell(self._on_look, spec, point),
+            )
+        except Exception as error:  # the user's module may raise anything
+            return RunResult(outcome=Outcome.FAILED, error=f"{type(error).__name__}: {error}")
+
+
+def _provenance(device: torch.device) -> dict[str, Any]:
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    return {"isotherm": __version__, "torch": torch.__version__, "device": f"{device.type}: {name}"}

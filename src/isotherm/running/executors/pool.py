@@ -1,0 +1,193 @@
+"""Fleets in worker processes, one per core with one thread each, on the CPU.
+
+Small matrix products gain little from threads and lose much where cores are shared; a process per core keeps every core
+busy. Workers are forked, so a user's builder may be a lambda or a closure. They write nothing but checkpoints: results
+come back to the one process that holds the store.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+from isotherm.core.records import CurvePoint, RunSpec
+from isotherm.errors import UserError
+from isotherm.running.executors.checkpoints import CheckpointFolder
+from isotherm.running.executors.local import LocalExecutor
+from isotherm.running.store import StoredRun
+from isotherm.tasks.seeding import cuda_is_in_use
+from isotherm.tasks.task import Task
+
+logger = logging.getLogger("isotherm")
+
+
+def can_fork() -> bool:
+    """Tell whether workers can be forked here: on Linux they can."""
+    return sys.platform == "linux"
+
+
+def num_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class PoolExecutor:
+    """The contract of `LocalExecutor` over worker processes; a context, since the workers must end.
+
+    Args:
+        tasks: by (data_id, model_id), as the specs name them.
+        num_workers: how many processes.
+        fleet_size: runs per fleet; by default as many as pay.
+        on_steps: told the spec's batch size and how many run-updates were made, now and then.
+        on_look: told the spec and what a look at the test set along the way gave.
+        checkpoints: where long fleets keep their state, to go on from after a kill.
+    """
+
+    def __init__(
+        self,
+        tasks: Mapping[tuple[str, str], Task],
+        *,
+        num_workers: int,
+        fleet_size: int | None = None,
+        on_steps: Callable[[int, int], None] = lambda _batch_size, _num: None,
+        on_look: Callable[[RunSpec, CurvePoint], None] = lambda _spec, _point: None,
+        checkpoints: CheckpointFolder | None = None,
+    ) -> None:
+        if num_workers < 1:
+            raise UserError(f"num_workers={num_workers} is not a positive number; use at most one per core")
+        if cuda_is_in_use():
+            raise UserError(
+                f"num_workers={num_workers}: this process has used CUDA, and workers forked from it could not compute; "
+                "use workers=1, or run from a fresh process"
+            )
+        self._planner = LocalExecutor(
+            tasks, device="cpu", fleet_size=fleet_size, checkpoints=checkpoints, num_workers=num_workers
+        )
+        self._listeners: dict[str, Callable[..., None]] = {"steps": on_steps, "look": on_look}
+        self._workers: dict[Connection, BaseProcess] = {}
+        context = multiprocessing.get_context("fork")
+        for _ in range(num_workers):
+            ours, theirs = context.Pipe()
+            others = [*self._workers, ours]
+            arguments = (theirs, others, tasks, fleet_size, checkpoints)
+            worker = context.Process(target=_work, args=arguments, daemon=True)
+            worker.start()
+            theirs.close()
+            self._workers[ours] = worker
+
+    def run(self, specs: Sequence[RunSpec]) -> Iterator[list[StoredRun]]:
+        """Yield the finished runs of every fleet as it is done, the longest fleets started first."""
+        waiting = self._planner.fleets(specs)  # rising work: taken from the end
+        busy: set[Connection] = set()
+        idle = list(self._workers)
+        while waiting or busy:
+            while waiting and idle:
+                connection = idle.pop()
+                self._send(connection, waiting.pop())
+                busy.add(connection)
+            for connection in [c for c in wait(list(busy)) if isinstance(c, Connection)]:
+                kind, content = self._receive(connection)
+                if kind in self._listeners:
+                    self._listeners[kind](*content)
+                    continue
+                if kind == "warning":
+                    logger.warning("%s", content)
+                    continue
+                busy.remove(connection)
+                idle.append(connection)
+                if kind == "error":
+                    raise content
+                yield content
+
+    def close(self) -> None:
+        """End the workers; a fleet in flight is lost but for its checkpoint."""
+        for connection, worker in self._workers.items():
+            connection.close()
+            worker.terminate()
+            worker.join()
+        self._workers.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _send(self, connection: Connection, fleet: list[RunSpec]) -> None:
+        try:
+            connection.send(fleet)
+        except OSError as error:
+            raise self._died(connection) from error
+
+    def _receive(self, connection: Connection) -> tuple[str, Any]:
+        try:
+            message: tuple[str, Any] = connection.recv()
+        except (EOFError, OSError) as error:
+            raise self._died(connection) from error
+        return message
+
+    def _died(self, connection: Connection) -> UserError:
+        worker = self._workers[connection]
+        worker.join(timeout=5.0)
+        return UserError(
+            f"a worker process ended unexpectedly (exit code {worker.exitcode}; -9 often means that memory ran out); "
+            "what is in the store is intact: run again, with a smaller --fleet-size or fewer --workers"
+        )
+
+
+class _Forwarder(logging.Handler):
+    """Sends a worker's log lines to the parent."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(logging.WARNING)
+        self._connection = connection
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send one line."""
+        self._connection.send(("warning", record.getMessage()))
+
+
+def _work(
+    connection: Connection,
+    others: Sequence[Connection],
+    tasks: Mapping[tuple[str, str], Task],
+    fleet_size: int | None,
+    checkpoints: CheckpointFolder | None,
+) -> None:
+    """Serve fleets until the other end is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides
+    for other in others:  # the parent's ends, inherited: while held here, its death would go unnoticed
+        other.close()
+    torch.set_num_threads(1)
+    logger.handlers[:] = [_Forwarder(connection)]
+    logger.propagate = False
+    executor = LocalExecutor(
+        tasks,
+        device="cpu",
+        fleet_size=fleet_size,
+        on_steps=lambda batch_size, num: connection.send(("steps", (batch_size, num))),
+        on_look=lambda spec, point: connection.send(("look", (spec, point))),
+        checkpoints=checkpoints,
+    )
+    try:
+        while True:
+            fleet = connection.recv()
+            try:
+                message: tuple[str, Any] = ("done", executor.run_one_fleet(fleet))
+            except UserError as error:
+                message = ("error", error)
+            connection.send(message)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return

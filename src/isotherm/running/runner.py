@@ -1,0 +1,192 @@
+"""Run what is missing of a study into a store, round by round, and say how it goes."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from isotherm.core.records import CurvePoint, Outcome, RunResult, RunSpec
+from isotherm.errors import UserError
+from isotherm.running.executors.checkpoints import CheckpointFolder
+from isotherm.running.executors.local import LocalExecutor, work_of
+from isotherm.running.executors.pool import PoolExecutor, can_fork, num_cores
+from isotherm.running.store import Store
+from isotherm.sweep.protocol import missing_runs, next_round
+from isotherm.sweep.results import Results, StudyResults
+from isotherm.sweep.study import Study, StudyPlan
+from isotherm.sweep.sweep import Sweep
+from isotherm.tasks.task import Task, check_model
+
+# A fleet is saved so often; shorter ones never are.
+CHECKPOINT_SECONDS = 60.0
+
+
+class Progress(Protocol):
+    """What a run tells while it goes on."""
+
+    def round_started(self, specs: Sequence[RunSpec], *, round_: int) -> None:
+        """A round of the protocol begins with these runs; round 0 are the base grids, later ones extensions."""
+
+    def advanced(self, work: float) -> None:
+        """So much work was done, in the units of `work_of`."""
+
+    def looked(self, spec: RunSpec, point: CurvePoint) -> None:
+        """A run's test set was looked at along the way."""
+
+    def runs_done(self, results: Sequence[RunResult]) -> None:
+        """A fleet's runs are in the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """Says nothing."""
+
+    def round_started(self, specs: Sequence[RunSpec], *, round_: int) -> None:
+        """Say nothing."""
+
+    def advanced(self, work: float) -> None:
+        """Say nothing."""
+
+    def looked(self, spec: RunSpec, point: CurvePoint) -> None:
+        """Say nothing."""
+
+    def runs_done(self, results: Sequence[RunResult]) -> None:
+        """Say nothing."""
+
+
+def run(
+    sweep: Sweep,
+    *,
+    store: str | Path | Store | None = None,
+    device: str = "cpu",
+    workers: int = 1,
+    fleet_size: int | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    progress: Progress | None = None,
+) -> Results:
+    """Run what is missing of a sweep and return all its results.
+
+    Args:
+        sweep: what to run.
+        store: a path or an open store; runs it holds already are not repeated. None keeps results in memory.
+        device: "cpu" or "cuda".
+        workers: processes to train in, on the CPU; 1 trains in this one, with PyTorch's threads.
+        fleet_size: runs per fleet; by default as many as pay.
+        checkpoint_seconds: so often a fleet in training is saved beside a store on disk, to go on from after a kill.
+        progress: told how it goes.
+    """
+    results = run_study(
+        Study.of(sweep),
+        store=store,
+        device=device,
+        workers=workers,
+        fleet_size=fleet_size,
+        checkpoint_seconds=checkpoint_seconds,
+        progress=progress,
+    )
+    return results.sweeps[0]
+
+
+def run_study(
+    study: Study,
+    *,
+    store: str | Path | Store | None = None,
+    device: str = "cpu",
+    workers: int = 1,
+    fleet_size: int | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    progress: Progress | None = None,
+) -> StudyResults:
+    """Run what is missing of a study and return all its results; arguments as for `run`."""
+    told = progress or Silent()
+    checkpoints = _checkpoints_of(store, seconds=checkpoint_seconds)
+    tasks = checked_tasks(study)
+    plan = study.plan()
+
+    def on_steps(batch_size: int, num_updates: int) -> None:
+        told.advanced(work_of(batch_size, num_updates))
+
+    options: dict[str, Any] = {"fleet_size": fleet_size, "checkpoints": checkpoints}
+    options |= {"on_steps": on_steps, "on_look": told.looked}
+    # Workers are forked before the store is opened, so that none of them holds its lock.
+    with contextlib.ExitStack() as stack:
+        executor: LocalExecutor | PoolExecutor
+        if workers == 1:
+            executor = LocalExecutor(tasks, device=device, **options)
+        else:
+            _check_pool(device)
+            executor = PoolExecutor(tasks, num_workers=workers, **options)
+            stack.enter_context(executor)
+        if isinstance(store, Store):
+            opened = store
+        else:
+            opened = stack.enter_context(Store.in_memory() if store is None else Store.write(store))
+        opened.put_study(plan.name, plan.to_json())
+        results = opened.results()
+        if checkpoints is not None and checkpoints.path.is_dir():
+            checkpoints.clean(_wanted_keys(opened, results))
+        failed: set[str] = set()  # tried in this call; tried again by the next one
+        while (found := next_round(plan.sweeps, results, skip=failed))[1]:
+            round_, specs = found
+            told.round_started(specs, round_=round_)
+            for fleet in executor.run(specs):
+                opened.put(fleet)
+                if checkpoints is not None:  # only now: a kill before this line loses nothing
+                    checkpoints.forget({stored.spec.key for stored in fleet})
+                results.update({stored.spec.key: stored.result for stored in fleet})
+                failed.update(s.spec.key for s in fleet if s.result.outcome is Outcome.FAILED)
+                told.runs_done([stored.result for stored in fleet])
+        if checkpoints is not None:
+            checkpoints.remove_if_empty()
+        return StudyResults(plan=plan, by_key=results)
+
+
+def _checkpoints_of(store: str | Path | Store | None, *, seconds: float) -> CheckpointFolder | None:
+    """Return where fleets are saved; nowhere if the results are not on disk either."""
+    if not seconds > 0:
+        raise UserError(
+            f"checkpoint_seconds={seconds} is not a positive number of seconds; use e.g. 60, or inf for no checkpoints"
+        )
+    if store is None or (isinstance(store, Store) and store.is_in_memory):
+        return None
+    return CheckpointFolder.beside(store.path if isinstance(store, Store) else store, seconds=seconds)
+
+
+def _wanted_keys(store: Store, results: Mapping[str, RunResult]) -> set[str]:
+    """Return the keys of all runs that the next round of any study of the store needs."""
+    plans = [StudyPlan.from_json(content) for content in store.studies().values()]
+    return {spec.key for plan in plans for spec in missing_runs(plan.sweeps, results)}
+
+
+def default_workers(device: str) -> int:
+    """Return how many processes suit a device: one per core on a CPU where they can be forked, else this one."""
+    return num_cores() if device == "cpu" and can_fork() else 1
+
+
+def _check_pool(device: str) -> None:
+    if device != "cpu" or not can_fork():
+        raise UserError(
+            f"several workers were asked for on {device!r} ({sys.platform}); they train on the CPU, on Linux: "
+            "use workers=1 here"
+        )
+
+
+def checked_tasks(study: Study) -> dict[tuple[str, str], Task]:
+    """Return the study's tasks by identity, each built and tried on a few examples.
+
+    Nothing has been stored yet when this refuses.
+    """
+    batch_sizes: dict[int, list[int]] = {}
+    for sweep in study.sweeps:
+        batch_sizes.setdefault(id(sweep.task), []).extend(sweep.batch_sizes)
+    tasks: dict[tuple[str, str], Task] = {}
+    for sweep in study.sweeps:
+        if id(sweep.task) in batch_sizes:
+            check_model(sweep.task, batch_sizes.pop(id(sweep.task)))
+        task = sweep.prepared_task
+        tasks[task.data_id, task.model_id] = task
+    return tasks

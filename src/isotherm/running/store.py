@@ -1,0 +1,347 @@
+"""The store: one SQLite file with every run under the hash of what determines it.
+
+Contract. One writer at a time, held by a lock that the operating system drops when the writer dies; any number of
+readers. What `put` was given is on disk when it returns, all of it or nothing: `kill -9` loses at most what was never
+put. A finished or diverged run is never overwritten; a failed one may be. Outcomes are told apart. A store of a newer
+schema is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from isotherm.core.records import Outcome, RunResult, RunSpec
+from isotherm.errors import StoreError
+
+# 2: clipping, training metric and others in the rows; rows of 1 are read as they are.
+SCHEMA_VERSION = 2
+APPLICATION_ID = 0x1507EE43  # tells a store from any other SQLite file
+_IN_MEMORY = ":memory:"
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS runs (
+    key TEXT PRIMARY KEY,
+    outcome TEXT NOT NULL CHECK (outcome IN ('finished', 'diverged', 'failed')),
+    task TEXT NOT NULL,
+    batch_size INTEGER NOT NULL,
+    num_steps INTEGER NOT NULL,
+    effective_learning_rate REAL NOT NULL,
+    momentum REAL NOT NULL,
+    seed INTEGER NOT NULL,
+    spec TEXT NOT NULL,
+    result TEXT NOT NULL,
+    provenance TEXT NOT NULL,
+    stored_at REAL NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS studies (
+    name TEXT PRIMARY KEY,
+    definition TEXT NOT NULL,
+    stored_at REAL NOT NULL
+) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredRun:
+    """A run as it is kept; `provenance` says how it came about and is no part of its identity."""
+
+    spec: RunSpec
+    result: RunResult
+    provenance: dict[str, Any]
+
+
+class Store:
+    """Results by key. Open with `Store.write`, `Store.read` or `Store.in_memory`, close or use as a context."""
+
+    def __init__(self, connection: sqlite3.Connection, *, path: str, lock: IO[str] | None = None) -> None:
+        self.path = path
+        self._connection = connection
+        self._lock = lock
+
+    @classmethod
+    def write(cls, path: str | os.PathLike[str]) -> Self:
+        """Open for writing, create if absent; refused while another process writes."""
+        file = Path(path)
+        if file.is_dir():
+            raise StoreError(f"the store {file} is a folder; name a file, e.g. {file / 'results.sqlite'}")
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"the folder {file.parent} cannot be made: {error.strerror}; choose another") from error
+        _check_header(file)
+        if file.exists() and not os.access(file, os.W_OK):
+            raise StoreError(f"the store {file} is read-only; change its permissions or choose another file")
+        lock = _take_lock(file)
+        try:
+            with _translated(file):
+                connection = sqlite3.connect(file, isolation_level=None, timeout=30.0)
+            store = cls(connection, path=str(file), lock=lock)
+        except BaseException:
+            lock.close()
+            raise
+        try:
+            if not store._is_empty():  # before the first write of any kind: what is refused stays as it was
+                store._check_schema()
+            with _translated(file):
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = FULL")
+            store._create_schema()
+            store._raise_schema()
+            return store
+        except BaseException:
+            store.close()
+            raise
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Self:
+        """Open for reading while others may write; a folder without write permission will do."""
+        file = Path(path)
+        if not file.is_file():
+            raise StoreError(f"there is no store at {file}; `isotherm run` makes one, or check the path")
+        _check_header(file)
+        # SQLite needs to write beside a WAL file even to read it; without permission the file itself must do. With it,
+        # a connection that may write tidies up behind itself when it is the last.
+        option = "mode=rw" if os.access(file, os.W_OK) else "mode=ro"
+        option = option if os.access(file.parent, os.W_OK) else "immutable=1"
+        journal = file.with_name(file.name + "-wal")
+        if option == "immutable=1" and journal.exists() and journal.stat().st_size > 0:
+            raise StoreError(
+                f"the store {file} lies in a read-only folder, and its last runs are still in {journal.name}; "
+                "copy both files to a folder you may write to and read the copy"
+            )
+        with _translated(file):
+            uri = f"{file.resolve().as_uri()}?{option}"
+            connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=30.0)
+            connection.execute("PRAGMA query_only = ON")
+        store = cls(connection, path=str(file))
+        try:
+            if store._is_empty():
+                raise StoreError(f"the store {file} is empty: its writer was stopped before the first run; run again")
+            store._check_schema()
+            return store
+        except BaseException:
+            store.close()
+            raise
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether nothing of it is on disk."""
+        return self.path == _IN_MEMORY
+
+    @classmethod
+    def in_memory(cls) -> Self:
+        """Open a store that lives as long as the object."""
+        store = cls(sqlite3.connect(_IN_MEMORY, isolation_level=None), path=_IN_MEMORY)
+        store._create_schema()
+        return store
+
+    def put(self, runs: Sequence[StoredRun]) -> None:
+        """Keep runs, all or none of them; finished and diverged runs already there stay as they are."""
+        rows = [
+            (
+                run.spec.key,
+                str(run.result.outcome),
+                run.spec.task,
+                run.spec.batch_size,
+                run.spec.num_steps,
+                run.spec.effective_learning_rate,
+                run.spec.momentum,
+                run.spec.seed,
+                json.dumps(run.spec.to_json()),
+                json.dumps(run.result.to_json()),
+                json.dumps(run.provenance),
+                time.time(),
+            )
+            for run in runs
+        ]
+        with self._transaction() as cursor:
+            cursor.executemany(
+                """INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                ON CONFLICT (key) DO UPDATE SET outcome = excluded.outcome, result = excluded.result,
+                    provenance = excluded.provenance, stored_at = excluded.stored_at
+                WHERE runs.outcome = 'failed'""",
+                rows,
+            )
+
+    def results(self) -> dict[str, RunResult]:
+        """Return every result by key."""
+        with _translated(Path(self.path)):
+            rows = self._connection.execute("SELECT key, result FROM runs").fetchall()
+            return {key: RunResult.from_json(json.loads(result)) for key, result in rows}
+
+    def runs(self) -> Iterator[StoredRun]:
+        """Yield every run in a fixed order: by task, batch size, steps, momentum, learning rate and seed."""
+        query = """SELECT spec, result, provenance FROM runs
+            ORDER BY task, batch_size, num_steps, momentum, effective_learning_rate, seed, key"""
+        with _translated(Path(self.path)):
+            found = [
+                StoredRun(
+                    spec=RunSpec.from_json(json.loads(spec)),
+                    result=RunResult.from_json(json.loads(result)),
+                    provenance=json.loads(provenance),
+                )
+                for spec, result, provenance in self._connection.execute(query)
+            ]
+        yield from found
+
+    def counts(self) -> dict[Outcome, int]:
+        """Return how many runs ended which way."""
+        with _translated(Path(self.path)):
+            rows = dict(self._connection.execute("SELECT outcome, COUNT(*) FROM runs GROUP BY outcome").fetchall())
+        return {outcome: rows.get(str(outcome), 0) for outcome in Outcome}
+
+    def put_study(self, name: str, definition: dict[str, Any]) -> None:
+        """Keep what a study asks for, so that progress and reports need nothing but the store."""
+        with self._transaction() as cursor:
+            cursor.execute(
+                "INSERT OR REPLACE INTO studies VALUES (?, ?, ?)", (name, json.dumps(definition), time.time())
+            )
+
+    def studies(self) -> dict[str, dict[str, Any]]:
+        """Return the definitions of the studies run into this store, by name."""
+        with _translated(Path(self.path)):
+            rows = self._connection.execute("SELECT name, definition FROM studies ORDER BY stored_at").fetchall()
+            return {name: json.loads(definition) for name, definition in rows}
+
+    def close(self) -> None:
+        """Close the file and let the next writer in."""
+        self._connection.close()
+        if self._lock is not None:
+            self._lock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Cursor]:
+        with _translated(Path(self.path)):
+            cursor = self._connection.cursor()
+            cursor.execute("BEGIN IMMEDIATE")
+            try:
+                yield cursor
+                cursor.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    cursor.execute("ROLLBACK")
+                raise
+
+    def _is_empty(self) -> bool:
+        with _translated(Path(self.path)):
+            return not self._connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0]
+
+    def _create_schema(self) -> None:
+        if self._is_empty():
+            with self._transaction() as cursor:
+                for statement in _statements(_SCHEMA):
+                    cursor.execute(statement)
+                cursor.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                cursor.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    def _raise_schema(self) -> None:
+        """Mark a store that will get rows of this schema, so that an earlier Isotherm says what is the matter."""
+        version = self._connection.execute("PRAGMA user_version").fetchone()[0]
+        if version < SCHEMA_VERSION:
+            with self._transaction() as cursor:
+                cursor.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    def _check_schema(self) -> None:
+        with _translated(Path(self.path)):
+            application = self._connection.execute("PRAGMA application_id").fetchone()[0]
+            version = self._connection.execute("PRAGMA user_version").fetchone()[0]
+        if application != APPLICATION_ID:
+            raise StoreError(f"{self.path} is an SQLite file, but not a store of Isotherm; choose another file")
+        if version > SCHEMA_VERSION:
+            raise StoreError(
+                f"the store {self.path} was written with schema {version}, this Isotherm knows schemas up to "
+                f"{SCHEMA_VERSION}; update Isotherm, or use another store"
+            )
+
+
+def _statements(script: str) -> Iterable[str]:
+    return [part for part in (piece.strip() for piece in script.split(";")) if part]
+
+
+def _take_lock(file: Path) -> IO[str]:
+    path = file.with_name(file.name + ".lock")
+    try:
+        lock = path.open("a+")
+    except OSError as error:
+        raise StoreError(
+            f"the store {file} cannot be written: {error.strerror} ({path}); choose a folder you may write to"
+        ) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.seek(0)
+        owner = lock.read().strip() or "unknown"
+        lock.close()
+        raise StoreError(
+            f"the store {file} is being written by another process (pid {owner}); wait for it, or use another store"
+        ) from error
+    try:
+        lock.seek(0)
+        lock.truncate()
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+    except OSError as error:
+        with contextlib.suppress(OSError):  # closing tries once more to write what did not fit
+            lock.close()
+        raise StoreError(f"the store {file} cannot be written: {error.strerror} ({path}); make room first") from error
+    return lock
+
+
+def _check_header(file: Path) -> None:
+    """Refuse what is no SQLite file before SQLite touches it."""
+    try:
+        if not file.exists() or file.stat().st_size == 0:
+            return
+        with file.open("rb") as stream:
+            header = stream.read(16)
+    except OSError as error:
+        raise StoreError(f"the store {file} cannot be read: {error.strerror}; check its permissions") from error
+    if header != b"SQLite format 3\x00":
+        raise StoreError(
+            f"{file} is not a store: it does not start as an SQLite file does; it may be damaged, or be another file. "
+            "Restore it from a copy, or choose another path"
+        )
+
+
+@contextmanager
+def _translated(file: Path) -> Iterator[None]:
+    """Turn SQLite's errors into sentences."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        text = str(error)
+        if "full" in text:
+            remedy = "no space is left; what was stored is intact: free some space and run the same command again"
+        elif "malformed" in text or "not a database" in text:
+            remedy = "the file is damaged; restore it from a copy, or move it away and start again"
+        elif "readonly" in text or "read-only" in text or "unable to open" in text:
+            remedy = "it cannot be written; check the permissions of the file and its folder"
+        elif "locked" in text:
+            remedy = "another program holds it; close that and run again"
+        else:
+            remedy = "check the disk and the file's permissions"
+        raise StoreError(f"the store {file}: {text}; {remedy}") from error
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise StoreError(
+            f"the store {file} holds a damaged row ({error}), changed by another program or a failing disk: "
+            "restore it from a copy"
+        ) from error

@@ -1,0 +1,1 @@
+"""The paper's protocol: what to run next, and what came out."""

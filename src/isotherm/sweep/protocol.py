@@ -1,0 +1,301 @@
+"""The paper's protocol on results: cells, optimum, interval, edges, and which run comes next.
+
+At every batch size a grid of learning rates, n seeds at each. The best k of n runs make a cell's mean and standard
+deviation; the optimum is the learning rate with the best mean; its interval is every learning rate whose mean lies
+within one standard deviation of the optimum's. A cell in which more than n - k runs diverged is unstable and cannot be
+optimal. Where optimum or interval touches an end of the grid, the grid grows there.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from isotherm.core.records import Direction, Outcome, RunResult, RunSpec
+from isotherm.core.statistics import Interval, best_k_of_n, standard_deviation, t_interval
+from isotherm.core.temperature import bare_learning_rate
+from isotherm.sweep.sweep import GridAxes, SweepPlan, tidy
+
+# Points added per extension, the specification's boundary rule.
+POINTS_PER_EXTENSION = 2
+
+
+class Edge(enum.StrEnum):
+    """Where optimum and interval lie within the learning rates tried."""
+
+    INTERIOR = "interior"
+    LOWER = "lower edge"
+    UPPER = "upper edge"
+    BOTH = "both edges"
+    NO_OPTIMUM = "no stable learning rate"
+    INCOMPLETE = "incomplete"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Estimate:
+    """A quantity over the kept runs of a cell, and over all that finished."""
+
+    mean: float
+    standard_deviation: float
+    num_kept: int
+    num_seeds: int
+    mean_all: float
+    standard_deviation_all: float
+    interval_all: Interval
+    values_all: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """One setting with all its seeds; `results` follow the plan's seeds, None where a run is missing."""
+
+    effective_learning_rate: float
+    results: tuple[RunResult | None, ...]
+    num_kept: int
+
+    @property
+    def num_diverged(self) -> int:
+        """How many runs diverged."""
+        return sum(r is not None and r.outcome is Outcome.DIVERGED for r in self.results)
+
+    @property
+    def num_failed(self) -> int:
+        """How many runs failed for reasons that say nothing about the setting."""
+        return sum(r is not None and r.outcome is Outcome.FAILED for r in self.results)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every seed has finished or diverged."""
+        return all(r is not None and r.outcome is not Outcome.FAILED for r in self.results)
+
+    @property
+    def is_unstable(self) -> bool:
+        """Whether more than n - k runs diverged."""
+        return self.num_diverged > len(self.results) - self.num_kept
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the cell can be compared with others."""
+        return self.is_complete and not self.is_unstable
+
+    def kept(self, quantity: str, direction: Direction) -> list[int]:
+        """Return the places of the best k runs by a quantity."""
+        values = [math.nan if r is None else r.quantity(quantity) for r in self.results]
+        return best_k_of_n(values, num_kept=self.num_kept, direction=direction)
+
+    def estimate(self, quantity: str, *, kept: Sequence[int]) -> Estimate:
+        """Return a quantity over the kept runs and over all that have it."""
+        chosen = [r.quantity(quantity) for r in (self.results[place] for place in kept) if r is not None]
+        everyone = [r.quantity(quantity) for r in self.results if r is not None]
+        finite = [value for value in everyone if math.isfinite(value)]
+        return Estimate(
+            mean=_mean(chosen),
+            standard_deviation=standard_deviation(chosen),
+            num_kept=len(chosen),
+            num_seeds=len(self.results),
+            mean_all=_mean(finite),
+            standard_deviation_all=standard_deviation(finite) if finite else math.nan,
+            interval_all=t_interval(finite) if finite else Interval(estimate=math.nan, low=-math.inf, high=math.inf),
+            values_all=tuple(finite),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Optimum:
+    """The best learning rate of a grid for one quantity, and every one within a standard deviation of it."""
+
+    place: int
+    effective_learning_rate: float
+    interval: tuple[float, float]
+    edge: Edge
+    kept: tuple[int, ...]
+    estimate: Estimate
+
+    @property
+    def at_edge(self) -> bool:
+        """Whether optimum or interval touches an end of the grid, so that the true one may lie beyond."""
+        return self.edge is not Edge.INTERIOR
+
+    def lies_at_end_of(self, grid: Grid) -> bool:
+        """Whether the optimum itself is the lowest or highest learning rate tried."""
+        return self.place in (0, len(grid.cells) - 1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grid:
+    """All learning rates of one batch size, budget and momentum, with their results."""
+
+    axes: GridAxes
+    num_steps: int
+    cells: tuple[Cell, ...]
+    objective: str
+    direction: Direction
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every cell is."""
+        return all(cell.is_complete for cell in self.cells)
+
+    @property
+    def num_diverged(self) -> int:
+        """How many runs of the grid diverged."""
+        return sum(cell.num_diverged for cell in self.cells)
+
+    def optimum(self, objective: str | None = None, direction: Direction | None = None) -> Optimum | None:
+        """Return the optimum for a quantity, by default the one tuned on; None where no cell is stable.
+
+        The edge verdict is about this quantity.
+        """
+        name = self.objective if objective is None else objective
+        way = self.direction if direction is None else direction
+        usable = [place for place, cell in enumerate(self.cells) if cell.is_usable]
+        if not usable:
+            return None
+        kept = {place: tuple(self.cells[place].kept(name, way)) for place in usable}
+        estimates = {place: self.cells[place].estimate(name, kept=kept[place]) for place in usable}
+        usable = [place for place in usable if math.isfinite(estimates[place].mean)]
+        if not usable:
+            return None
+        best = max(usable, key=lambda place: way.sign * estimates[place].mean)
+        limit = way.sign * estimates[best].mean - estimates[best].standard_deviation
+        within = [place for place in usable if way.sign * estimates[place].mean >= limit]
+        rates = [cell.effective_learning_rate for cell in self.cells]
+        return Optimum(
+            place=best,
+            effective_learning_rate=rates[best],
+            interval=(rates[within[0]], rates[within[-1]]),
+            edge=self._edge(within),
+            kept=kept[best],
+            estimate=estimates[best],
+        )
+
+    def train_optimum(self) -> Optimum | None:
+        """Return the optimum for the final training loss, the same protocol with runs ranked by it."""
+        return self.optimum("train_loss", Direction.MINIMISE)
+
+    def at_optimum(self, quantity: str) -> Estimate | None:
+        """Return another quantity at the optimum, over the same kept runs."""
+        best = self.optimum()
+        return None if best is None else self.cells[best.place].estimate(quantity, kept=best.kept)
+
+    def edge(self) -> Edge:
+        """Return where the optimum lies."""
+        best = self.optimum()
+        if not self.is_complete:
+            return Edge.INCOMPLETE
+        return Edge.NO_OPTIMUM if best is None else best.edge
+
+    def bare_learning_rate_at_optimum(self) -> float | None:
+        """Return ε = ε_eff (1 - m) at the optimum: what the optimiser wants."""
+        best = self.optimum()
+        if best is None:
+            return None
+        return tidy(bare_learning_rate(best.effective_learning_rate, momentum=self.axes.momentum))
+
+    def _edge(self, within: Sequence[int]) -> Edge:
+        if not self.is_complete:
+            return Edge.INCOMPLETE
+        lower, upper = within[0] == 0, within[-1] == len(self.cells) - 1
+        if lower and upper:
+            return Edge.BOTH
+        return Edge.LOWER if lower else Edge.UPPER if upper else Edge.INTERIOR
+
+
+def build_grid(
+    plan: SweepPlan, axes: GridAxes, results: Mapping[str, RunResult], learning_rates: Sequence[float]
+) -> Grid:
+    """Return a grid over these learning rates from results by key."""
+    cells = []
+    for rate in learning_rates:
+        specs = [plan.run_spec(axes, effective_learning_rate=rate, seed=seed) for seed in plan.seeds]
+        found = tuple(results.get(spec.key) for spec in specs)
+        cells.append(Cell(effective_learning_rate=rate, results=found, num_kept=plan.num_kept))
+    num_steps = plan.num_steps(axes)
+    return Grid(axes=axes, num_steps=num_steps, cells=tuple(cells), objective=plan.objective, direction=plan.direction)
+
+
+def extended_grid(
+    plan: SweepPlan, axes: GridAxes, results: Mapping[str, RunResult], *, max_extensions: int | None = None
+) -> Grid:
+    """Return the grid with every extension that its results ask for; incomplete where those are still to be run.
+
+    Extensions follow from the results alone, so a resumed sweep asks for the same ones.
+    """
+    rates = list(plan.base_learning_rates(axes))
+    grid = build_grid(plan, axes, results, rates)
+    for _ in range(plan.max_extensions if max_extensions is None else max_extensions):
+        added = _extension(grid, for_train=plan.extend_for == "tuned_and_train")
+        if not added:
+            break
+        rates = sorted({*rates, *added})
+        grid = build_grid(plan, axes, results, rates)
+    return grid
+
+
+def missing_runs(
+    plans: Sequence[SweepPlan], results: Mapping[str, RunResult], *, skip: Set[str] = frozenset()
+) -> list[RunSpec]:
+    """Return the runs of `next_round`; none where the plans are complete."""
+    return next_round(plans, results, skip=skip)[1]
+
+
+def next_round(
+    plans: Sequence[SweepPlan], results: Mapping[str, RunResult], *, skip: Set[str] = frozenset()
+) -> tuple[int, list[RunSpec]]:
+    """Return the first round that lacks runs, and those: round 0 are the base grids, 1 their first extensions.
+
+    Failed runs count as missing unless their keys are in `skip`. Rounds are finished one after another, so what is run
+    together does not depend on where a sweep was interrupted.
+    """
+    for round_ in range(max((plan.max_extensions for plan in plans), default=0) + 1):
+        wanted: dict[str, RunSpec] = {}
+        for plan in plans:
+            for axes in plan.grids():
+                grid = extended_grid(plan, axes, results, max_extensions=min(round_, plan.max_extensions))
+                for spec in _specs(plan, grid):
+                    known = results.get(spec.key)
+                    if spec.key not in skip and (known is None or known.outcome is Outcome.FAILED):
+                        wanted[spec.key] = spec
+        if wanted:
+            return round_, list(wanted.values())
+    return 0, []
+
+
+def all_runs(plans: Sequence[SweepPlan], results: Mapping[str, RunResult]) -> dict[str, RunSpec]:
+    """Return every run the plans ask for as far as is known now, by key."""
+    specs: dict[str, RunSpec] = {}
+    for plan in plans:
+        for axes in plan.grids():
+            specs.update({spec.key: spec for spec in _specs(plan, extended_grid(plan, axes, results))})
+    return specs
+
+
+def _specs(plan: SweepPlan, grid: Grid) -> list[RunSpec]:
+    return [
+        plan.run_spec(grid.axes, effective_learning_rate=cell.effective_learning_rate, seed=seed)
+        for cell in grid.cells
+        for seed in plan.seeds
+    ]
+
+
+def _extension(grid: Grid, *, for_train: bool) -> list[float]:
+    """Return the learning rates to add, none where the optimum is interior or not known yet."""
+    edge = grid.edge()
+    train = grid.train_optimum() if for_train and grid.is_complete else None
+    train_lower = train is not None and train.place == 0
+    train_upper = train is not None and train.place == len(grid.cells) - 1
+    rates = [cell.effective_learning_rate for cell in grid.cells]
+    below = rates[1] / rates[0] if len(rates) > 1 else 2.0
+    above = rates[-1] / rates[-2] if len(rates) > 1 else 2.0
+    added: list[float] = []
+    if edge in (Edge.LOWER, Edge.BOTH, Edge.NO_OPTIMUM) or train_lower:
+        added += [tidy(rates[0] / below**k) for k in range(1, POINTS_PER_EXTENSION + 1)]
+    if edge in (Edge.UPPER, Edge.BOTH) or train_upper:
+        added += [tidy(rates[-1] * above**k) for k in range(1, POINTS_PER_EXTENSION + 1)]
+    return added
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values) if values else math.nan

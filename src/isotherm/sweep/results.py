@@ -1,0 +1,61 @@
+"""What a sweep gave: the plan with the results it has so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from isotherm.core.budget import Budget
+from isotherm.core.records import Outcome, RunResult, RunSpec
+from isotherm.sweep.protocol import Grid, all_runs, extended_grid
+from isotherm.sweep.study import StudyPlan
+from isotherm.sweep.sweep import SweepPlan
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Results:
+    """A sweep's plan and results by key."""
+
+    plan: SweepPlan
+    by_key: Mapping[str, RunResult]
+
+    def grids(self, *, momentum: float | None = None, budget: Budget | None = None) -> list[Grid]:
+        """Return the grids, extended as the protocol asks, of one momentum and budget or of all."""
+        return [
+            extended_grid(self.plan, axes, self.by_key)
+            for axes in self.plan.grids()
+            if momentum in (None, axes.momentum) and budget in (None, axes.budget)
+        ]
+
+    def optima(self) -> list[Grid]:
+        """Return the grids that have an optimum; each tells it with interval, best k of n and all n."""
+        return [grid for grid in self.grids() if grid.optimum() is not None]
+
+    def runs(self) -> dict[str, RunSpec]:
+        """Return every run the sweep asks for so far, by key."""
+        return all_runs([self.plan], self.by_key)
+
+    def counts(self) -> dict[str, int]:
+        """Return how many runs are done, by outcome, and how many are missing."""
+        found = [self.by_key.get(key) for key in self.runs()]
+        counts = {str(outcome): sum(r is not None and r.outcome is outcome for r in found) for outcome in Outcome}
+        return {**counts, "missing": sum(r is None for r in found)}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StudyResults:
+    """A study's plan with the results of every sweep."""
+
+    plan: StudyPlan
+    by_key: Mapping[str, RunResult]
+
+    @property
+    def sweeps(self) -> list[Results]:
+        """The sweeps, in the study's order."""
+        return [Results(plan=plan, by_key=self.by_key) for plan in self.plan.sweeps]
+
+    def counts(self) -> dict[str, int]:
+        """Return how many runs are done, by outcome, and how many are missing; a shared run counts once."""
+        found = [self.by_key.get(key) for key in all_runs(self.plan.sweeps, self.by_key)]
+        counts = {str(outcome): sum(r is not None and r.outcome is outcome for r in found) for outcome in Outcome}
+        return {**counts, "missing": sum(r is None for r in found)}

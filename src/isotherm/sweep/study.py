@@ -1,0 +1,66 @@
+"""A study is named sweeps with a question, run into one store."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Self
+
+from isotherm.errors import UserError
+from isotherm.sweep.sweep import Sweep, SweepPlan
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Study:
+    """Named sweeps with a question."""
+
+    name: str
+    sweeps: tuple[Sweep, ...]
+    question: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not re.fullmatch(r"\w[\w.\- ]*", self.name):
+            raise UserError(
+                f"study name {self.name!r}: use letters, digits, spaces, '.', '_' and '-', a letter or digit first; "
+                "it names files"
+            )
+        if not isinstance(self.sweeps, tuple | list):
+            raise UserError(f"study {self.name!r}: sweeps is {type(self.sweeps).__name__}; give a tuple of sweeps")
+        if not self.sweeps:
+            raise UserError(f"study {self.name!r} has no sweeps; give at least one")
+        for sweep in self.sweeps:
+            if not isinstance(sweep, Sweep):
+                raise UserError(f"study {self.name!r} holds a {type(sweep).__name__} where a Sweep was expected")
+
+    @classmethod
+    def of(cls, sweep: Sweep) -> Self:
+        """Return the study of a single sweep."""
+        return cls(name=sweep.name, sweeps=(sweep,))
+
+    def plan(self) -> StudyPlan:
+        """Return the study without tensors."""
+        plans = tuple(sweep.plan() for sweep in self.sweeps)
+        return StudyPlan(name=self.name, question=self.question, sweeps=plans)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StudyPlan:
+    """A study as plain values; what the store keeps."""
+
+    name: str
+    question: str
+    sweeps: tuple[SweepPlan, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "name": self.name,
+            "question": self.question,
+            "sweeps": [plan.to_json() for plan in self.sweeps],
+        }
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Self:
+        """Return the plan that `to_json` wrote."""
+        sweeps = tuple(SweepPlan.from_json(plan) for plan in content["sweeps"])
+        return cls(name=content["name"], question=content["question"], sweeps=sweeps)

@@ -1,0 +1,1 @@
+"""What is trained: tasks, losses, metrics and their identity."""

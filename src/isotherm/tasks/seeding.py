@@ -1,0 +1,128 @@
+"""Every random stream of a run derives from (seed, purpose), never from its place in a grid or a fleet.
+
+Runs of one seed share initialisation, data order and dropout masks across learning rates (common random numbers);
+different seeds share nothing, but for the order of a text, which is read from its beginning in every run.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from isotherm.core.budget import updates_per_pass
+from isotherm.errors import UserError
+
+
+def derive(seed: int, purpose: str) -> int:
+    """Return 64 bits for one purpose of one seed.
+
+    >>> derive(0, "initialisation") == derive(0, "initialisation")
+    True
+    >>> len({derive(seed, purpose) for seed in range(100) for purpose in ("initialisation", "noise")})
+    200
+    """
+    return int.from_bytes(hashlib.sha256(f"{seed}:{purpose}".encode()).digest()[:8], "little")
+
+
+def cuda_is_in_use() -> bool:
+    """Tell whether this process has started CUDA; asking does not start it."""
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def seeded(seed: int, purpose: str) -> Iterator[None]:
+    """Seed the global generators of torch, NumPy and Python, and put their states back afterwards."""
+    bits = derive(seed, purpose)
+    numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002 (user code may use it)
+    # Only where CUDA is in use already: to start it here would forbid the forking of workers.
+    devices = list(range(torch.cuda.device_count())) if cuda_is_in_use() else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(bits % 2**63)
+        np.random.seed(bits % 2**32)  # noqa: NPY002
+        random.seed(bits)
+        try:
+            yield
+        finally:
+            np.random.set_state(numpy_state)  # noqa: NPY002
+            random.setstate(python_state)
+
+
+def initial_model(build: Callable[[], nn.Module], *, seed: int) -> nn.Module:
+    """Return the module as it stands before the first update of every run of this seed, on the CPU.
+
+    A deep copy: a builder that hands out one module again and again cannot couple runs through it.
+    """
+    with seeded(seed, "initialisation"):
+        module = build()
+    if not isinstance(module, nn.Module):
+        raise UserError(f"the model builder returned {type(module).__name__}; it must return a torch.nn.Module")
+    return copy.deepcopy(module).cpu()
+
+
+class DataOrder:
+    """The examples of one seed in training order: fresh permutations one after another, cut into batches.
+
+    Batches run across epoch boundaries and any block of steps can be asked for, which is what a resumed run needs.
+
+    >>> order = DataOrder(seed=0, num_train=5, batch_size=2)
+    >>> [sorted(epoch) for epoch in order.block(0, 5).reshape(2, 5).tolist()]
+    [[0, 1, 2, 3, 4], [0, 1, 2, 3, 4]]
+    >>> bool((order.block(2, 3) == order.block(0, 5)[2:]).all())
+    True
+    """
+
+    def __init__(self, *, seed: int, num_train: int, batch_size: int) -> None:
+        self._key = derive(seed, "data order")
+        self._num_train = num_train
+        self._batch_size = batch_size
+        self._cached: tuple[int, NDArray[np.int64]] | None = None
+
+    def block(self, start: int, num_steps: int) -> NDArray[np.int64]:
+        """Return the indices of updates start .. start + num_steps - 1, shape (num_steps, batch_size)."""
+        first, last = start * self._batch_size, (start + num_steps) * self._batch_size
+        pieces = []
+        for epoch in range(first // self._num_train, (last - 1) // self._num_train + 1):
+            offset = epoch * self._num_train
+            pieces.append(self._permutation(epoch)[max(0, first - offset) : last - offset])
+        return np.concatenate(pieces).reshape(num_steps, self._batch_size)
+
+    def _permutation(self, epoch: int) -> NDArray[np.int64]:
+        cached = self._cached  # once: batches may be read ahead in another thread
+        if cached is None or cached[0] != epoch:
+            generator = np.random.default_rng([self._key, epoch])
+            cached = self._cached = epoch, generator.permutation(self._num_train)
+        return cached[1]
+
+
+class StreamOrder:
+    """Positions of a token sequence in training order: parallel streams, read window by window.
+
+    The sequence is cut into `batch_size` streams of equal length; update i reads the next `unroll` tokens of each.
+    After the last whole window a new pass begins. The order is the same for every seed.
+
+    >>> order = StreamOrder(num_tokens=14, batch_size=2, unroll=3)
+    >>> order.updates_per_pass
+    2
+    >>> order.block(1, 2).tolist()
+    [[[3, 4, 5], [10, 11, 12]], [[0, 1, 2], [7, 8, 9]]]
+    """
+
+    def __init__(self, *, num_tokens: int, batch_size: int, unroll: int) -> None:
+        self._length = num_tokens // batch_size
+        self.updates_per_pass = updates_per_pass(num_tokens=num_tokens, batch_size=batch_size, unroll=unroll)
+        starts = np.arange(batch_size, dtype=np.int64) * self._length
+        self._first = starts[:, None] + np.arange(unroll, dtype=np.int64)
+        self._unroll = unroll
+
+    def block(self, start: int, num_steps: int) -> NDArray[np.int64]:
+        """Return the positions of updates start .. start + num_steps - 1, shape (num_steps, batch_size, unroll)."""
+        windows = np.arange(start, start + num_steps, dtype=np.int64) % self.updates_per_pass
+        return self._first + (windows * self._unroll)[:, None, None]

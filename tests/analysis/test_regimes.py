@@ -1,0 +1,497 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+
+from helpers_landscape import (
+    SIZES,
+    Shape,
+    broken_line,
+    cliff,
+    first_sweep,
+    kinked,
+    landscape_grids,
+    landscape_study,
+    limited,
+    limited_nearby,
+    parabola,
+    skewed,
+    steeper,
+)
+from helpers_protocol import diverged, finished, make_cell, make_grid
+from isotherm.analysis.regimes import (
+    JointRegimes,
+    Regimes,
+    ResampledGrid,
+    fit_joint_regimes,
+    fit_regimes,
+    joint_regimes,
+    reach,
+    regimes,
+    series,
+)
+from isotherm.core.budget import Budget
+from isotherm.core.records import Direction
+from isotherm.core.statistics import Interval
+from isotherm.sweep.protocol import Grid, all_runs
+from isotherm.sweep.results import StudyResults
+
+NUM_SWEEPS, NUM_PAIRS, NUM_DRAWS = 200, 60, 200
+
+
+def level_peak(_batch_size: int, _momentum: float) -> float:
+    return 0.7
+
+
+def line(slope: float, kink: float, plateau: float, **landscape: object) -> list[Grid]:
+    """Return grids whose optima lie on a broken line, given in log2."""
+    generator = np.random.default_rng(7)
+    return landscape_grids(partial(_on, slope, kink, plateau), generator, **landscape)  # type: ignore[arg-type]
+
+
+def _on(slope: float, kink: float, plateau: float, batch_size: int) -> float:
+    return 2.0 ** (plateau + slope * min(0.0, math.log2(batch_size) - kink))
+
+
+# -- one series ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("slope", "kink"), [(1.0, 64), (1.0, 256), (0.5, 128)])
+def test_a_known_broken_line_is_recovered_within_its_intervals(slope: float, kink: float) -> None:
+    study = landscape_study(optimum=broken_line(slope, kink, 4.0), peak=level_peak, momenta=(0.9,))
+    (found,) = regimes(first_sweep(study))
+    assert found.slope.contains(slope)
+    assert found.slope.high - found.slope.low < 0.5
+    assert found.kink is not None
+    assert found.kink.contains(kink)
+    assert found.kink.high / found.kink.low < 8
+    assert found.plateau.contains(4.0)
+    assert found.plateau.estimate == pytest.approx(4.0, rel=0.1)
+    assert found.plateau.high / found.plateau.low < 2
+    assert found.shows_kink
+    assert found.shortfall.low > 0
+    assert f"kink at B ≈ {found.kink.estimate:.0f} [" in str(found)
+    assert f"then ε_eff* ≈ {found.plateau.estimate:.3g} [{found.plateau.low:.3g}, " in str(found)
+
+
+five_times, twenty_times, twentieth = (partial(steeper, factor) for factor in (5.0, 20.0, 1 / 20))
+
+# Shapes at B <= 64 and above, slope, noise, octaves between learning rates, runs kept of 5.
+COVERAGE = [
+    pytest.param((parabola, parabola), 1.0, 0.003, 1.0, 4, id="parabola, factor 2"),
+    pytest.param((parabola, parabola), 0.5, 0.015, 0.5, 5, id="square root, factor √2, all seeds"),
+    pytest.param((skewed, skewed), 0.5, 0.003, 1.0, 4, id="square root, skewed"),
+    pytest.param((limited, limited), 1.0, 0.03, 1.0, 5, id="divergence, much noise, all seeds"),
+    pytest.param((cliff, cliff), 1.0, 0.02, 0.5, 4, id="cliff, factor √2"),
+    pytest.param((skewed, cliff), 1.0, 0.01, 1.0, 4, id="skewed, then a cliff"),
+    pytest.param((five_times, five_times), 1.0, 0.015, 1.0, 4, id="5 times steeper above, much noise"),
+    pytest.param((twenty_times, twenty_times), 1.0, 0.003, 1.0, 4, id="20 times steeper above"),
+    pytest.param((twenty_times, twenty_times), 0.5, 0.015, 0.5, 5, id="20 times, square root, factor √2, all seeds"),
+    pytest.param((kinked, kinked), 1.0, 0.003, 1.0, 4, id="a kink in the loss"),
+    pytest.param((kinked, kinked), 0.5, 0.015, 0.5, 4, id="a kink in the loss, square root, factor √2"),
+    pytest.param((limited_nearby, limited_nearby), 1.0, 0.015, 1.0, 4, id="divergence just above"),
+    pytest.param((parabola, twenty_times), 1.0, 0.01, 1.0, 4, id="parabola, then 20 times steeper"),
+    pytest.param((twentieth, twentieth), 1.0, 0.003, 1.0, 4, id="20 times steeper below"),
+]
+
+
+def coverage(
+    shapes: tuple[Shape, Shape],
+    slope: float,
+    noise: float,
+    step: float,
+    num_kept: int,
+    *,
+    num_sweeps: int,
+    around: int | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return how often intervals of slope, kink and plateau hold the truth, and their median widths.
+
+    Every sweep has a kink and a grid phase of its own; a kink not seen is a miss. Widths are in octaves but for the
+    slope. `around` is how many learning rates are left to either side of the best.
+    """
+    generator = np.random.default_rng(11)
+    held, widths = np.zeros(3), []
+    for _ in range(num_sweeps):
+        kink, plateau = generator.uniform(6.0, 7.0), generator.uniform(0.0, 1.0)
+        optimum = partial(_on, slope, kink, plateau)
+        grids = [
+            grid
+            for shape, sizes in zip(shapes, (SIZES[:4], SIZES[4:]), strict=True)
+            for grid in landscape_grids(
+                optimum, generator, shape=shape, noise=noise, step=step, num_kept=num_kept, sizes=sizes
+            )
+        ]
+        found = fit_regimes([grid if around is None else cut_down(grid, around) for grid in grids], num_draws=NUM_DRAWS)
+        sees_kink = found.kink is not None and found.kink.contains(2.0**kink)
+        held += [found.slope.contains(slope), sees_kink, found.plateau.contains(2.0**plateau)]
+        octaves = [math.inf if i is None else math.log2(i.high / i.low) for i in (found.kink, found.plateau)]
+        widths.append([found.slope.high - found.slope.low, *octaves])
+    return held / num_sweeps, np.median(widths, axis=0)
+
+
+def cut_down(grid: Grid, around: int) -> Grid:
+    """Return the grid with so many learning rates to either side of the best, as the protocol may leave it."""
+    best = grid.optimum()
+    assert best is not None
+    return dataclasses.replace(grid, cells=grid.cells[max(0, best.place - around) : best.place + around + 1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("shapes", "slope", "noise", "step", "num_kept"), COVERAGE)
+def test_intervals_hold_the_truth_at_least_nine_times_in_ten(
+    shapes: tuple[Shape, Shape], slope: float, noise: float, step: float, num_kept: int
+) -> None:
+    held, _ = coverage(shapes, slope, noise, step, num_kept, num_sweeps=NUM_SWEEPS)
+    assert (held >= 0.9).all(), held
+
+
+@pytest.mark.parametrize(
+    ("shape", "around"),
+    [
+        pytest.param(five_times, 3, id="5 times steeper above"),
+        pytest.param(twenty_times, 3, id="20 times steeper above"),
+        pytest.param(twenty_times, 2, id="20 times steeper above, five learning rates"),
+        pytest.param(kinked, 2, id="a kink in the loss, five learning rates"),
+        pytest.param(twentieth, 2, id="20 times steeper below, five learning rates"),
+        pytest.param(five_times, 1, id="5 times steeper above, three learning rates"),
+        pytest.param(limited_nearby, 1, id="divergence just above, three learning rates"),
+        pytest.param(cliff, 1, id="cliff, three learning rates"),
+    ],
+)
+def test_few_learning_rates_and_a_steep_side_are_allowed_for(shape: Shape, around: int) -> None:
+    held, _ = coverage((shape, shape), 1.0, 0.003, 1.0, 4, num_sweeps=40, around=around)
+    assert (held >= 0.9).all(), held
+
+
+@pytest.mark.parametrize(
+    ("noise", "around", "most"),
+    [(0.003, 3, (0.3, 1.3, 0.75)), (0.015, 3, (0.48, 1.7, 0.95)), (0.003, 1, (0.45, 2.0, 0.92))],
+)
+def test_steep_sides_are_allowed_for_at_little_cost_where_there_are_none(
+    noise: float, around: int, most: tuple[float, float, float]
+) -> None:
+    """Limits are 1.5 times the widths of intervals that took every loss for a parabola, or less."""
+    held, widths = coverage((parabola, parabola), 1.0, noise, 1.0, 4, num_sweeps=40, around=around)
+    assert (held >= 0.9).all(), held
+    assert (widths < most).all(), widths
+
+
+def test_no_kink_is_said_where_the_optimum_rises_to_the_end() -> None:
+    study = landscape_study(optimum=broken_line(1.0, 2**12, 64.0), peak=level_peak, momenta=(0.9,))
+    (found,) = regimes(first_sweep(study))
+    assert found.kink is None
+    assert not found.shows_kink
+    assert found.shortfall.low == 0
+    assert found.plateau.high == math.inf
+    assert found.plateau.estimate == pytest.approx(16.0, rel=0.1)  # what is reached at B = 1024
+    assert "kink not seen below B = 1024" in str(found)
+    assert f"{found.part_with_kink:.0%} of resampled sweeps show one" in str(found)
+
+
+def test_straight_lines_seldom_look_broken() -> None:
+    """Under straight lines with seed noise a kink is claimed in at most 2 of 80 sweeps (1 in 40 would do)."""
+    generator = np.random.default_rng(3)
+    claimed = 0
+    for sweep in range(80):
+        start, slope = generator.uniform(-5.0, -4.0), (0.5, 0.75, 1.0)[sweep % 3]
+        shape = (parabola, cliff)[sweep % 2]
+        grids = landscape_grids(partial(_on, slope, 20.0, start + 20 * slope), generator, noise=0.01, shape=shape)
+        claimed += fit_regimes(grids, num_draws=NUM_DRAWS).shows_kink
+    assert claimed <= 2
+
+
+def test_one_fit_per_momentum_and_none_below_three_batch_sizes() -> None:
+    study = landscape_study(optimum=broken_line(1.0, 64, 4.0), peak=level_peak)
+    assert [(r.momentum, r.label) for r in regimes(first_sweep(study))] == [(0.0, "SGD"), (0.9, "momentum 0.9")]
+    short = landscape_study(optimum=broken_line(1.0, 64, 4.0), peak=level_peak, sizes=(8, 16))
+    assert regimes(first_sweep(short)) == joint_regimes(first_sweep(short)) == []
+    assert [len(grids) for grids in series(first_sweep(short))] == [2, 2]
+
+
+def test_the_interval_covers_the_grid_spacing() -> None:
+    """Without seed noise the learning rates still leave the optimum open, twice as much where they are twice as far."""
+    coarse, fine = (fit_regimes(line(1.0, 6.0, 0.0, noise=0.0, step=step)) for step in (1.0, 0.5))
+    assert coarse.slope.low < 0.95 < 1.05 < coarse.slope.high
+    widths = [math.log2(found.plateau.high / found.plateau.low) for found in (coarse, fine)]
+    assert widths[0] == pytest.approx(0.55, abs=0.15)
+    assert widths[0] / widths[1] == pytest.approx(2.0, rel=0.2)
+
+
+def test_scatter_that_neither_seeds_nor_spacing_explain_widens_the_intervals() -> None:
+    generator = np.random.default_rng(0)
+    off = dict(zip(SIZES, generator.normal(scale=0.6, size=len(SIZES)).tolist(), strict=True))
+    rough = fit_regimes(landscape_grids(lambda b: _on(1.0, 6.5, 0.0, b) * 2.0 ** off[b], generator, step=0.5))
+    smooth = fit_regimes(line(1.0, 6.5, 0.0, step=0.5))
+    assert rough.slope.high - rough.slope.low > 3 * (smooth.slope.high - smooth.slope.low)
+    assert rough.plateau.high / rough.plateau.low > 2 * smooth.plateau.high / smooth.plateau.low
+
+
+def test_equal_results_give_equal_fits() -> None:
+    grids = line(1.0, 6.5, 0.0)
+    assert fit_regimes(grids) == fit_regimes(grids)
+
+
+# -- data that say little --------------------------------------------------------------------------
+
+
+def test_three_batch_sizes_determine_no_kink() -> None:
+    found = fit_regimes(line(1.0, 6.0, 2.0, sizes=(32, 64, 128)))
+    assert not found.shows_kink
+    assert "kink not seen below B = 128 (three batch sizes are too few)" in str(found)
+
+
+def test_optima_that_are_all_equal_are_said_not_to_rise() -> None:
+    for shape in (parabola, cliff):
+        found = fit_regimes(line(0.0, 6.0, 1.0, shape=shape))
+        assert found.slope.contains(0.0)
+        assert not found.shows_kink
+        assert "kink not seen below B = 1024 (the optimum is not seen to rise with the batch size)" in str(found)
+
+
+def cut_off(grids: list[Grid], highest: float) -> list[Grid]:
+    """Return the grids without the learning rates above the highest one tried."""
+    return [
+        dataclasses.replace(g, cells=tuple(c for c in g.cells if c.effective_learning_rate <= highest)) for g in grids
+    ]
+
+
+def test_a_plateau_that_is_the_end_of_the_grids_is_no_kink() -> None:
+    found = fit_regimes(cut_off(line(1.0, 20.0, 14.0), 8.0))  # rises on and on, but learning rates end at 8
+    assert found.at_end == (512, 1024)
+    assert not found.shows_kink
+    assert "kink not seen below B = 1024 (cannot be judged: the optimum is the end of its grid" in str(found)
+    assert "at B = 512, 1024" in str(found)
+
+
+def test_an_unstable_learning_rate_above_the_optimum_is_no_end() -> None:
+    assert fit_regimes(line(1.0, 6.0, 1.0, shape=limited)).at_end == ()
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.003])
+def test_one_seed_gives_a_fit_and_says_what_its_intervals_lack(noise: float) -> None:
+    found = fit_regimes(line(1.0, 6.5, 0.0, num_seeds=1, num_kept=1, noise=noise))
+    assert found.slope.low < found.slope.high
+    assert found.slope.contains(1.0)
+    assert "from one seed: the intervals leave out the luck of seeds" in str(found)
+    assert "seed" not in str(fit_regimes(line(1.0, 6.5, 0.0)))
+
+
+def test_grids_of_one_learning_rate_are_all_ends() -> None:
+    alone = [dataclasses.replace(grid, cells=grid.cells[3:4]) for grid in line(1.0, 6.5, 0.0)]
+    found = fit_regimes(alone)
+    assert found.at_end == SIZES
+    assert not found.shows_kink
+
+
+# -- where the optimum of a grid lies --------------------------------------------------------------
+
+
+def located(rows: dict[float, float], **changes: object) -> tuple[float, float, float, float]:
+    """Return log2 of the optimum of a grid of one seed, and how far it may lie below, above and by itself."""
+    grid = make_grid({rate: [value] for rate, value in rows.items()}, num_kept=1, **changes)  # type: ignore[arg-type]
+    table = ResampledGrid(grid)
+    place = table.locate(np.zeros((1, 1), dtype=np.int64))
+    assert place.log_rate[0] == table.found
+    (below,), (above,), (alone,) = reach(place)
+    return table.found, float(below), float(above), float(alone)
+
+
+@pytest.mark.parametrize("top", [-0.4, 0.0, 0.1, 0.2])
+@pytest.mark.parametrize("step", [0.5, 1.0])
+def test_a_parabola_is_known_to_a_quarter_step(top: float, step: float) -> None:
+    rates = [2.0 ** (step * k) for k in range(-3, 4)]
+    found = located({r: 0.7 - 0.03 * (math.log2(r) - step * top) ** 2 for r in rates})
+    assert found == pytest.approx((step * top, step / 4, step / 4, step / 4))
+
+
+def test_smaller_is_better_where_the_objective_is_minimised() -> None:
+    rows = {0.5: 1.3, 1.0: 1.0, 2.0: 1.3, 4.0: 2.2}
+    assert located(rows, direction=Direction.MINIMISE)[0] == pytest.approx(0.0)
+
+
+def test_the_quarter_step_adds_in_squares_to_the_range() -> None:
+    rows = {0.25: 0.60, 0.5: 0.65, 1.0: 0.70, 2.0: 0.65, 4.0: 0.45}  # straight from below: up to the next rate
+    assert located(rows) == pytest.approx((0.0, 0.25, math.hypot(1.0, 0.25), 0.25))
+
+
+def test_next_to_a_failure_the_range_is_as_it_is() -> None:
+    assert located({0.25: 0.60, 0.5: 0.65, 1.0: 0.70, 2.0: math.nan}) == (0.0, 0.5, 1.0, 0.5)
+
+
+def test_of_three_learning_rates_half_a_step_above_is_allowed_for_unless_they_show_a_steep_fall() -> None:
+    assert located({0.5: 0.65, 1.0: 0.70, 2.0: 0.65}) == pytest.approx((0.0, 0.25, 0.5, 0.25))
+    rate, below, above, _ = located({0.5: 0.65, 1.0: 0.70, 2.0: 0.54})
+    top = 0.05 / 0.21 - 0.5
+    assert (rate, below, above) == pytest.approx((0.0, math.hypot(top, 0.25), math.hypot(1.0, 0.25)))
+
+
+def test_a_draw_in_which_every_cell_fails_keeps_the_optimum_of_all_seeds() -> None:
+    rows = {
+        rate: [finished(value), finished(value), diverged()] for rate, value in ((0.5, 0.6), (1.0, 0.7), (2.0, 0.6))
+    }
+    grid = Grid(
+        axes=make_grid({1.0: [0.5]}, num_kept=1).axes,
+        num_steps=10,
+        cells=tuple(make_cell(rate, results, num_kept=2) for rate, results in rows.items()),
+        objective="test_metric",
+        direction=Direction.MAXIMISE,
+    )
+    table, seeds = ResampledGrid(grid), np.array([[2, 2, 2], [0, 1, 2]])
+    assert table.optima(seeds).tolist() == [0.0, 0.0]
+    assert table.locate(seeds).log_rate.tolist() == [0.0, 0.0]
+
+
+# -- plain SGD and momentum ------------------------------------------------------------------------
+
+
+def pair(*, offset: float = 0.0, kinks: tuple[float, float] = (5.25, 8.25), **landscape: object) -> JointRegimes:
+    """Return the joint fit to lines of slope 1 through ε_eff = 2^-5 at B = 1, momentum's so many octaves higher."""
+    plain = line(1.0, kinks[0], kinks[0] - 5, momentum=0.0, **landscape)
+    heavy = line(1.0, kinks[1], kinks[1] - 5 + offset, **landscape)
+    return fit_joint_regimes(plain, heavy)
+
+
+def test_sgd_and_momentum_share_the_line_below_the_kink_and_not_the_kink() -> None:
+    study = landscape_study(
+        optimum=lambda b, m: min(b, 512 if m > 0 else 64) / 32.0, peak=level_peak, sizes=(*SIZES, 2048)
+    )
+    (found,) = joint_regimes(first_sweep(study))
+    assert (found.plain.momentum, found.heavy.momentum) == (0.0, 0.9)
+    assert found.plain.slope == found.heavy.slope == found.slope
+    assert found.slope.contains(1.0)
+    assert found.slope.high - found.slope.low < 0.4
+    for one, kink in ((found.plain, 64), (found.heavy, 512)):
+        assert one.kink is not None
+        assert one.kink.contains(kink)
+        assert one.plateau.contains(kink / 32)
+        assert one.shows_kink
+    assert found.plateau_ratio.contains(8.0)
+    assert found.plateau_ratio.estimate == pytest.approx(8.0, rel=0.1)
+    assert found.plateau_ratio.low > 4
+    assert found.offset.contains(0.0)
+    assert found.same_line is True
+    text = str(found)
+    assert "they agree to a factor of two" in text
+    assert "SGD: kink at B ≈ 6" in text
+    assert "momentum 0.9: kink at B ≈ 5" in text
+    assert f"over that of SGD: {found.plateau_ratio.estimate:.3g} [" in text
+    assert "curvature allows up to 19" in text
+
+
+def test_one_slope_for_both_is_known_better_than_either() -> None:
+    found = pair()
+    for momentum, kink in ((0.0, 5.25), (0.9, 8.25)):
+        alone = fit_regimes(line(1.0, kink, kink - 5, momentum=momentum))
+        assert found.slope.high - found.slope.low < alone.slope.high - alone.slope.low
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [limited, twenty_times])
+def test_joint_intervals_hold_the_truth_at_least_nine_times_in_ten(shape: Shape) -> None:
+    """Slope, kinks, plateaus, their ratio and the offset, over 60 pairs of sweeps; a kink not seen is a miss."""
+    generator = np.random.default_rng(2)
+    held = np.zeros(7)
+    for _ in range(NUM_PAIRS):
+        kinks, start = (generator.uniform(5.0, 6.0), generator.uniform(7.5, 8.5)), generator.uniform(-6.0, -5.0)
+        found = fit_joint_regimes(
+            *(
+                landscape_grids(
+                    partial(_on, 1.0, kink, start + kink), generator, shape=shape, noise=0.01, momentum=momentum
+                )
+                for kink, momentum in zip(kinks, (0.0, 0.9), strict=True)
+            ),
+            num_draws=NUM_DRAWS,
+        )
+        both = (found.plain, kinks[0]), (found.heavy, kinks[1])
+        held += [
+            found.slope.contains(1.0),
+            *(one.kink is not None and one.kink.contains(2.0**kink) for one, kink in both),
+            *(one.plateau.contains(2.0 ** (start + kink)) for one, kink in both),
+            found.plateau_ratio.contains(2.0 ** (kinks[1] - kinks[0])),
+            found.offset.contains(0.0),
+        ]
+    assert (held / NUM_PAIRS >= 0.9).all(), held / NUM_PAIRS
+
+
+@pytest.mark.parametrize("offset", [-2.0, 2.0])
+def test_lines_that_differ_below_the_kink_are_said_to(offset: float) -> None:
+    found = pair(offset=offset)
+    assert found.offset.contains(offset)
+    assert found.offset.estimate == pytest.approx(offset, abs=0.2)
+    assert found.same_line is False
+    assert f"the line of momentum 0.9 lies {found.offset.estimate:+.2f}" in str(found)
+    assert "they differ" in str(found)
+
+
+def test_lines_too_uncertain_to_compare_are_said_to_be() -> None:
+    found = pair(shape=cliff)  # every optimum may lie up to the next learning rate
+    assert found.same_line is None
+    assert "too wide to tell if they agree" in str(found)
+
+
+def test_the_ratio_of_plateaus_is_a_lower_limit_where_momentum_rises_to_the_end() -> None:
+    found = pair(kinks=(5.25, 12.0))
+    assert not found.heavy.shows_kink
+    assert found.plateau_ratio.high == math.inf
+    assert 16 < found.plateau_ratio.low <= 2**4.75  # what momentum's line has reached at B = 1024
+    assert "momentum 0.9: kink not seen below B = 1024" in str(found)
+    assert f"over that of SGD: {found.plateau_ratio.low:.3g} or more" in str(found)
+
+
+def test_the_ratio_of_plateaus_is_not_determined_where_plain_sgd_rises_to_the_end() -> None:
+    found = pair(kinks=(12.0, 12.0))
+    assert (found.plateau_ratio.low, found.plateau_ratio.high) == (0.0, math.inf)
+    assert "over that of SGD: not determined" in str(found)
+
+
+@pytest.mark.parametrize(("momentum", "ratio"), [(0.5, 3.0), (0.9, 19.0)])
+def test_the_largest_ratio_is_that_of_the_critical_learning_rates(momentum: float, ratio: float) -> None:
+    found = pair()
+    other = dataclasses.replace(found, heavy=dataclasses.replace(found.heavy, momentum=momentum))
+    assert other.largest_plateau_ratio == pytest.approx(ratio)
+
+
+def test_one_seed_is_said_of_pairs_too() -> None:
+    assert "luck of seeds" in str(pair(num_seeds=1, num_kept=1))
+
+
+def test_pairs_are_found_over_the_sweeps_of_a_study_that_differ_in_momentum_alone() -> None:
+    study = landscape_study(
+        optimum=broken_line(1.0, 64, 4.0), peak=level_peak, momenta=(0.0, 0.5, 0.9), sizes=(16, 64, 256)
+    )
+    (plan,) = study.plan.sweeps
+
+    def split(**changes: object) -> StudyResults:
+        plain = dataclasses.replace(plan, momenta=(0.0,), name="one")
+        heavy = dataclasses.replace(plan, momenta=(0.9,), name="other", **changes)  # type: ignore[arg-type]
+        twin = dataclasses.replace(plan, momenta=(0.9,))
+        moved = {
+            new.key: study.by_key[old.key]
+            for new, old in zip(all_runs([heavy], {}).values(), all_runs([twin], {}).values(), strict=True)
+        }
+        return StudyResults(
+            plan=dataclasses.replace(study.plan, sweeps=(plain, heavy)), by_key={**study.by_key, **moved}
+        )
+
+    assert [found.heavy.momentum for found in joint_regimes(study)] == [0.5, 0.9]
+    together = joint_regimes(split())
+    assert [str(found) for found in together] == [str(joint_regimes(study)[1])]
+    assert joint_regimes(split(model_id="another")) == []
+    assert joint_regimes(split(budgets=(Budget.epochs(10),))) == []
+
+
+def test_momentum_alone_has_no_pair() -> None:
+    study = landscape_study(optimum=broken_line(1.0, 64, 4.0), peak=level_peak, momenta=(0.5, 0.9))
+    assert joint_regimes(study) == []
+
+
+def test_words_follow_the_numbers() -> None:
+    found: Regimes = dataclasses.replace(fit_regimes(line(1.0, 6.5, 0.0)), kink=None)
+    assert not found.shows_kink
+    flat = dataclasses.replace(found, slope=Interval(estimate=0.4, low=-0.1, high=0.9))
+    assert flat.doubts == ["the optimum is not seen to rise with the batch size"]

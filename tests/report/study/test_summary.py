@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from helpers_landscape import broken_line, landscape_study
+from isotherm.analysis.verdicts import Verdict
+from isotherm.report.study.summary import study_summary, write_json
+from isotherm.sweep.results import StudyResults
+
+
+def example() -> StudyResults:
+    return landscape_study(optimum=broken_line(1.0, 64, 4.0), peak=lambda b, _m: 0.7 if b < 512 else 0.6)
+
+
+def test_one_entry_per_momentum_with_its_grids_and_regimes() -> None:
+    content = study_summary(example(), verdicts=[Verdict(claim="c", holds=True, evidence="e")], seconds=1.5)
+    assert content["seconds"] == 1.5
+    assert content["verdicts"] == [{"claim": "c", "holds": True, "evidence": "e"}]
+    assert [entry["momentum"] for entry in content["sweeps"]] == [0.0, 0.9]
+    for entry in content["sweeps"]:
+        grids = {grid["batch_size"]: grid for grid in entry["grids"]}
+        assert grids[32]["optimal_effective_learning_rate"] == 2.0
+        assert grids[32]["temperature"] == 2.0 / 32
+        assert grids[32]["learning_rate"] == {0.0: 2.0, 0.9: 0.2}[entry["momentum"]]  # as one would write it
+        assert not grids[32]["at_edge"]
+        assert grids[32]["edge"] == "interior"
+        assert abs(grids[1024]["test_accuracy"]["mean"] - 0.6) < 0.01
+        assert grids[1024]["test_accuracy"]["num_kept"] == 4
+        low, high = grids[1024]["test_accuracy"]["interval_all"]
+        assert low < 0.6 < high or abs(low - 0.6) < 0.01
+        found = entry["regimes"]
+        assert abs(found["slope"] - 1.0) < 0.2
+        for name in ("slope", "kink", "plateau"):
+            low, high = found[f"{name}_interval"]
+            assert low < found["kink_batch_size" if name == "kink" else name] < high
+        assert abs(found["plateau"] - 4.0) < 0.5
+        assert "kink at B ≈ 6" in found["words"]
+        assert entry["budget"] == {"unit": "epochs", "amount": 20}
+
+
+def test_plain_sgd_and_momentum_have_an_entry_together() -> None:
+    study = landscape_study(optimum=lambda b, m: min(b / 16, 32 if m > 0 else 4), peak=lambda _b, _m: 0.7)
+    (entry,) = study_summary(study)["joint_regimes"]
+    assert (entry["budget"], entry["momentum"]) == ("20 epochs", 0.9)
+    assert entry["plain"]["slope"] == entry["heavy"]["slope"]
+    assert abs(entry["plateau_ratio"] - 8.0) < 1.0
+    assert entry["plateau_ratio_interval"][0] < 8.0 < entry["plateau_ratio_interval"][1]
+    assert abs(entry["largest_plateau_ratio"] - 19.0) < 1e-9
+    assert entry["offset_interval"][0] < entry["offset_octaves"] < entry["offset_interval"][1]
+    assert entry["same_line"] is True
+    rising = landscape_study(optimum=lambda b, _m: b / 16, peak=lambda _b, _m: 0.7, sizes=(8, 32, 128, 512))
+    (entry,) = study_summary(rising)["joint_regimes"]
+    assert entry["heavy"]["kink_batch_size"] is entry["heavy"]["plateau_interval"][1] is None
+    assert entry["plateau_ratio_interval"] == [0.0, None]
+
+
+def test_an_unfinished_study_is_null_not_an_error(tmp_path: Path) -> None:
+    empty = StudyResults(plan=example().plan, by_key={})
+    content = study_summary(empty)
+    assert content["counts"]["missing"] > 0
+    grid = content["sweeps"][0]["grids"][0]
+    assert grid["optimal_effective_learning_rate"] is None
+    assert grid["test_accuracy"] is None
+    assert grid["at_edge"]
+    assert content["joint_regimes"] == []
+    write_json(tmp_path / "s.json", content)
+    assert json.loads((tmp_path / "s.json").read_text()) == content
+    assert [p.name for p in tmp_path.iterdir()] == ["s.json"]

@@ -1,0 +1,148 @@
+"""Rows, CSV files and the terminal's table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from helpers_report import diverged, embedded_study, failed, fill, make_plan, make_results, make_study, peaked
+from isotherm.core.budget import Budget
+from isotherm.core.records import Outcome
+from isotherm.report.study.tables import optima_rows, optima_table, optima_text, runs_rows, write_csv
+from isotherm.sweep.results import Results
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def printed(results: Results, width: int = 80) -> str:
+    console = Console(width=width, file=io.StringIO(), force_terminal=False)
+    console.print(optima_table(results))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_optima_rows_hold_raw_numbers() -> None:
+    row = optima_rows(make_results())[1]
+    assert (row["sweep"], row["batch_size"], row["budget"], row["num_steps"]) == (
+        "constant_steps",
+        32,
+        "2000 steps",
+        2000,
+    )
+    assert row["optimal_effective_learning_rate"] == 1.0
+    assert (row["interval_low"], row["interval_high"], row["at_edge"]) == (1.0, 1.0, False)
+    assert row["temperature"] == 1 / 32
+    assert row["learning_rate"] == pytest.approx(0.1)
+    assert row["test_metric_mean"] == pytest.approx(0.715)
+    assert row["test_metric_mean_all"] == pytest.approx(0.692)
+    assert row["test_metric_t_interval_low"] < 0.692 < row["test_metric_t_interval_high"]
+    assert (row["num_kept"], row["num_seeds"]) == (4, 5)
+    assert row["train_loss_mean"] == pytest.approx(0.1)
+    assert row["train_optimal_effective_learning_rate"] == 0.25
+    assert (row["num_diverged"], row["num_runs"]) == (0, 25)
+
+
+def test_a_grid_without_an_optimum_has_a_row_without_one() -> None:
+    row = optima_rows(make_results(give=lambda *_: diverged()))[0]
+    assert row["optimal_effective_learning_rate"] is row["test_metric_mean"] is row["temperature"] is None
+    assert (row["edge"], row["num_diverged"]) == ("no stable learning rate", 25)
+
+
+def test_csv_of_optima_and_runs(tmp_path: Path) -> None:
+    study = embedded_study()
+    optima_path, runs_path = write_csv(study, tmp_path / "new")
+    assert (optima_path.name, runs_path.name) == ("optima.csv", "runs.csv")
+    optima, runs = read(optima_path), read(runs_path)
+    assert len(optima) == 24
+    assert float(optima[0]["optimal_effective_learning_rate"]) == 0.125
+    assert len(runs) == sum(study.counts().values())
+    assert {row["outcome"] for row in runs} == {"finished", "diverged"}
+    gone = next(row for row in runs if row["outcome"] == "diverged")
+    assert (gone["divergence_step"], gone["test_metric"]) == ("12", "")
+    assert {"seed", "batch_size", "momentum", "error", "learning_rate", "temperature"} <= set(gone)
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["optima.csv", "runs.csv"]
+
+
+def test_runs_leave_out_what_is_missing_and_keep_what_failed() -> None:
+    def give(axes, rate, place):  # type: ignore[no-untyped-def]
+        if place == 0:
+            return None
+        return failed("boom, with a comma\nand a line") if place == 1 else peaked(axes, rate, place)
+
+    rows = runs_rows(make_study(make_plan(batch_sizes=(8,)), give=give))
+    assert len(rows) == 20
+    errors = [row["error"] for row in rows if row["outcome"] == str(Outcome.FAILED)]
+    assert errors == ["boom, with a comma\nand a line"] * 5
+
+
+def test_a_shared_run_is_there_once_with_both_names() -> None:
+    rows = runs_rows(make_study(make_plan(name="first"), make_plan(name="second")))
+    assert len(rows) == 75
+    assert {row["sweep"] for row in rows} == {"first; second"}
+
+
+def test_csv_of_a_study_without_results_has_its_headers(tmp_path: Path) -> None:
+    optima_path, runs_path = write_csv(make_study(make_plan(), give=lambda *_: None), tmp_path)
+    assert [row["edge"] for row in read(optima_path)] == ["incomplete"] * 3
+    assert read(runs_path) == []
+    assert runs_path.read_text().startswith("sweep,key,task")
+
+
+def test_a_single_run_has_an_unbounded_interval_in_csv(tmp_path: Path) -> None:
+    study = make_study(make_plan(seeds=(0,), num_kept=1))
+    row = read(write_csv(study, tmp_path)[0])[0]
+    assert float(row["test_metric_t_interval_high"]) == math.inf
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_table_fits_a_terminal_of_80_columns(place: int) -> None:
+    results = embedded_study().sweeps[place]
+    text = printed(results, width=80)
+    assert "…" not in text
+    assert "best 4 of 5" in text
+    assert len(optima_text(results).rows) == 8
+
+
+def test_table_says_optimum_interval_temperature_and_spread() -> None:
+    content = optima_text(embedded_study().sweeps[0])
+    row = dict(zip(content.columns, content.rows[0], strict=True))
+    assert row["B"] == "8"
+    assert row["ε_eff (interval)"] == "1/8 (1/8–1/4)"
+    assert row["T"] == "2⁻⁶"
+    assert row["train ε_eff"] == "1/8"
+    assert row["div."] == "6"
+    assert row["test accuracy\N{NO-BREAK SPACE}%"].startswith("57.6 ± ")
+
+
+def test_budget_and_momentum_have_columns_where_they_vary() -> None:
+    plan = make_plan(momenta=(0.0, 0.9), budgets=(Budget.epochs(10), Budget.epochs(20)))
+    content = optima_text(make_results(plan))
+    assert content.columns[:3] == ("budget", "m", "B")
+    assert content.rows[-1][:3] == ("20 epochs", "0.9", "128")
+    assert "…" not in printed(make_results(plan), width=100)
+
+
+def test_flags_are_explained() -> None:
+    rising = make_results(give=lambda axes, rate, place: peaked(axes, min(rate, 4.0) / 4, place))
+    assert "▸ the optimum or its interval touches the highest learning rate tried" in printed(rising)
+    assert "! no learning rate is stable" in printed(make_results(give=lambda *_: diverged()))
+    assert "… runs are missing" in printed(make_results(give=lambda *_: None))
+    assert optima_text(make_results()).notes == ()
+
+
+def test_names_in_brackets_are_not_markup() -> None:
+    assert "[red]name[/]" in printed(make_results(make_plan(name="[red]name[/]")))
+
+
+def test_results_may_hold_runs_of_other_sweeps() -> None:
+    plan = make_plan(batch_sizes=(8,))
+    everything = {**fill(plan), **fill(make_plan(l2=0.5))}
+    assert len(optima_rows(Results(plan=plan, by_key=everything))) == 1

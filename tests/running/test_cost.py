@@ -1,0 +1,268 @@
+from __future__ import annotations
+
+import math
+import time
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from helpers_protocol import blobs, blobs_task, tiny_sweep
+from isotherm.core.budget import Budget
+from isotherm.data.augment import CropAndFlip
+from isotherm.engine import scoring
+from isotherm.engine.evaluation import reestimated
+from isotherm.engine.placed_task import PlacedTask
+from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
+from isotherm.models.lstm import LSTMLanguageModel
+from isotherm.running.cost import _Evaluation, estimate
+from isotherm.running.runner import run_study
+from isotherm.sweep.study import Study
+from isotherm.tasks.task import Task
+
+
+def wide() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 7, bias=False), nn.ReLU(), nn.Linear(7, 2, bias=False))
+
+
+def test_counts_are_exact() -> None:
+    sweep = tiny_sweep(task=blobs_task(model=wide), batch_sizes=[4, 8])
+    found = estimate(Study.of(sweep), {})
+    assert found.num_runs == 2 * 3 * 2
+    assert found.num_stored == 0
+    assert found.num_examples == 3 * 2 * 10 * (4 + 8)
+    # forward 2 FLOP per weight, backward as much for the weights and again for the hidden layer's inputs
+    assert found.flop == found.num_examples * (2 * 2 * 14 + 3 * 2 * 14)
+    assert {c.batch_size: c.num_runs for c in found.costs} == {4: 6, 8: 6}
+    assert all(c.fleet_size == 6 for c in found.costs)
+    # weights, velocity and two gradients; twice the outputs 7 + 7 + 2 of every example; 8 bytes in float64
+    assert {c.batch_size: c.memory_bytes for c in found.costs} == {b: 8 * 6 * (4 * 28 + 2 * b * 16) for b in (4, 8)}
+    assert found.memory_bytes == max(c.memory_bytes for c in found.costs)
+
+
+def test_time_grows_with_the_budget_and_is_positive() -> None:
+    short = estimate(Study.of(tiny_sweep()), {})
+    assert short.seconds > 0
+    long = estimate(Study.of(tiny_sweep(budget=Budget.steps(200_000))), {})
+    assert long.seconds > 20 * short.seconds  # 20,000 times the updates, with a fixed cost on both sides
+
+
+def test_what_is_stored_is_not_counted_again() -> None:
+    sweep = tiny_sweep()
+    known = run_study(Study.of(sweep)).by_key
+    found = estimate(Study.of(sweep), known)
+    assert (found.num_runs, found.num_stored, found.seconds) == (0, 6, 0)
+    more = estimate(Study.of(tiny_sweep(num_seeds=3)), known)
+    assert (more.num_runs, more.num_stored) == (3, 6)
+
+
+def test_the_estimate_disturbs_no_generator() -> None:
+    torch.manual_seed(3)
+    before = torch.random.get_rng_state()
+    estimate(Study.of(tiny_sweep()), {})
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("fleet_size", [1, 4])
+def test_fleets_are_those_that_would_run(fleet_size: int) -> None:
+    found = estimate(Study.of(tiny_sweep()), {}, fleet_size=fleet_size)
+    assert [c.fleet_size for c in found.costs] == [fleet_size]
+
+
+# -- what is not a tensor of examples --------------------------------------------------------------
+
+
+def test_a_sequence_is_counted_in_tokens() -> None:
+    tokens = torch.arange(61) % 5
+    split = (tokens[:-1], tokens[1:])
+    model = partial(LSTMLanguageModel, vocabulary=5, width=4, num_layers=1)
+    task = blobs_task(model=model, train=split, test=split, unroll=3, metric="perplexity")
+    found = estimate(Study.of(tiny_sweep(task=task, batch_sizes=[2], budget=Budget.epochs(2))), {})
+    # 61 tokens in 2 streams of 30: 9 windows, twice, of 2 · 3 tokens; 3 learning rates and 2 seeds.
+    assert found.num_examples == 6 * (2 * 9) * 2 * 3
+    # Of a token: 16 gates by 4 inputs, 16 by 4 recurrent values, 5 words by 4 units; 2 FLOP forward, 4 backward.
+    assert found.flop == found.num_examples * 6 * (16 * 4 + 16 * 4 + 5 * 4)
+    assert found.seconds > 0
+
+
+class OnDisk:
+    """Images that are fetched."""
+
+    shape, dtype = torch.Size((32, 1, 4, 4)), torch.uint8
+
+    def __len__(self) -> int:
+        return 32
+
+    def fetch(self, indices: Any, *, seed: int | None = None, step: int = 0) -> torch.Tensor:
+        return torch.full((len(indices), 1, 4, 4), 7, dtype=torch.uint8)
+
+    def identity(self) -> str:
+        return "sevens"
+
+
+def test_images_are_counted_as_the_model_sees_them() -> None:
+    labels = torch.arange(32) % 2
+    task = blobs_task(
+        model=lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 2, bias=False)),
+        train=(OnDisk(), labels),
+        test=(OnDisk(), labels),
+        transform=CropAndFlip(mean=(3.0,), std=(2.0,), pad=1),
+    )
+    found = estimate(Study.of(tiny_sweep(task=task)), {})
+    assert found.flop == found.num_examples * 2 * 2 * 32  # no gradient of the inputs is needed
+
+
+def test_dropout_disturbs_no_generator_either() -> None:
+    task = blobs_task(model=lambda: nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.5), nn.Linear(4, 2)))
+    torch.manual_seed(3)
+    before = torch.random.get_rng_state()
+    estimate(Study.of(tiny_sweep(task=task)), {})
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+# -- a short probe ---------------------------------------------------------------------------------
+
+
+class Counted:
+    """Points that are fetched: counts those read for evaluation, each of which takes a while."""
+
+    def __init__(self, num: int, *, seconds: float = 0.0) -> None:
+        self._x, self._seconds = blobs(num)[0].float(), seconds
+        self.shape, self.dtype = self._x.shape, self._x.dtype
+        self.num_evaluated = 0
+
+    def __len__(self) -> int:
+        return len(self._x)
+
+    def fetch(self, indices: Any, *, seed: int | None = None, step: int = 0) -> torch.Tensor:
+        if seed is None:
+            self.num_evaluated += len(indices)
+            time.sleep(self._seconds * len(indices))
+        return self._x[torch.as_tensor(indices)]
+
+    def identity(self) -> str:
+        return f"{len(self)} counted"
+
+
+def counted_task(num_train: int, num_test: int, *, seconds: float = 0.0, **changes: Any) -> tuple[Task, list[Counted]]:
+    parts = [Counted(num, seconds=seconds) for num in (num_train, num_test, num_test)]
+    train, test, validation = ((x, torch.arange(len(x)) % 2) for x in parts)
+    return blobs_task(train=train, test=test, validation=validation, **changes), parts
+
+
+def test_only_a_few_examples_are_evaluated_however_many_there_are() -> None:
+    for num in (5_000, 50_000):
+        task, parts = counted_task(num, num)
+        assert estimate(Study.of(tiny_sweep(task=task)), {}).seconds > 0
+        assert 0 < sum(part.num_evaluated for part in parts) < 4_900
+        assert max(part.num_evaluated for part in (parts[0], parts[2])) < 100
+
+
+def test_only_a_few_tokens_are_evaluated_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluated: list[int] = []
+    scores = PlacedTask.stream_scores
+
+    def counting(self: PlacedTask, call: Any, x: torch.Tensor, *rest: Any) -> Any:
+        evaluated.append(x.shape[-1])
+        return scores(self, call, x, *rest)
+
+    monkeypatch.setattr(PlacedTask, "stream_scores", counting)
+    tokens = torch.arange(20_001) % 5
+    split = (tokens[:-1], tokens[1:])
+    model = partial(LSTMLanguageModel, vocabulary=5, width=4, num_layers=1)
+    task = blobs_task(model=model, train=split, test=split, unroll=3, metric="perplexity")
+    assert estimate(Study.of(tiny_sweep(task=task, batch_sizes=[2])), {}).seconds > 0
+    assert 0 < sum(evaluated) < 1_500
+
+
+def test_a_pause_of_the_machine_in_one_look_does_not_count() -> None:
+    steady = [(100, 9.0), (500, 0.6), (1_500, 1.6), (1_500, 1.6)]
+    expected = _Evaluation.of(steady, num_reestimated=0)
+    assert (expected.fixed, expected.per_example) == pytest.approx((0.1, 1e-3))
+    for place in (2, 3):
+        looks = [(num, 100.0 if at == place else seconds) for at, (num, seconds) in enumerate(steady)]
+        assert _Evaluation.of(looks, num_reestimated=0) == expected
+
+
+def test_every_look_and_every_split_is_in_the_estimate() -> None:
+    def seconds(num_train: int, num_looks: int) -> float:
+        task, _ = counted_task(num_train, 2_000, seconds=1e-4)
+        return estimate(Study.of(tiny_sweep(task=task, num_evaluations=num_looks)), {}).seconds
+
+    seconds(2_000, 0)  # the first call in a process takes longer
+    none = seconds(2_000, 0)
+    assert none > 0.5  # three splits of 2,000 at 0.1 ms or a little more
+    assert seconds(2_000, 10) - none == pytest.approx(10 * 0.2, rel=0.5)
+    assert seconds(50_000, 0) - none == pytest.approx(4.8, rel=0.5)
+
+
+def test_the_estimate_is_close_to_the_time_it_takes() -> None:
+    task, _ = counted_task(20_000, 5_000, seconds=2e-5)
+    study = Study.of(tiny_sweep(task=task, budget=Budget.steps(400), num_evaluations=5))
+    estimate(study, {})  # the first call in a process takes longer
+    found = estimate(study, {}).seconds
+    start = time.perf_counter()
+    run_study(study)
+    assert found == pytest.approx(time.perf_counter() - start, rel=0.5)
+
+
+class OneByOne(nn.Module):
+    """Cannot be vectorised, and takes a while."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.005)
+        output: torch.Tensor = self.layer(x)
+        return output * (1.0 if float(output.detach().sum()) < math.inf else 2.0)
+
+
+def test_runs_that_are_trained_one_by_one_are_all_counted() -> None:
+    task = blobs_task(model=OneByOne)
+    found = estimate(Study.of(tiny_sweep(task=task, budget=Budget.steps(100))), {})
+    assert 1 < found.seconds / (6 * 100 * 0.005) < 4
+
+
+def test_a_learning_rate_that_diverges_at_once_does_not_lengthen_the_probe() -> None:
+    task, parts = counted_task(20_000, 5_000)
+    sweep = tiny_sweep(task=task, effective_learning_rates=[1e-3, 1e200], budget=Budget.steps(100))
+    assert estimate(Study.of(sweep), {}).seconds > 0
+    assert parts[0].num_evaluated < 100
+
+
+def ghosts() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 2, 3), GhostBatchNorm2d(2, ghost_size=8), nn.Flatten(), nn.Linear(8, 2))
+
+
+def test_with_ghosts_the_probe_reestimates_over_a_few_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+
+    def counting(placed: PlacedTask, *rest: Any, num_examples: int, **options: Any) -> Any:
+        seen.append(min(num_examples, placed.num_train))
+        return reestimated(placed, *rest, num_examples=num_examples, **options)
+
+    monkeypatch.setattr(scoring, "reestimated", counting)
+    images = torch.randn(9_000, 1, 4, 4, generator=torch.Generator().manual_seed(0)), torch.arange(9_000) % 2
+    task = blobs_task(model=ghosts, train=images, test=images)
+    assert estimate(Study.of(tiny_sweep(task=task)), {}).seconds > 0
+    assert seen
+    assert max(seen) == 512
+
+
+def test_the_parts_of_an_evaluation_are_told_apart_and_added_up() -> None:
+    sizes = {"train": 50_000, "test": 10_000}
+    # 1 ms per example, 2 ms per example of the 512 that are re-estimated over; the first look warms up
+    looks = [(100, 9.0), (500, 0.5 + 1.024), (1500, 1.5 + 1.024)]
+    with_ghosts = _Evaluation.of(looks, num_reestimated=512)
+    look, end = 10 + 2 * 4.096, 60 + 10 + 2 * 50
+    assert with_ghosts.of_run(sizes, num_looks=3) == pytest.approx(3 * look + end)
+    # without ghosts the same second is what it takes to begin
+    plain = _Evaluation.of(looks, num_reestimated=0)
+    assert plain.of_run(sizes, num_looks=3) == pytest.approx(3 * (10 + 1.024) + 60 + 2 * 1.024)
+    # one size tells only the sum
+    alike = _Evaluation.of([(100, 6.12)], num_reestimated=512)
+    assert alike.of_run(sizes, num_looks=0) == pytest.approx(0.01 * (60_000 + 10_000 + 50_000))
