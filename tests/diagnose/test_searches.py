@@ -29,7 +29,7 @@ from isotherm.diagnose.searches import (
     search_stability,
     three_batch_sizes,
 )
-from isotherm.diagnose.short_runs import Clock, ShortRuns, ShortGridSpec
+from isotherm.diagnose.short_runs import Clock, ShortGridSpec, ShortRuns
 from isotherm.errors import UserError
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
 from isotherm.tasks.task import Task

@@ -12,7 +12,7 @@ from torch import nn
 
 import cases
 from isotherm.core.records import Outcome
-from isotherm.diagnose.short_runs import MOST_HELD_OUT, TEST_EXAMPLES, Clock, ShortRuns, ShortGridSpec, held_out_task
+from isotherm.diagnose.short_runs import MOST_HELD_OUT, TEST_EXAMPLES, Clock, ShortGridSpec, ShortRuns, held_out_task
 from isotherm.engine.fleet import run_fleet
 from isotherm.engine.placed_task import place_task
 from isotherm.errors import UserError

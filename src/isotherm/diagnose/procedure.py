@@ -43,7 +43,7 @@ from isotherm.diagnose.searches import (
     search_stability,
     three_batch_sizes,
 )
-from isotherm.diagnose.short_runs import Clock, ShortRuns, ShortGridSpec, held_out_task
+from isotherm.diagnose.short_runs import Clock, ShortGridSpec, ShortRuns, held_out_task
 from isotherm.engine.placed_task import checked_device, place_task
 from isotherm.errors import UserError
 from isotherm.running.executors.pool import can_fork

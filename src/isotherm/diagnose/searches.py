@@ -12,7 +12,7 @@ import numpy as np
 from isotherm.core.statistics import Floats, Interval
 from isotherm.diagnose.diagnosis import Isotherm, ShortGrid, Stability
 from isotherm.diagnose.fits import combined, failure_limit, optimum, resampled_optima, slope
-from isotherm.diagnose.short_runs import Clock, ShortRuns, ShortGridSpec
+from isotherm.diagnose.short_runs import Clock, ShortGridSpec, ShortRuns
 from isotherm.engine.fleet import run_fleet
 from isotherm.engine.placed_task import place_task
 from isotherm.errors import UserError

@@ -21,7 +21,7 @@ from isotherm.kernels.ops import ghost_norm as ghost_norm_ops
 from isotherm.kernels.ops.ghost_norm import BACKWARD, FORWARD, FORWARD_OF_SUM, ghost_norm
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
 from isotherm.models.wide_resnet import wide_resnet
-from isotherm.tasks.identity import model_id
+from isotherm.tasks.identity import model_parts
 from isotherm.tasks.task import cross_entropy
 
 # (batch, channels, height, width), ghost size
@@ -480,9 +480,9 @@ def test_how_it_is_computed_identifies_no_run(monkeypatch):
     keys = []
     for has_triton in (False, True):
         monkeypatch.setattr(availability, "HAS_TRITON", has_triton)
-        keys.append(model_id(build, loss=cross_entropy, metric=cross_entropy))
+        keys.append(model_parts(build, loss=cross_entropy, metric=cross_entropy))
     assert keys[0] == keys[1]
-    assert keys[0] != model_id(lambda: GhostBatchNorm2d(16), loss=cross_entropy, metric=cross_entropy)
+    assert keys[0] != model_parts(lambda: GhostBatchNorm2d(16), loss=cross_entropy, metric=cross_entropy)
 
 
 # -- as the engine runs it ----------------------------------------------------------------------------------------
