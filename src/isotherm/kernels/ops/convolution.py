@@ -22,7 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from isotherm.kernels.availability import ARE_ASKED_FOR, HAS_TRITON, in_gluon
+from isotherm.kernels import availability
+from isotherm.kernels.availability import in_gluon
 from isotherm.kernels.layout import (
     empty_images,
     has_channels_last,
@@ -35,8 +36,6 @@ from isotherm.kernels.ops.registry import operation, unrounded
 from isotherm.kernels.tiling.convolution import are_blocks, result_size
 
 ALIGNED = 16
-# Hopper and the Blackwell of data centres: GPUs that copy boxes by themselves (TMA) and have room for several of them.
-GENERATIONS = (9, 10)
 _FEWEST_PIXELS = 16
 _SETTINGS = "int stride, int padding"
 
@@ -136,8 +135,7 @@ def fits(x: Tensor, weight: Tensor, *, stride: int, padding: int) -> bool:
 
 def are_usable(device: torch.device) -> bool:
     """Tell whether kernels can be used on a device: a GPU of a generation they are made for, with Triton installed."""
-    is_asked_for = HAS_TRITON and ARE_ASKED_FOR and device.type == "cuda"
-    return is_asked_for and torch.cuda.get_device_capability(device)[0] in GENERATIONS
+    return availability.are_available(device, generations=availability.TILE_COPY_GENERATIONS)
 
 
 def _half_precision_is_asked_for(*tensors: Tensor) -> bool:
