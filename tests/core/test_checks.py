@@ -20,7 +20,7 @@ def test_numbers_are_numbers_of_any_library_but_no_truth_values(value: Any, expe
 @pytest.mark.parametrize("value", [0, -1.0, math.inf, math.nan, "2", True])
 def test_positive_is_finite_and_above_zero(value: Any) -> None:
     require_positive("rate", 1e-300)
-    with pytest.raises(UserError, match="rate .* is not a positive number"):
+    with pytest.raises(UserError, match=r"rate .* is not a positive number"):
         require_positive("rate", value)
 
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers_protocol import make_plan, tiny_sweep
@@ -92,6 +92,10 @@ def test_objective_follows_from_what_is_tuned_on(tune_on: Any, quantity: Any, ob
     assert (plan.objective, plan.direction) == (objective, direction)
 
 
+positive = st.floats(min_value=1e-6, max_value=1e6)
+
+
+@settings(max_examples=60, deadline=None)
 @given(
     rates=st.lists(positive, min_size=1, max_size=6, unique=True),
     batch_sizes=st.lists(st.integers(1, 64), min_size=1, max_size=3, unique=True),

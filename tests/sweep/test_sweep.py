@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import settings
-from hypothesis import strategies as st
 
 from helpers_protocol import blobs, blobs_task, make_plan, tiny_sweep
 from isotherm.core.budget import Budget
@@ -229,10 +227,6 @@ def test_metric_to_be_minimised_gives_its_direction() -> None:
     assert make_plan(metric_direction=Direction.MINIMISE).direction is Direction.MINIMISE
 
 
-positive = st.floats(min_value=1e-6, max_value=1e6)
-
-
-@settings(max_examples=60, deadline=None)
 # -- what the task says ----------------------------------------------------------------------------
 
 
