@@ -15,9 +15,9 @@ from isotherm.cli.cell import Cell, CellResults, prepare_cell, run_cell
 from isotherm.cli.cell_options import CellSettings
 from isotherm.cli.show.cell import cell_summary, cell_tables, run_sentences
 from isotherm.core.budget import Budget
+from isotherm.core.json import json_text
 from isotherm.core.records import Outcome, RunResult
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
-from isotherm.report.study.summary import json_text
 from isotherm.tasks.task import Task
 
 

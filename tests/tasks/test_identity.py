@@ -27,8 +27,8 @@ from isotherm.tasks import identity
 from isotherm.tasks.task import accuracy, cross_entropy, mean_squared_error
 
 
-def model_id(model, *, loss=cross_entropy, metric=accuracy, version="") -> str:
-    return identity.model_id(model, loss=loss, metric=metric, version=version)
+def model_id(model, *, loss=cross_entropy, metric=accuracy, **more) -> str:
+    return identity.model_id(identity.model_parts(model, loss=loss, metric=metric, **more))
 
 
 # -- data -------------------------------------------------------------------------------------------------------
@@ -344,7 +344,7 @@ def ids_elsewhere():
         text=True,
         check=True,
         cwd=Path(__file__).parent,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(Path(__file__).parent.parent), *sys.path))},
         timeout=120,
     )
     return json.loads(done.stdout)
@@ -431,7 +431,7 @@ def module_of(tmp_path: Path, *, scale: float, use: str = "") -> types.ModuleTyp
 
 
 def ident(model, loss=None) -> str:
-    return identity.model_id(model, loss=loss or cross_entropy, metric=accuracy)
+    return model_id(model, loss=loss or cross_entropy)
 
 
 @pytest.mark.parametrize("use", ["* SCALE", "* WEIGHTS", "+ helper(1.0)"])
@@ -486,7 +486,7 @@ def test_sources_of_the_standard_library_are_not_read(monkeypatch: pytest.Monkey
     monkeypatch.setattr(inspect, "getsource", getsource)
     transform = CropAndFlip(mean=(0.0,), std=(1.0,))
     build = functools.partial(wide_resnet, depth=10, width=1)
-    identity.model_id(build, loss=cross_entropy, metric=accuracy, settings={"transform": transform})
+    model_id(build, settings={"transform": transform})
     assert any(file.endswith("wide_resnet.py") for file in read)
     assert any(file.endswith("augment.py") for file in read)
     assert not [file for file in read if file.startswith(sysconfig.get_path("stdlib"))]
@@ -503,7 +503,7 @@ def test_a_users_module_with_a_standard_name_is_hashed(tmp_path: Path, monkeypat
         module = importlib.util.module_from_spec(spec)
         monkeypatch.setitem(sys.modules, "tabnanny", module)
         spec.loader.exec_module(module)
-        return identity.model_id(functools.partial(nn.Linear, 2, 1), loss=module.loss, metric=accuracy)
+        return model_id(functools.partial(nn.Linear, 2, 1), loss=module.loss)
 
     assert made(1.0) != made(2.0)
 
@@ -512,7 +512,7 @@ def test_the_fields_of_a_transform_are_part_of_a_task() -> None:
     def id_of(**fields: Any) -> str:
         transform = CropAndFlip(**{"mean": (0.0,), "std": (1.0,), **fields})
         build = functools.partial(nn.Linear, 2, 1)
-        return identity.model_id(build, loss=cross_entropy, metric=accuracy, settings={"transform": transform})
+        return model_id(build, settings={"transform": transform})
 
     ids = [id_of(), id_of(padding="zero"), id_of(pad=3), id_of(flip=False), id_of(mean=(1.0,)), id_of(std=(2.0,))]
     assert len(set(ids)) == len(ids)

@@ -10,6 +10,7 @@ from typing import cast
 
 from isotherm.cli.cell_options import NUM_EVALUATIONS, CellSettings
 from isotherm.core.budget import updates_per_pass
+from isotherm.core.rates import tidy
 from isotherm.core.records import Outcome, Precision, RunSpec
 from isotherm.core.temperature import temperature
 from isotherm.engine.placed_task import checked_device
@@ -17,8 +18,9 @@ from isotherm.report.files import file_stem
 from isotherm.report.wording import count_text
 from isotherm.running.runner import CHECKPOINT_SECONDS, Progress, checked_tasks, run_study
 from isotherm.running.store import Store, StoredRun
+from isotherm.sweep.plan import SweepPlan
 from isotherm.sweep.study import Study
-from isotherm.sweep.sweep import Sweep, SweepPlan, tidy
+from isotherm.sweep.sweep import Sweep
 from isotherm.tasks.seeding import initial_model
 from isotherm.tasks.task import Task
 

@@ -12,7 +12,9 @@ from typing import Any, ParamSpec, TypeVar
 import typer
 from rich.console import Console
 
+from isotherm.core.json import json_text
 from isotherm.errors import UserError
+from isotherm.report.files import write_json
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -95,8 +97,6 @@ def check_json(path: Path | None) -> None:
 
 def give_json(path: Path | None, content: Any) -> None:
     """Write what `--json` asks for, if anything."""
-    from isotherm.report.study.summary import json_text, write_json
-
     if path == Path("-"):
         sys.stdout.write(json_text(content))
     elif path is not None:

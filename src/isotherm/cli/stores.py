@@ -8,8 +8,8 @@ from isotherm.errors import StoreError, UserError, nearest
 from isotherm.running.store import Store
 from isotherm.studies import STUDIES
 from isotherm.studies.load import study_name
+from isotherm.sweep.plan import StudyPlan
 from isotherm.sweep.results import StudyResults
-from isotherm.sweep.study import StudyPlan
 
 
 def default_store(name: str) -> Path:

@@ -84,7 +84,7 @@ def _list(options: TheoryOptions, console: Console) -> None:
 
 
 def _show(piece: Piece, options: TheoryOptions, console: Console) -> None:
-    from isotherm.cli.show.demonstration import finite, print_demonstration
+    from isotherm.cli.show.demonstration import print_demonstration
     from isotherm.report.theory.figure import save_theory_figure
 
     _check_figure(options.figure)
@@ -92,7 +92,7 @@ def _show(piece: Piece, options: TheoryOptions, console: Console) -> None:
     print_demonstration(found, console)
     if options.figure is not None:
         save_theory_figure(found, options.figure)
-    give_json(options.json_path, finite(found.as_json()))
+    give_json(options.json_path, found.as_json())
     print_written((options.figure, options.json_path), console)
 
 

@@ -44,7 +44,7 @@ from isotherm.diagnose.searches import (
     search_stability,
     three_batch_sizes,
 )
-from isotherm.diagnose.short_runs import Clock, ShortRuns, Trial, held_out_task
+from isotherm.diagnose.short_runs import Clock, ShortGridSpec, ShortRuns, held_out_task
 from isotherm.engine.placed_task import checked_device, place_task
 from isotherm.errors import UserError
 from isotherm.tasks.seeding import initial_model
@@ -244,8 +244,8 @@ class _Diagnostician:
 
     # -- stages -----------------------------------------------------------------------------------------------------
 
-    def _trial(self, size: int, *, momentum: float, num_steps: int) -> Trial:
-        return Trial(batch_size=size, momentum=momentum, num_steps=num_steps, rates=(), num_seeds=COARSE_SEEDS)
+    def _grid_spec(self, size: int, *, momentum: float, num_steps: int) -> ShortGridSpec:
+        return ShortGridSpec(batch_size=size, momentum=momentum, num_steps=num_steps, rates=(), num_seeds=COARSE_SEEDS)
 
     def _paces(self) -> dict[int, Pace]:
         """Return how fast fleets train at every batch size of the short grids, or refuse what will take too long."""
@@ -254,8 +254,8 @@ class _Diagnostician:
             # Half of the time for looking at the clock is too much.
             if found and self._clock.spent + self._to_time(size, found) > self._clock.seconds / 2:
                 self._refuse(found)
-            trial = self._trial(size, momentum=self._momentum, num_steps=1)
-            pace = measure_pace(self._runs, trial, num_runs=_RUNS_OF_A_FLEET, seconds=0.1, clock=self._clock)
+            grid_spec = self._grid_spec(size, momentum=self._momentum, num_steps=1)
+            pace = measure_pace(self._runs, grid_spec, num_runs=_RUNS_OF_A_FLEET, seconds=0.1, clock=self._clock)
             if pace is None:
                 self._refuse(found)
             else:
@@ -357,12 +357,14 @@ class _Diagnostician:
         affordable = (share - overhead) / per_example / self._unroll  # examples of a run, or windows
         wanted = SHORT_EPOCHS * self._runs.task.num_train / self._unroll
         examples = max(min(wanted, affordable), FEWEST_STEPS * self._sizes[-1])
-        trials = [
-            self._trial(size, momentum=self._momentum, num_steps=max(FEWEST_STEPS, round(examples / size)))
+        grid_specs = [
+            self._grid_spec(size, momentum=self._momentum, num_steps=max(FEWEST_STEPS, round(examples / size)))
             for size in self._sizes
         ]
-        found = search_optima(self._runs, trials, most_longer=wanted / examples, ceiling=top, clock=clock, until=until)
-        epochs = found[-1].trial.num_steps * self._sizes[-1] * self._unroll / self._runs.task.num_train
+        found = search_optima(
+            self._runs, grid_specs, most_longer=wanted / examples, ceiling=top, clock=clock, until=until
+        )
+        epochs = found[-1].grid_spec.num_steps * self._sizes[-1] * self._unroll / self._runs.task.num_train
         if epochs < 0.99:  # updates are whole
             self._miss(
                 f"a whole epoch: the short trainings see {100 * epochs:.2g} % of the training set, and the best "
@@ -417,9 +419,9 @@ class _Diagnostician:
         longest = 0.0
         for size in sizes:
             before = self._clock.spent
-            trial, pace = self._trial(size, momentum=self._momentum, num_steps=1), None
+            grid_spec, pace = self._grid_spec(size, momentum=self._momentum, num_steps=1), None
             if before + 2 * longest <= self._until("speed"):
-                pace = measure_pace(self._runs, trial, num_runs=1, seconds=0.1, clock=self._clock)
+                pace = measure_pace(self._runs, grid_spec, num_runs=1, seconds=0.1, clock=self._clock)
             if pace is None:
                 self._miss(f"the speed at B = {size} and above; give more minutes")
                 break
@@ -432,7 +434,7 @@ class _Diagnostician:
         search = searches[len(searches) // 2]
         grid = search.result()
         place = min(range(len(grid.rates)), key=lambda k: grid.means[k])
-        trial = replace(search.trial, rates=(grid.rates[place],), num_seeds=1)
+        grid_spec = replace(search.grid_spec, rates=(grid.rates[place],), num_seeds=1)
         if self._clock.left <= 0:
             self._miss("curvature and gradient noise after a short training: no time was left; give more minutes")
             return ()
@@ -443,7 +445,7 @@ class _Diagnostician:
             )
             return ()
         # A third of what is left: the smallest measurement may take several times as long as it should.
-        parameters = self._runs.parameters_after(trial, rate=grid.rates[place])
+        parameters = self._runs.parameters_after(grid_spec, rate=grid.rates[place])
         if not parameters:
             return ()
-        return (self._prober.at(trial.num_steps, parameters, seconds=max(0.0, self._clock.left) / 3),)
+        return (self._prober.at(grid_spec.num_steps, parameters, seconds=max(0.0, self._clock.left) / 3),)

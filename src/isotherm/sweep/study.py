@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 from isotherm.errors import UserError
-from isotherm.sweep.sweep import Sweep, SweepPlan
+from isotherm.sweep.plan import StudyPlan
+from isotherm.sweep.sweep import Sweep
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,26 +42,3 @@ class Study:
         """Return the study without tensors."""
         plans = tuple(sweep.plan() for sweep in self.sweeps)
         return StudyPlan(name=self.name, question=self.question, sweeps=plans)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StudyPlan:
-    """A study as plain values; what the store keeps."""
-
-    name: str
-    question: str
-    sweeps: tuple[SweepPlan, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {
-            "name": self.name,
-            "question": self.question,
-            "sweeps": [plan.to_json() for plan in self.sweeps],
-        }
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> Self:
-        """Return the plan that `to_json` wrote."""
-        sweeps = tuple(SweepPlan.from_json(plan) for plan in content["sweeps"])
-        return cls(name=content["name"], question=content["question"], sweeps=sweeps)

@@ -138,8 +138,8 @@ class Task:
         l2_scope: what the penalty covers.
         clip_norm: the gradient's norm is cut to this, before momentum; None cuts nothing.
         precision: of the computation.
-        version: change it when something changes that `identity.model_id` does not see: another release of a library,
-            the state of a global object.
+        version: change it when something changes that `identity.model_parts` does not see, such as
+            another release of a library.
         notes: sentences about the data that whoever runs the task should see; no part of its identity.
     """
 
@@ -221,6 +221,11 @@ class Task:
     @cached_property
     def model_id(self) -> str:
         """The content hash of builder, module, loss and metric."""
+        return identity.model_id(self.model_parts)
+
+    @cached_property
+    def model_parts(self) -> dict[str, str]:
+        """The hash of each part of builder, module, loss and metric."""
         settings: dict[str, Any] = {}  # only what differs from the default, so that a new setting changes no old key
         if self.transform is not None:
             settings["transform"] = self.transform
@@ -233,7 +238,7 @@ class Task:
             settings["exponential"] = True
         if self.norm_statistics != "reestimated":
             settings["norm_statistics"] = self.norm_statistics
-        return identity.model_id(
+        return identity.model_parts(
             self.model,
             loss=self.loss_function,
             metric=self.metric_definition.function,

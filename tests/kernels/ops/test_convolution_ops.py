@@ -14,6 +14,7 @@ from torch.func import functional_call, grad, grad_and_value, vmap
 from torch.nn import functional
 
 from isotherm.engine.graph.trace import trace
+from isotherm.kernels import availability
 from isotherm.kernels.dispatch import by_kernels
 from isotherm.kernels.layout import with_channels_last
 from isotherm.kernels.ops import convolution as convolution_ops
@@ -193,8 +194,8 @@ def test_sizes_that_the_kernels_are_made_for(images, filters, stride, padding, f
 @pytest.mark.parametrize("capability", [(8, 0), (9, 0), (10, 0)], ids=str)
 @pytest.mark.parametrize(("has_triton", "is_asked_for"), [(True, True), (True, False), (False, True)])
 def test_kernels_are_for_gpus_that_copy_boxes(has_triton, is_asked_for, capability, monkeypatch):
-    monkeypatch.setattr(convolution_ops, "HAS_TRITON", has_triton)
-    monkeypatch.setattr(convolution_ops, "ARE_ASKED_FOR", is_asked_for)
+    monkeypatch.setattr(availability, "HAS_TRITON", has_triton)
+    monkeypatch.setattr(availability, "ENABLED", is_asked_for)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
     expected = has_triton and is_asked_for and capability >= (9, 0)
     assert convolution_ops.are_usable(torch.device("cuda")) == expected
@@ -512,5 +513,5 @@ def test_a_second_derivative_is_refused():
     def squared_gradient(weight: Tensor, x: Tensor) -> Tensor:
         return grad(lambda w: in_half(x, w).sin().sum())(weight).pow(2).sum()
 
-    with pytest.raises(RuntimeError, match="no second derivative; ISOTHERM_KERNELS=0 has one"):
+    with pytest.raises(RuntimeError, match="no second derivative; set ISOTHERM_KERNELS=0"):
         by_kernels(vmap(grad(squared_gradient)))(weight, x)

@@ -15,12 +15,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from isotherm.engine.graph.rewrites import rewrite_for_gpu
 from isotherm.engine.graph.trace import trace, writes
 from isotherm.errors import UserError
+from isotherm.kernels import availability
 from isotherm.kernels import layout as layout_of_runs
 from isotherm.kernels.ops import ghost_norm as ghost_norm_ops
 from isotherm.kernels.ops.ghost_norm import BACKWARD, FORWARD, FORWARD_OF_SUM, ghost_norm
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
 from isotherm.models.wide_resnet import wide_resnet
-from isotherm.tasks.identity import model_id
+from isotherm.tasks.identity import model_parts
 from isotherm.tasks.task import cross_entropy
 
 # (batch, channels, height, width), ghost size
@@ -352,7 +353,7 @@ def test_runs_of_a_network():
 
 
 def test_a_cpu_does_without(monkeypatch):
-    monkeypatch.setattr(ghost_norm_ops, "HAS_TRITON", True)
+    monkeypatch.setattr(availability, "HAS_TRITON", True)
     norm, x = layer(16, ghost_size=2, dtype=torch.float32), images((4, 16, 3, 3), seed=0, dtype=torch.bfloat16)
     assert not ghost_norm_ops.fits(x)
     assert not operations_of(make_fx(norm)(x))
@@ -373,12 +374,12 @@ def test_a_cpu_does_without(monkeypatch):
 )
 def test_a_gpu_uses_the_kernels_where_they_fit(changes, has_triton, expected, monkeypatch):
     """On a GPU that is only imagined, whose tensors have no values."""
-    monkeypatch.setattr(ghost_norm_ops, "HAS_TRITON", has_triton)
-    monkeypatch.setattr(ghost_norm_ops, "ARE_ASKED_FOR", True)
+    monkeypatch.setattr(availability, "HAS_TRITON", has_triton)
+    monkeypatch.setattr(availability, "ENABLED", True)
     given = {"size": (8, 16, 6, 6), "dtype": torch.bfloat16, "memory_format": torch.channels_last, "device": "cuda"}
     with FakeTensorMode():
         assert ghost_norm_ops.fits(torch.empty(**given | changes)) == expected
-        monkeypatch.setattr(ghost_norm_ops, "ARE_ASKED_FOR", False)
+        monkeypatch.setattr(availability, "ENABLED", False)
         assert not ghost_norm_ops.fits(torch.empty(**given | changes))
 
 
@@ -408,8 +409,8 @@ def of_runs(function, in_dim: int | None):
 
 @pytest.mark.parametrize("layout", LAYOUTS_OF_RUNS)
 def test_a_gpu_uses_the_kernels_for_runs_where_they_fit(layout, monkeypatch):
-    monkeypatch.setattr(ghost_norm_ops, "HAS_TRITON", True)
-    monkeypatch.setattr(ghost_norm_ops, "ARE_ASKED_FOR", True)
+    monkeypatch.setattr(availability, "HAS_TRITON", True)
+    monkeypatch.setattr(availability, "ENABLED", True)
     shape, order, in_dim = LAYOUTS_OF_RUNS[layout]
     found = []
 
@@ -453,7 +454,7 @@ def test_what_the_operations_cannot_do_is_said():
     def output(x: Tensor) -> Tensor:
         return ghost_norm(x, one, one, ghost_size=2, eps=1e-5, relu=False)[0].pow(2).sum()
 
-    with pytest.raises(RuntimeError, match="no kernels for a vmap within another"):
+    with pytest.raises(RuntimeError, match="do not support nested vmap"):
         vmap(vmap(output))(torch.stack([x, x])[None])
     with pytest.raises(RuntimeError, match="no second derivative"):
         grad(lambda x: vmap(grad(output))(x).pow(2).sum())(torch.stack([x, x]))
@@ -478,10 +479,10 @@ def test_how_it_is_computed_identifies_no_run(monkeypatch):
 
     keys = []
     for has_triton in (False, True):
-        monkeypatch.setattr(ghost_norm_ops, "HAS_TRITON", has_triton)
-        keys.append(model_id(build, loss=cross_entropy, metric=cross_entropy))
+        monkeypatch.setattr(availability, "HAS_TRITON", has_triton)
+        keys.append(model_parts(build, loss=cross_entropy, metric=cross_entropy))
     assert keys[0] == keys[1]
-    assert keys[0] != model_id(lambda: GhostBatchNorm2d(16), loss=cross_entropy, metric=cross_entropy)
+    assert keys[0] != model_parts(lambda: GhostBatchNorm2d(16), loss=cross_entropy, metric=cross_entropy)
 
 
 # -- as the engine runs it ----------------------------------------------------------------------------------------

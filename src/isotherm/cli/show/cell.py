@@ -17,10 +17,11 @@ from rich.table import Table
 from isotherm.cli.cell import CellResults
 from isotherm.cli.common import escaped
 from isotherm.cli.show.numbers import number_text
+from isotherm.core.rates import tidy
 from isotherm.core.records import Outcome, RunResult
 from isotherm.core.statistics import standard_deviation
 from isotherm.report.wording import count_text, is_percent, metric_label
-from isotherm.sweep.sweep import SweepPlan, tidy
+from isotherm.sweep.plan import SweepPlan
 
 HEADER_WIDTH = 9  # headers wrap so that columns stay as narrow as their numbers
 
@@ -146,7 +147,7 @@ def cell_summary(results: CellResults, *, store: Path, seconds: float) -> dict[s
     cell, spec = results.cell, results.cell.specs[0]
     finished = [run.result for run in results.runs if run.result.outcome is Outcome.FINISHED]
     quantities = {c.quantity: _values(finished, c.quantity) for c in _columns(cell.plan)}
-    content = {
+    return {
         "study": cell.study.name,
         "task": spec.task,
         "metric": cell.plan.metric,
@@ -179,13 +180,3 @@ def cell_summary(results: CellResults, *, store: Path, seconds: float) -> dict[s
             for run in results.runs
         ],
     }
-    return _finite(content)  # type: ignore[no-any-return]
-
-
-def _finite(content: Any) -> Any:
-    """Return JSON values with None in place of numbers that JSON does not have."""
-    if isinstance(content, dict):
-        return {name: _finite(value) for name, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [_finite(value) for value in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console
@@ -67,18 +65,3 @@ def _text(value: str | float) -> str:
 
 def _is_number(text: str) -> bool:
     return text.lstrip("-−+").startswith(tuple("0123456789"))
-
-
-def finite(content: Any) -> Any:
-    """Return plain values with None for every number that is not finite, which JSON does not know.
-
-    >>> finite({"x": [1.0, float("inf")], "n": 3})
-    {'x': [1.0, None], 'n': 3}
-    """
-    if isinstance(content, float):
-        return content if math.isfinite(content) else None
-    if isinstance(content, Mapping):
-        return {key: finite(value) for key, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [finite(value) for value in content]
-    return content

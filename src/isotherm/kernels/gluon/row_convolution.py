@@ -24,7 +24,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from isotherm.kernels.availability import device_of
 from isotherm.kernels.gluon.row_kernels import convolve_rows, sum_rows
-from isotherm.kernels.kernel_check import Trial
+from isotherm.kernels.kernel_check import KernelCheck
 from isotherm.kernels.layout import empty_images
 from isotherm.kernels.tiling.convolution import (
     CHANNELS_BY_ROWS,
@@ -82,7 +82,7 @@ def _layout(num_channels: int, *, rank: int) -> gl.NVMMASharedLayout:
 
 def are_usable(device: torch.device) -> bool:
     """Tell whether the kernels are made for a device and right there."""
-    return TRIAL.is_passed(device)
+    return CHECK.passes(device)
 
 
 def _are_right(device: torch.device) -> bool:
@@ -112,7 +112,7 @@ def _are_right(device: torch.device) -> bool:
     return all(are_equal)
 
 
-TRIAL = Trial("convolutions", _are_right)
+CHECK = KernelCheck("convolutions", _are_right)
 
 
 def convolve(

@@ -20,7 +20,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from isotherm.kernels.availability import device_of
 from isotherm.kernels.gluon.shared_memory import as_box, give_up, new_barriers
-from isotherm.kernels.kernel_check import Trial
+from isotherm.kernels.kernel_check import KernelCheck
 
 # Rows and columns of a tile, and the inner side: rows of 128 bytes of what is multiplied.
 _SIDE = 64
@@ -39,7 +39,7 @@ def fits(value_MRC: Tensor, left_MRI: Tensor, right_MIC: Tensor) -> bool:
         and all(factor.data_ptr() % 16 == 0 for factor in (left_MRI, right_MIC))
     )
     is_large = num_inner == _SIDE and min(num_rows, num_columns) >= _SIDE
-    return is_large and are_laid_out and left_MRI.dtype == torch.bfloat16 and TRIAL.is_passed(value_MRC.device)
+    return is_large and are_laid_out and left_MRI.dtype == torch.bfloat16 and CHECK.passes(value_MRC.device)
 
 
 def update(
@@ -133,7 +133,7 @@ def _is_right(device: torch.device) -> bool:
     return all(are_equal)
 
 
-TRIAL = Trial("updates of matrices", _is_right)
+CHECK = KernelCheck("matrix updates", _is_right)
 
 
 @gluon.jit(do_not_specialize=("num_tiles", "down", "across"))

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isotherm.kernels.availability import ARE_ASKED_FOR, HAS_TRITON
+from isotherm.kernels import availability
 from isotherm.kernels.layout import has_channels_last, of_all_runs, runs_first, with_channels_last
 from isotherm.kernels.ops.registry import operation, unrounded
 
@@ -35,7 +35,7 @@ def fits(x: Tensor) -> bool:
     Channels come in multiples of 16, or the kernels would read memory in small pieces. Under one `vmap` the images of
     the runs have to lie one after another; under several the kernels are of no use.
     """
-    if not (HAS_TRITON and ARE_ASKED_FOR and x.is_cuda and x.dtype == torch.bfloat16 and x.ndim == 4):
+    if not (availability.are_available(x.device) and x.dtype == torch.bfloat16 and x.ndim == 4):
         return False
     images = of_all_runs(x)
     return images is not None and images.shape[-3] % 16 == 0 and has_channels_last(images)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isotherm.kernels.availability import ARE_ASKED_FOR, HAS_TRITON
+from isotherm.kernels import availability
 from isotherm.kernels.layout import with_runs_first
 from isotherm.kernels.ops.registry import operation
 
@@ -27,9 +27,7 @@ BackwardStep = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
 def fits(projected: Tensor, cell: Tensor) -> bool:
     """Tell whether the kernels are made for the tensors of a step: on a GPU, products in bfloat16, cells in float32."""
     return (
-        HAS_TRITON
-        and ARE_ASKED_FOR
-        and projected.is_cuda
+        availability.are_available(projected.device)
         and projected.dtype == torch.bfloat16
         and cell.dtype == torch.float32
     )
