@@ -22,7 +22,7 @@ from isotherm.engine.placed_task import checked_device
 from isotherm.errors import UserError
 from isotherm.report.files import file_stem
 from isotherm.report.wording import count_text, is_percent, metric_label
-from isotherm.running.runner import CHECKPOINT_SECONDS, Progress, checked_tasks, run_study
+from isotherm.running.runner import CHECKPOINT_SECONDS, Progress, prepared_study, run_study
 from isotherm.running.store import Store, StoredRun
 from isotherm.sweep.study import Study
 from isotherm.sweep.sweep import Sweep, SweepPlan, tidy
@@ -153,8 +153,7 @@ def prepare_cell(
         clip_norm=clip_norm,
         precision=precision,
     )
-    checked_tasks(Study.of(sweep))
-    plan = sweep.plan()
+    (plan,) = prepared_study(Study.of(sweep)).plan.sweeps
     model = initial_model(task.model, seed=0)
     num_parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     return Cell(

@@ -17,7 +17,7 @@ import numpy as np
 
 from isotherm.core.budget import Budget, BudgetUnit
 from isotherm.core.l2 import L2Scope
-from isotherm.core.records import Direction, Precision, RunSpec
+from isotherm.core.records import Direction, Identity, Precision, RunSpec
 from isotherm.core.schedule import Schedule
 from isotherm.core.temperature import effective_learning_rate_at
 from isotherm.errors import UserError
@@ -194,13 +194,13 @@ class Sweep:
         for budget in self.budgets:
             if not isinstance(budget, Budget):
                 raise UserError(f"budget is {budget!r}; give Budget.steps(n) or Budget.epochs(n)")
-        num_train, unroll = self.prepared_task.num_train, self.task.unroll
+        num_train, unroll = self.task.num_train - self._num_held_out, self.task.unroll
         for batch_size in self.batch_sizes:
             _require_whole("batch size", batch_size, at_least=1)
             if batch_size > num_train:
                 raise UserError(
                     f"batch size {batch_size} is larger than the training set of {num_train} examples"
-                    f"{self._held_out()}; use at most {num_train}"
+                    f"{self._held_out_note()}; use at most {num_train}"
                 )
             for budget in self.budgets:  # refuses a budget of no whole update
                 budget.num_steps(num_train=num_train, batch_size=batch_size, unroll=unroll)
@@ -225,11 +225,15 @@ class Sweep:
     def plan(self) -> SweepPlan:
         """Return the sweep without tensors; hashes the data and builds the model once."""
         task = self.prepared_task
+        return self.plan_of(task, task.identify())
+
+    def plan_of(self, task: Task, identity: Identity) -> SweepPlan:
+        """Return the sweep without tensors, with its prepared task identified already."""
         return SweepPlan(
             name=self.name,
             task=task.name,
-            data_id=task.data_id,
-            model_id=task.model_id,
+            data_id=identity.data_id,
+            model_id=identity.model_id,
             num_train=task.num_train,
             metric=task.metric_definition.name,
             metric_direction=task.metric_definition.direction,
@@ -261,8 +265,12 @@ class Sweep:
         values = grid.at(batch_size) if isinstance(grid, IsothermGrid) else grid
         return tuple(sorted({float(value) for value in values}))
 
-    def _held_out(self) -> str:
-        held = self.task.num_train - self.prepared_task.num_train
+    @property
+    def _num_held_out(self) -> int:
+        return self.task.num_held_out(self.validation_fraction) if self.tune_on == "validation" else 0
+
+    def _held_out_note(self) -> str:
+        held = self._num_held_out
         return f" ({held} more are held out for validation)" if held else ""
 
 
