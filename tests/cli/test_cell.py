@@ -13,9 +13,9 @@ from torch import nn
 
 from isotherm.cli.cell import Cell, CellResults, cell_summary, cell_tables, prepare_cell, run_cell, run_sentences
 from isotherm.core.budget import Budget
+from isotherm.core.json import json_text
 from isotherm.core.records import Outcome, RunResult
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
-from isotherm.report.study.summary import json_text
 from isotherm.tasks.task import Task
 
 

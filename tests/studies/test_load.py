@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from isotherm.core.budget import Budget
+from isotherm.core.rates import IsothermGrid
 from isotherm.core.schedule import Schedule
 from isotherm.errors import UserError
 from isotherm.studies import STUDIES
 from isotherm.studies.load import load_study, load_task, read_study, study_name
-from isotherm.sweep.sweep import IsothermGrid, Sweep
+from isotherm.sweep.sweep import Sweep
 
 MINIMAL = """
 name = "minimal"

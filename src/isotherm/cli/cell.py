@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from isotherm.core.budget import Budget, updates_per_pass
+from isotherm.core.rates import tidy
 from isotherm.core.records import Outcome, Precision, RunResult, RunSpec
 from isotherm.core.statistics import standard_deviation
 from isotherm.core.temperature import temperature
@@ -24,8 +25,9 @@ from isotherm.report.files import file_stem
 from isotherm.report.wording import count_text, is_percent, metric_label
 from isotherm.running.runner import CHECKPOINT_SECONDS, Progress, prepared_study, run_study
 from isotherm.running.store import Store, StoredRun
+from isotherm.sweep.plan import SweepPlan
 from isotherm.sweep.study import Study
-from isotherm.sweep.sweep import Sweep, SweepPlan, tidy
+from isotherm.sweep.sweep import Sweep
 from isotherm.tasks.seeding import initial_model
 from isotherm.tasks.task import Task
 

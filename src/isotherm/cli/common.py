@@ -12,8 +12,9 @@ from typing import Annotated, Any, ParamSpec, TypeVar
 import typer
 from rich.console import Console
 
+from isotherm.core.json import json_text
 from isotherm.errors import UserError
-from isotherm.report.study.summary import json_text, write_json
+from isotherm.report.files import write_json
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -57,9 +57,10 @@ from isotherm.running.runner import CHECKPOINT_SECONDS, default_workers, run_stu
 from isotherm.running.store import Store
 from isotherm.studies import STUDIES
 from isotherm.studies.load import load_study, load_task, study_name
+from isotherm.sweep.plan import StudyPlan
 from isotherm.sweep.protocol import all_runs
 from isotherm.sweep.results import StudyResults
-from isotherm.sweep.study import Study, StudyPlan
+from isotherm.sweep.study import Study
 from isotherm.version import __version__
 
 app = typer.Typer(

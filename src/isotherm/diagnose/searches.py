@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from isotherm.core.rates import tidy
 from isotherm.core.statistics import Floats, Interval
 from isotherm.diagnose.diagnosis import Isotherm, ShortGrid, Stability
 from isotherm.diagnose.fits import combined, failure_limit, optimum, resampled_optima, slope
@@ -17,7 +18,6 @@ from isotherm.engine.fleet import run_fleet
 from isotherm.engine.placed_task import place_task
 from isotherm.errors import UserError
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
-from isotherm.sweep.sweep import tidy
 from isotherm.tasks.model_check import check_model
 from isotherm.tasks.seeding import initial_model
 from isotherm.tasks.task import Task

@@ -23,9 +23,9 @@ from isotherm.engine.placed_task import PlacedTask, evaluation_steps, ghost_laye
 from isotherm.errors import UserError
 from isotherm.running.executors.local import LocalExecutor
 from isotherm.running.runner import prepared_study
+from isotherm.sweep.plan import SweepPlan
 from isotherm.sweep.protocol import missing_runs
 from isotherm.sweep.study import Study
-from isotherm.sweep.sweep import SweepPlan
 from isotherm.tasks.inputs import Inputs, LazyInputs, Split
 from isotherm.tasks.model_check import call_model, example_batch
 from isotherm.tasks.seeding import initial_model, seeded

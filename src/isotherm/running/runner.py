@@ -15,9 +15,10 @@ from isotherm.running.executors.checkpoints import CheckpointFolder
 from isotherm.running.executors.local import LocalExecutor, work_of
 from isotherm.running.executors.pool import PoolExecutor, can_fork, num_cores
 from isotherm.running.store import Store
+from isotherm.sweep.plan import StudyPlan
 from isotherm.sweep.protocol import missing_runs, next_round
 from isotherm.sweep.results import Results, StudyResults
-from isotherm.sweep.study import PreparedStudy, Study, StudyPlan
+from isotherm.sweep.study import PreparedStudy, Study
 from isotherm.sweep.sweep import Sweep
 from isotherm.tasks.model_check import check_model
 from isotherm.tasks.task import Task

@@ -15,12 +15,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from isotherm.core.budget import Budget
 from isotherm.core.l2 import L2Scope
+from isotherm.core.rates import IsothermGrid
 from isotherm.core.records import Precision
 from isotherm.core.schedule import Schedule
 from isotherm.errors import UserError, nearest
 from isotherm.studies import STUDIES
+from isotherm.sweep.plan import ExtendFor, TuneOn, TuneQuantity
 from isotherm.sweep.study import Study
-from isotherm.sweep.sweep import ExtendFor, IsothermGrid, Sweep, TuneOn, TuneQuantity
+from isotherm.sweep.sweep import Sweep
 from isotherm.tasks.builtin import TASKS, get_task
 from isotherm.tasks.task import Task
 

@@ -9,8 +9,9 @@ Run:     isotherm quickstart
 from __future__ import annotations
 
 from isotherm.core.budget import Budget
+from isotherm.core.rates import IsothermGrid, powers_of_two
 from isotherm.sweep.study import Study
-from isotherm.sweep.sweep import IsothermGrid, Sweep, powers_of_two
+from isotherm.sweep.sweep import Sweep
 from isotherm.tasks.builtin import get_task
 from isotherm.tasks.task import Task
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 from isotherm.core.records import Identity
 from isotherm.errors import UserError
-from isotherm.sweep.sweep import Sweep, SweepPlan
+from isotherm.sweep.plan import StudyPlan
+from isotherm.sweep.sweep import Sweep
 from isotherm.tasks.task import Task
 
 
@@ -58,29 +59,6 @@ class Study:
             tasks={identity.ids: task for task, identity in prepared.values()},
             identities={identity.ids: identity for _, identity in prepared.values()},
         )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StudyPlan:
-    """A study as plain values; what the store keeps."""
-
-    name: str
-    question: str
-    sweeps: tuple[SweepPlan, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {
-            "name": self.name,
-            "question": self.question,
-            "sweeps": [plan.to_json() for plan in self.sweeps],
-        }
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> Self:
-        """Return the plan that `to_json` wrote."""
-        sweeps = tuple(SweepPlan.from_json(plan) for plan in content["sweeps"])
-        return cls(name=content["name"], question=content["question"], sweeps=sweeps)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
