@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from isotherm.diagnose import DiagnoseOptions, Diagnosis, diagnose, searches
 from isotherm.diagnose.answer import ceiling
 from isotherm.errors import UserError
-from isotherm.tasks.task import Split, Task
+from isotherm.tasks.inputs import Split
+from isotherm.tasks.task import Task
 
 MOMENTUM = 0.9
 

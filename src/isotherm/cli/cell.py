@@ -16,7 +16,7 @@ from isotherm.core.temperature import temperature
 from isotherm.engine.placed_task import checked_device
 from isotherm.report.files import file_stem
 from isotherm.report.wording import count_text
-from isotherm.running.runner import CHECKPOINT_SECONDS, Progress, checked_tasks, run_study
+from isotherm.running.runner import CHECKPOINT_SECONDS, Progress, prepared_study, run_study
 from isotherm.running.store import Store, StoredRun
 from isotherm.sweep.plan import SweepPlan
 from isotherm.sweep.study import Study
@@ -97,8 +97,7 @@ def prepare_cell(task: Task, settings: CellSettings, *, device: str = "cpu") -> 
     """
     settings, notes = _with_precision(settings, task, on_cpu=checked_device(device).type == "cpu")
     sweep = _sweep(task, settings)
-    checked_tasks(Study.of(sweep))
-    plan = sweep.plan()
+    (plan,) = prepared_study(Study.of(sweep)).plan.sweeps
     model = initial_model(task.model, seed=0)
     return Cell(
         study=Study(name=_name(plan, task), sweeps=(sweep,)),

@@ -47,8 +47,9 @@ from isotherm.diagnose.searches import (
 from isotherm.diagnose.short_runs import Clock, ShortGridSpec, ShortRuns, held_out_task
 from isotherm.engine.placed_task import checked_device, place_task
 from isotherm.errors import UserError
+from isotherm.tasks.model_check import call_model, example_batch
 from isotherm.tasks.seeding import initial_model
-from isotherm.tasks.task import Task, call_model, example_batch
+from isotherm.tasks.task import Task
 from isotherm.theory.closed_forms import critical_learning_rate
 
 # Part of the time for curvature and noise at the start, and parts of it by which each stage after that ends.

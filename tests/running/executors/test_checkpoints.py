@@ -66,7 +66,7 @@ def specs_of(task: Task, num: int = 7, **changes: Any) -> list[RunSpec]:
 
 
 def executor_for(task: Task, **options: Any) -> LocalExecutor:
-    return LocalExecutor({(task.data_id, task.model_id): task}, **options)
+    return LocalExecutor({task.identify().ids: task}, **options)
 
 
 def keep(folder: CheckpointFolder, specs: Sequence[RunSpec], *, device: torch.device = CPU) -> Path:
