@@ -29,8 +29,8 @@ from helpers_hessian import (
 from isotherm.core.l2 import is_penalised
 from isotherm.data.augment import Scaled
 from isotherm.errors import UserError
+from isotherm.tasks.losses import LossFunction, cross_entropy, half_squared_error
 from isotherm.tasks.seeding import initial_model
-from isotherm.tasks.task import LossFunction, cross_entropy, half_squared_error
 from isotherm.theory.hessian import Differentiation, Hessian, NotFiniteError, hessian_of_task
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # PyTorch's forward derivatives

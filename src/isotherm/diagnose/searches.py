@@ -18,8 +18,9 @@ from isotherm.engine.fleet import run_fleet
 from isotherm.engine.placed_task import place_task
 from isotherm.errors import UserError
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
+from isotherm.tasks.model_check import check_model
 from isotherm.tasks.seeding import initial_model
-from isotherm.tasks.task import Task, check_model
+from isotherm.tasks.task import Task
 
 # A run that makes less than this part of the best learning rate's progress has failed.
 PROGRESS = 0.5

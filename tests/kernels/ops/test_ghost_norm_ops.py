@@ -22,7 +22,7 @@ from isotherm.kernels.ops.ghost_norm import BACKWARD, FORWARD, FORWARD_OF_SUM, g
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
 from isotherm.models.wide_resnet import wide_resnet
 from isotherm.tasks.identity import model_parts
-from isotherm.tasks.task import cross_entropy
+from isotherm.tasks.losses import cross_entropy
 
 # (batch, channels, height, width), ghost size
 SHAPES = [((8, 16, 5, 5), 4), ((6, 16, 3, 7), 6), ((6, 48, 1, 9), 2), ((5, 3, 4, 5), 1), ((4, 32, 1, 1), 2)]
