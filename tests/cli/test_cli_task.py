@@ -482,7 +482,7 @@ def test_a_batch_that_ghost_batch_norm_cannot_divide(monkeypatch: pytest.MonkeyP
     setting = ["--batch-size", "6", "--effective-learning-rate", "0.1", "--steps", "2"]
     code, text = invoke("run", "--task", "taskcode:resnet", *setting, "--data", "files")
     assert code == 2
-    assert "a batch of 6 cannot be cut into ghost batches of 4; use a batch size of 4 or 8" in text
+    assert "a batch of 6 cannot be split into ghost batches of 4; use a batch size of 4 or 8" in text
     assert not stored()
 
 

@@ -611,7 +611,7 @@ def test_a_task_without_a_transform_has_none_to_change():
 
 def test_batch_sizes_that_ghost_batch_norm_cannot_divide_are_refused_before_anything_runs():
     check_model(images_task(), [7, 64, 128])
-    with pytest.raises(UserError, match=r"a batch of 100 cannot be cut into ghost batches of 64; use .* 64 or 128"):
+    with pytest.raises(UserError, match=r"a batch of 100 cannot be split into ghost batches of 64; use .* 64 or 128"):
         check_model(images_task(), [64, 100])
 
 
