@@ -86,12 +86,14 @@ class Machine:
         monkeypatch.setattr(probes.Prober, "_hessian", self._hessian)
         monkeypatch.setattr(probes, "sampled_sharpness", self._sharpness)
 
-    def _timed(self, _placed: Any, specs: Sequence[RunSpec], *, on_steps: Callable[[int], None], block: int) -> None:
+    def _timed(
+        self, _placed: Any, specs: Sequence[RunSpec], *, on_steps: Callable[[int], None], updates_per_window: int
+    ) -> None:
         self.work(self.first_look * self.start_up)
         while True:
             update = self.update + len(specs) * specs[0].batch_size * self.example
-            self.work(self.first_look * block * update)
-            on_steps(block * len(specs))
+            self.work(self.first_look * updates_per_window * update)
+            on_steps(updates_per_window * len(specs))
 
     def _trained(self, _placed: Any, specs: Sequence[RunSpec], *, on_trained: Callable[..., None]) -> None:
         self.fleet(len(specs), specs[0].batch_size, specs[0].num_steps)
