@@ -24,9 +24,7 @@ from isotherm.engine.batches import Blocks
 from isotherm.engine.checkpoint import State
 from isotherm.engine.dropout import run_keys
 from isotherm.engine.evaluation import Tensors
-from isotherm.engine.graph.convolutions import leaves_convolutions
-from isotherm.engine.graph.factored_gradients import are_usable
-from isotherm.engine.graph.trace import trace, writes
+from isotherm.engine.graph.trace import has_plain_convolutions, trace, writes
 from isotherm.engine.lazy_reader import Reader
 from isotherm.engine.parameters import Settings, Weights
 from isotherm.engine.placed_task import (
@@ -41,6 +39,7 @@ from isotherm.engine.programs.cpu import FixedProgram
 from isotherm.engine.programs.cuda_graph import Recording, capture
 from isotherm.engine.programs.gpu import Call, Program, Update, gpu_program, update_of
 from isotherm.errors import UserError
+from isotherm.kernels import availability
 from isotherm.kernels.dispatch import by_kernels
 
 # Updates between two looks at the losses; a diverged run wastes at most this many.
@@ -257,12 +256,12 @@ class RunStack:
             self._own_batch = x_MB.clone(), y_MB.clone()
         states = [*self.weights.values, *self.fixed_M.values(), *self.buffers_M.values()]
         traced = trace(self._step_function(), *states, x_MB, y_MB, self.key_M, torch.zeros_like(self.step))
-        if self.convolves and leaves_convolutions(traced.graph):
+        if self.convolves and has_plain_convolutions(traced.graph):
             raise NotVectorisable("the kernels are not made for convolutions of images with such sides")
         if writes(traced):
             self._program = Program(call=traced.forward)
         elif self._own_batch is None:
-            takes_factors = are_usable(self.placed.device) and not self.clips
+            takes_factors = availability.are_available(self.placed.device) and not self.clips
             self._program = gpu_program(
                 traced, self.weights, takes_halves=self.takes_halves, takes_factors=takes_factors
             )
