@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.table import Table
 
-from isotherm.analysis.verdicts import Verdict, judge
+from isotherm.analysis.analysis import Analysis, analyse
 from isotherm.cli.bench import bench
 from isotherm.cli.cell import (
     CellResults,
@@ -47,17 +47,16 @@ from isotherm.cli.theory import theory
 from isotherm.core.budget import Budget
 from isotherm.core.records import Outcome
 from isotherm.engine.placed_task import checked_device
-from isotherm.errors import StoreError, UserError, nearest
-from isotherm.report.study.draw import save_figures
-from isotherm.report.study.html import write_report
+from isotherm.errors import StoreError, UserError
+from isotherm.report.study.folder import write_report
 from isotherm.report.study.summary import study_summary
-from isotherm.report.study.tables import optima_table, write_csv
+from isotherm.report.study.tables import optima_table
 from isotherm.running.cost import estimate
 from isotherm.running.runner import CHECKPOINT_SECONDS, default_workers, run_study
 from isotherm.running.store import Store
+from isotherm.running.stored import stored_studies
 from isotherm.studies import STUDIES
 from isotherm.studies.load import load_study, load_task, study_name
-from isotherm.sweep.plan import StudyPlan
 from isotherm.sweep.protocol import all_runs
 from isotherm.sweep.results import StudyResults
 from isotherm.sweep.study import Study
@@ -322,10 +321,10 @@ def _run_study(
         fleet_size=fleet_size,
         checkpoint_seconds=checkpoint_seconds,
     )
-    verdicts = judge(results)
-    _print_results(results, verdicts, console)
+    analysis = analyse(results)
+    _print_results(analysis, console)
     console.print(f"\nStore: {path}. Report: isotherm report {path}", highlight=False, soft_wrap=True)
-    give_json(json_path, study_summary(results, verdicts=verdicts, seconds=time.perf_counter() - start))
+    give_json(json_path, study_summary(analysis, seconds=time.perf_counter() - start))
     _exit_if_failed(results)
 
 
@@ -397,7 +396,7 @@ def status(store: StoreArgument, json_path: JsonOption = None) -> None:
     for name in ("study", "sweep", "finished", "diverged", "failed", "missing"):
         table.add_column(name, justify="left" if name in ("study", "sweep") else "right", overflow="fold")
     path = _store_path(store)
-    for results in _stored(path, study=None):
+    for results in stored_studies(path):
         for sweep in results.sweeps:
             counts = sweep.counts()
             momenta = ", ".join(f"{m:g}" for m in sweep.plan.momenta)
@@ -420,7 +419,7 @@ def report(
     console = console_for(json_path)
     check_json(json_path)
     path = _store_path(store)
-    found = _stored(path, study=study)
+    found = stored_studies(path, study=study)
     base = output or path.with_suffix("")
     folders = [base] if len(found) == 1 else [base / results.plan.name for results in found]
     summaries = [_present(results, folder, console=console) for results, folder in zip(found, folders, strict=True)]
@@ -459,37 +458,30 @@ def _run(
 
 def _present(results: StudyResults, folder: Path, *, console: Console, start: float | None = None) -> dict[str, Any]:
     """Write every file of a report, print tables, verdicts and where to look; return the summary."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"the folder {folder} cannot be made: {error.strerror}; choose another with --output"
-        ) from error
-    verdicts = judge(results)
-    figures = save_figures(results, folder)
-    tables = write_csv(results, folder)
+    analysis = analyse(results)
     seconds = None if start is None else time.perf_counter() - start
-    page = write_report(results, folder / "report.html", verdicts=verdicts, seconds=seconds)
-    _print_results(results, verdicts, console)
+    files = write_report(analysis, folder, seconds=seconds)
+    _print_results(analysis, console)
     console.print(f"\n[bold]Where to look[/] in {folder}/", highlight=False)
-    console.print(f"  {page.name}: everything in one page, works offline")
-    formats = " and ".join(sorted({f.suffix.lstrip(".").upper() for f in figures}, reverse=True))
-    console.print(f"  figures ({formats}): {', '.join(sorted({f.stem for f in figures}))}", highlight=False)
-    console.print(f"  {', '.join(sorted(t.name for t in tables))}: the same as numbers", highlight=False)
+    console.print(f"  {files.page.name}: everything in one page, works offline")
+    formats = " and ".join(sorted({f.suffix.lstrip(".").upper() for f in files.figures}, reverse=True))
+    console.print(f"  figures ({formats}): {', '.join(sorted({f.stem for f in files.figures}))}", highlight=False)
+    numbers = sorted(file.name for file in (*files.tables, files.summary))
+    console.print(f"  {', '.join(numbers)}: the same as numbers", highlight=False)
     seconds = None if start is None else time.perf_counter() - start
     if seconds is not None:
         console.print(f"  {results.plan.name}.sqlite: every run; this call took {seconds:.0f} s", highlight=False)
-    return study_summary(results, verdicts=verdicts, seconds=seconds)
+    return study_summary(analysis, seconds=seconds)
 
 
-def _print_results(results: StudyResults, verdicts: list[Verdict], console: Console) -> None:
-    for sweep in results.sweeps:
+def _print_results(analysis: Analysis, console: Console) -> None:
+    for sweep in analysis.sweeps:
         console.print()
         console.print(optima_table(sweep))
-    if verdicts:
+    if analysis.verdicts:
         console.print("\n[bold]Verdicts[/], computed from these runs")
     lines = Table.grid(padding=(0, 2))
-    for verdict in verdicts:
+    for verdict in analysis.verdicts:
         mark = "[green]holds[/]" if verdict.holds else "[red]does not hold[/]"
         lines.add_row(mark, f"{escaped(verdict.claim)}\n[dim]{escaped(verdict.evidence)}[/]")
     console.print(lines, highlight=False)
@@ -524,19 +516,6 @@ def _store_path(reference: str) -> Path:
             raise StoreError(f"{path} is a folder with {len(stores)} stores in it; name one file")
         path = stores[0]
     return path
-
-
-def _stored(path: Path, *, study: str | None) -> list[StudyResults]:
-    """Return the studies of a store, one of them or all."""
-    with Store.read(path) as store:
-        plans = {name: StudyPlan.from_json(content) for name, content in store.studies().items()}
-        results = store.results()
-    if study is not None and study not in plans:
-        raise UserError(f"the store {path} holds no study {study!r}; {nearest(study, plans)}")
-    chosen = plans if study is None else {study: plans[study]}
-    if not chosen:
-        raise UserError(f"the store {path} holds no study yet; run one into it with isotherm run STUDY --store {path}")
-    return [StudyResults(plan=plan, by_key=results) for plan in chosen.values()]
 
 
 def _default_store(name: str) -> Path:

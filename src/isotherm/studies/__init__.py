@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from isotherm.studies.quickstart import quickstart
+from isotherm.studies import quickstart  # the module
 from isotherm.sweep.study import Study
 
-STUDIES: dict[str, Callable[[], Study]] = {"quickstart": quickstart}
+STUDIES: dict[str, Callable[[], Study]] = {"quickstart": quickstart.quickstart}
