@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from isotherm.sweep.study import Study
     from isotherm.sweep.sweep import Sweep
     from isotherm.tasks.builtin import get_task
-    from isotherm.tasks.task import LazyInputs, Metric, Task
+    from isotherm.tasks.inputs import LazyInputs
+    from isotherm.tasks.metrics import Metric
+    from isotherm.tasks.task import Task
     from isotherm.version import __version__
 
 # Where each public name is defined. Loaded when asked for: `isotherm --help` needs no PyTorch.
@@ -47,8 +49,8 @@ _HOMES = {
     "GhostBatchNorm2d": "isotherm.models.ghost_batch_norm",
     "IsothermGrid": "isotherm.core.rates",
     "JointRegimes": "isotherm.analysis.regimes",
-    "LazyInputs": "isotherm.tasks.task",
-    "Metric": "isotherm.tasks.task",
+    "LazyInputs": "isotherm.tasks.inputs",
+    "Metric": "isotherm.tasks.metrics",
     "Outcome": "isotherm.core.records",
     "Recommendation": "isotherm.analysis.recommend",
     "Regimes": "isotherm.analysis.regimes",

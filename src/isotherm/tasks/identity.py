@@ -1,4 +1,4 @@
-"""Content hashes of data and models: what makes two runs the same run.
+"""Content hashes of models: what makes two runs the same run.
 
 A store returns a result for a key without asking again, so two different computations must not share one. Whatever a
 builder, module, loss or metric holds is followed: closures, defaults, attributes, tensors, classes and their parents.
@@ -33,23 +33,6 @@ _INTERNAL = set(vars(nn.Module())) | {"training"}
 _LIBRARIES = ("torch", "numpy", "typing_extensions")
 _DIGITS = 32  # of a part: 128 bits, and still read in a terminal
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
-
-
-def data_id(splits: Mapping[str, tuple[Any, Tensor]]) -> str:
-    """Return the hash of every value, type and shape of the splits.
-
-    >>> x, y = torch.zeros(2, 3), torch.tensor([0, 1])
-    >>> data_id({"train": (x, y)}) == data_id({"train": (x.clone(), y.clone())})
-    True
-    >>> data_id({"train": (x, y)}) == data_id({"train": (x + 1, y)})
-    False
-    """
-    return content_hash([[name, *(_content(values) for values in split)] for name, split in splits.items()])
-
-
-def _content(values: Any) -> list[object]:
-    """Return what identifies the values of a split; inputs that stay on disk say it themselves."""
-    return _tensor(values) if isinstance(values, Tensor) else ["lazy", values.identity()]
 
 
 def model_parts(
