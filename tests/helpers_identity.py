@@ -10,7 +10,8 @@ from types import ModuleType
 
 from isotherm.errors import UnseenWarning
 from isotherm.tasks import identity
-from isotherm.tasks.task import accuracy, cross_entropy
+from isotherm.tasks.losses import cross_entropy
+from isotherm.tasks.metrics import accuracy
 
 HEAD = "import functools\nimport torch\nfrom torch import nn\n"
 NET = """

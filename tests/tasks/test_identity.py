@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import cases
@@ -23,71 +21,12 @@ from isotherm.models import lstm
 from isotherm.models.wide_resnet import wide_resnet
 from isotherm.tasks import identity
 from isotherm.tasks.identity import source
-from isotherm.tasks.task import accuracy, cross_entropy, mean_squared_error
+from isotherm.tasks.losses import cross_entropy, mean_squared_error
+from isotherm.tasks.metrics import accuracy
 
 
 def model_id(model, *, loss=cross_entropy, metric=accuracy, **more) -> str:
     return identity.model_id(identity.model_parts(model, loss=loss, metric=metric, **more))
-
-
-# -- data -------------------------------------------------------------------------------------------------------
-
-
-def splits() -> dict[str, tuple[Tensor, Tensor]]:
-    return {"train": (torch.arange(6.0).reshape(3, 2), torch.tensor([0, 1, 2]))}
-
-
-def test_equal_values_are_equal_data_whatever_the_object_and_memory_layout():
-    x, y = splits()["train"]
-    assert identity.data_id({"train": (x.T.contiguous().T, y.clone())}) == identity.data_id(splits())
-
-
-@given(st.integers(0, 5), st.sampled_from([1.0, -1.0, 1e-6]))
-def test_any_changed_input_changes_the_data(index, change):
-    changed = splits()
-    changed["train"][0].view(-1)[index] += change
-    assert identity.data_id(changed) != identity.data_id(splits())
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda x, y: {"train": (x, y.flip(0))},
-        lambda x, y: {"train": (x.double(), y)},
-        lambda x, y: {"train": (x.view(torch.int32), y)},
-        lambda x, y: {"train": (x, y.int())},
-        lambda x, y: {"train": (x.reshape(3, 1, 2), y)},
-        lambda x, y: {"train": (x[[1, 0, 2]], y)},
-        lambda x, y: {"train": (x[:2], y[:2])},
-        lambda x, y: {"test": (x, y)},
-        lambda x, y: {"train": (x, y), "test": (x, y)},
-    ],
-    ids=[
-        "targets",
-        "dtype",
-        "dtype of equal bytes",
-        "target dtype",
-        "shape",
-        "order",
-        "length",
-        "split name",
-        "another split",
-    ],
-)
-def test_every_property_of_the_data_counts(change):
-    assert identity.data_id(change(*splits()["train"])) != identity.data_id(splits())
-
-
-def test_examples_moved_between_splits_are_other_data():
-    x, y = splits()["train"]
-    ids = {identity.data_id({"train": (x[:n], y[:n]), "test": (x[n:], y[n:])}) for n in (1, 2)}
-    assert len(ids) == 2
-
-
-@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int16, torch.float16, torch.bfloat16])
-def test_any_type_can_be_hashed(dtype):
-    zeros, ones = (({"train": (torch.full((2, 2), v).to(dtype), torch.zeros(2))}) for v in (0, 1))
-    assert identity.data_id(zeros) != identity.data_id(ones)
 
 
 # -- models: what counts ----------------------------------------------------------------------------------------
@@ -117,7 +56,7 @@ def linear_of_scale(std: float) -> nn.Module:
 
 def test_equal_builders_are_equal_models():
     assert model_id(build_with(nn.Linear, 2, 3)) == model_id(build_with(nn.Linear, 2, 3))
-    assert cases.blobs_task().model_id == cases.blobs_task().model_id
+    assert cases.blobs_task().identify() == cases.blobs_task().identify()
 
 
 @pytest.mark.parametrize(
@@ -588,7 +527,7 @@ def test_how_lazy_inputs_are_read_is_part_of_a_task() -> None:
 
     task = lazy_task()
     images, labels = task.train
-    darker = lazy_task(train=(Darker(images._images), labels))
-    assert task.data_id == darker.data_id
-    assert task.model_id != darker.model_id
-    assert task.model_id == lazy_task().model_id
+    found, darker = (made.identify() for made in (task, lazy_task(train=(Darker(images._images), labels))))
+    assert found.data_id == darker.data_id
+    assert found.model_id != darker.model_id
+    assert found.model_id == lazy_task().identify().model_id

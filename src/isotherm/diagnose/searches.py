@@ -18,8 +18,9 @@ from isotherm.engine.fleet import run_fleet
 from isotherm.engine.placed_task import place_task
 from isotherm.errors import UserError
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
+from isotherm.tasks.model_check import check_model
 from isotherm.tasks.seeding import initial_model
-from isotherm.tasks.task import Task, check_model
+from isotherm.tasks.task import Task
 
 # A run that makes less than this part of the best learning rate's progress has failed.
 PROGRESS = 0.5
@@ -477,7 +478,7 @@ def measure_pace(
             raise _Enough
 
     with contextlib.suppress(_Enough):
-        run_fleet(placed, specs, on_steps=on_steps, block=_SPEED_BLOCK)
+        run_fleet(placed, specs, on_steps=on_steps, updates_per_window=_SPEED_BLOCK)
     if speed == 0:
         assert clock is not None, "the runs ended before the window did"
         assert clock.left <= 0, "the runs ended before the window did"

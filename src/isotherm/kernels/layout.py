@@ -36,13 +36,13 @@ def of_all_runs(x: Tensor) -> Tensor | None:
     """
     if torch.compiler.is_compiling():
         return x
-    places = []
+    batch_dims = []
     while _functorch.is_functorch_wrapped_tensor(x):
         if _functorch.is_batchedtensor(x):
-            places.append(_functorch.maybe_get_bdim(x))
+            batch_dims.append(_functorch.maybe_get_bdim(x))
         x = _functorch.get_unwrapped(x)
     num_vmaps = _num_vmaps()
-    return x if num_vmaps < 2 and places == [0] * num_vmaps else None
+    return x if num_vmaps < 2 and batch_dims == [0] * num_vmaps else None
 
 
 def is_under_one_vmap() -> bool:

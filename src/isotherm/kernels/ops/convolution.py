@@ -55,8 +55,8 @@ def convolution(
         return None
     if not fits(input, weight, stride=steps, padding=edges):
         return None
-    x = _filled_up(input.to(torch.bfloat16), dims=(1,))
-    y: Tensor = _Convolution.apply(x, _filled_up(weight, dims=(1, 0)), steps, edges)  # type: ignore[no-untyped-call]
+    x = _padded(input.to(torch.bfloat16), dims=(1,))
+    y: Tensor = _Convolution.apply(x, _padded(weight, dims=(1, 0)), steps, edges)  # type: ignore[no-untyped-call]
     y = y[:, : weight.shape[0]] if weight.shape[0] % ALIGNED else y
     return y if bias is None else y + bias.to(y.dtype).view(-1, 1, 1)
 
@@ -72,7 +72,7 @@ def _common(values: int | Sequence[int]) -> int | None:
     return values[0] if len(set(values)) == 1 else None
 
 
-def _filled_up(values: Tensor, *, dims: tuple[int, ...]) -> Tensor:
+def _padded(values: Tensor, *, dims: tuple[int, ...]) -> Tensor:
     """Return values padded with zeros, so that the sizes of some dimensions are multiples of 16."""
     padding = [0, 0] * values.ndim
     for dim in dims:
@@ -108,8 +108,8 @@ def _is_quick(num_channels: int) -> bool:
     >>> [number for number in (3, 16, 20, 48, 64, 96, 128, 160, 192, 256) if _is_quick(number)]
     [3, 16, 20, 64, 128, 192, 256]
     """
-    filled_up = num_channels + -num_channels % ALIGNED
-    return filled_up & -filled_up >= min(filled_up, 64)
+    padded = num_channels + -num_channels % ALIGNED
+    return padded & -padded >= min(padded, 64)
 
 
 def _rows_are_usable(device: torch.device) -> bool:
@@ -206,7 +206,7 @@ class _Gradients(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Any:
         raise RuntimeError(
-            "the convolution kernels have no second derivative; set ISOTHERM_KERNELS=0 to do without them"
+            "the convolution kernels have no second derivative; set ISOTHERM_KERNELS=0 to run without them"
         )
 
     @staticmethod
@@ -256,47 +256,46 @@ def _gradients(dy: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int,
 
 
 def check(x: Tensor, weight: Tensor, num_in: int) -> None:
-    """Refuse what the kernels would read wrongly."""
+    """Raise a ValueError for tensors that the kernels would misread."""
     if x.ndim != 5 or weight.ndim != 5 or len(x) != len(weight):
         raise ValueError(
-            f"images (runs, batch, channels, height, width) and filters of as many runs are convolved, "
+            f"need images (runs, batch, channels, height, width) and filters of the same number of runs, "
             f"not {tuple(x.shape)} and {tuple(weight.shape)}"
         )
     if x.shape[2] != num_in or x.dtype != weight.dtype or x.device != weight.device:
         raise ValueError(
-            f"tensors of shape {tuple(x.shape)} and {tuple(weight.shape)}, {x.dtype} and {weight.dtype}, "
-            "do not go together"
+            f"images and filters do not match: {tuple(x.shape)} and {tuple(weight.shape)}, {x.dtype} and {weight.dtype}"
         )
     for tensor in (x, weight):
         if not has_channels_last(tensor) or tensor.shape[2] % ALIGNED:
             raise ValueError(
-                f"channels have to come last in memory, in multiples of {ALIGNED}, not as in a tensor of shape "
+                f"channels must come last in memory, in multiples of {ALIGNED}; this tensor has shape "
                 f"{tuple(tensor.shape)} and strides {tensor.stride()}"
             )
 
 
 def check_added(other: Tensor | None, shape: Sequence[int], dtype: torch.dtype) -> None:
-    """Refuse to add to images of a shape what is not like them."""
+    """Raise a ValueError unless `other` can be added to images of this shape and dtype."""
     if other is None:
         return
     if tuple(other.shape) != tuple(shape) or other.dtype != dtype or not has_channels_last(other):
         raise ValueError(
-            f"to images of shape {tuple(shape)} and {dtype} images of shape {tuple(other.shape)}, {other.dtype} and "
-            f"strides {other.stride()} are not added"
+            f"cannot add images of shape {tuple(other.shape)}, {other.dtype} and strides {other.stride()} to images of "
+            f"shape {tuple(shape)} and {dtype}"
         )
 
 
 def check_sizes(sides: Sequence[int], dy: Tensor, taps: Sequence[int], stride: int, padding: int) -> None:
-    """Refuse a gradient that is not that of images with such sides, or sides that are no multiples of the stride."""
+    """Raise a ValueError unless the gradient's size follows from the images' and the stride divides their sides."""
     expected = result_size(sides, taps, stride=stride, padding=padding)
     if tuple(dy.shape[3:]) != expected or any(side % stride for side in sides):
         raise ValueError(
-            f"a gradient of {tuple(dy.shape[3:])} pixels is not that of images of {tuple(sides)}, "
+            f"a gradient of {tuple(dy.shape[3:])} pixels does not match images of {tuple(sides)}, "
             f"filters of {tuple(taps)}, stride {stride} and padding {padding}"
         )
 
 
-# As a traced program names them.
+# The operations as they appear in a trace.
 FORWARD = torch.ops.isotherm.convolution.default
 INPUT_GRADIENT = torch.ops.isotherm.convolution_input_gradient.default
 WEIGHT_GRADIENT = torch.ops.isotherm.convolution_weight_gradient.default
@@ -332,7 +331,7 @@ def _(dy: Tensor, x: Tensor, rows: int, columns: int, stride: int, padding: int)
     return filter_gradient.weight_gradient(dy, x, taps=(rows, columns), stride=stride, padding=padding)
 
 
-# -- what is known without values -------------------------------------------------------------------------------------
+# -- fakes: shapes and dtypes without values --------------------------------------------------------------------------
 
 
 @_forward.register_fake

@@ -22,24 +22,6 @@ _DIGITS = 32  # of a part: 128 bits, and still read in a terminal
 _SPEAKS_FOR_ITSELF = "lazy inputs"  # they read files, and say what is in them
 
 
-def data_id(splits: Mapping[str, tuple[Any, Tensor]]) -> str:
-    """Return the hash of every value, type and shape of the splits.
-
-    >>> import torch
-    >>> x, y = torch.zeros(2, 3), torch.tensor([0, 1])
-    >>> data_id({"train": (x, y)}) == data_id({"train": (x.clone(), y.clone())})
-    True
-    >>> data_id({"train": (x, y)}) == data_id({"train": (x + 1, y)})
-    False
-    """
-    return content_hash([[name, *(_content(values) for values in split)] for name, split in splits.items()])
-
-
-def _content(values: Any) -> list[object]:
-    """Return what identifies the values of a split; inputs that stay on disk say it themselves."""
-    return tensor_content(values) if isinstance(values, Tensor) else ["lazy", values.identity()]
-
-
 def model_parts(
     model: Callable[[], nn.Module],
     *,
