@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isotherm.kernels.ops import ghost_norm as ghost_norm_ops
+from isotherm.kernels import availability
 from isotherm.kernels.tiling.ghost_norm import LAUNCH, Launch, Split
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
 
@@ -281,12 +281,12 @@ def time_inductor(case: Case, batch_size: int, *, device: str) -> tuple[float, f
         else:
             torch.autograd.grad([x, y], [given.a, *parameters], [given.other, given.dy])
 
-    had, ghost_norm_ops.HAS_TRITON = ghost_norm_ops.HAS_TRITON, False
+    had, availability.HAS_TRITON = availability.HAS_TRITON, False
     try:
         in_all = milliseconds([lambda given=given: both(given) for given in sets])
         forwards = milliseconds([lambda given=given: forward(given) for given in sets])
     finally:
-        ghost_norm_ops.HAS_TRITON = had
+        availability.HAS_TRITON = had
     return forwards, in_all - forwards
 
 
@@ -372,7 +372,7 @@ def main() -> None:
     parser.add_argument("--tune", action="store_true", help="also try other ways to cut the work")
     parser.add_argument("--no-inductor", action="store_true", help="compile nothing, time the kernels alone")
     options = parser.parse_args()
-    if not torch.cuda.is_available() or not ghost_norm_ops.HAS_TRITON:
+    if not torch.cuda.is_available() or not availability.HAS_TRITON:
         sys.exit("the kernels need a CUDA device and Triton")
     device = "cuda"
     speed = bytes_per_millisecond(device=device)

@@ -9,11 +9,11 @@ import numpy as np
 
 from helpers_protocol import diverged, finished, make_cell, make_plan
 from isotherm.core.budget import Budget
+from isotherm.core.rates import powers_of_two
 from isotherm.core.records import Direction, RunSpec
+from isotherm.sweep.plan import GridAxes, StudyPlan, SweepPlan
 from isotherm.sweep.protocol import Grid, all_runs
 from isotherm.sweep.results import Results, StudyResults
-from isotherm.sweep.study import StudyPlan
-from isotherm.sweep.sweep import GridAxes, SweepPlan, powers_of_two
 
 SIZES = tuple(int(b) for b in powers_of_two(3, 10))
 Optimum = Callable[[int, float], float]

@@ -10,11 +10,13 @@ import torch
 from torch import nn
 
 from isotherm.core.budget import Budget
+from isotherm.core.rates import powers_of_two
 from isotherm.core.records import CurvePoint, Direction, Outcome, RunResult, RunSpec
 from isotherm.core.schedule import Schedule
 from isotherm.running.store import StoredRun
+from isotherm.sweep.plan import GridAxes, SweepPlan
 from isotherm.sweep.protocol import Cell, Grid
-from isotherm.sweep.sweep import GridAxes, Sweep, SweepPlan, powers_of_two
+from isotherm.sweep.sweep import Sweep
 from isotherm.tasks.task import Task
 
 NAN = math.nan

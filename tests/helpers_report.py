@@ -10,9 +10,8 @@ import numpy as np
 from isotherm.core.budget import Budget
 from isotherm.core.records import Direction, Outcome, RunResult
 from isotherm.core.schedule import Schedule
+from isotherm.sweep.plan import GridAxes, StudyPlan, SweepPlan
 from isotherm.sweep.results import Results, StudyResults
-from isotherm.sweep.study import StudyPlan
-from isotherm.sweep.sweep import GridAxes, SweepPlan
 
 # (axes, effective learning rate, place of the seed) -> what the run gave; None leaves the run out.
 Give = Callable[[GridAxes, float, int], RunResult | None]

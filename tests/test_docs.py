@@ -13,7 +13,7 @@ import isotherm as it
 from isotherm.cli.main import app
 from isotherm.studies import STUDIES
 from isotherm.tasks.builtin import TASKS
-from isotherm.tasks.task import check_model
+from isotherm.tasks.model_check import check_model
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

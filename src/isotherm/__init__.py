@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from isotherm.analysis.recommend import Recommendation, recommend
     from isotherm.analysis.regimes import JointRegimes, Regimes, joint_regimes, regimes
     from isotherm.core.budget import Budget
+    from isotherm.core.rates import IsothermGrid, powers_of_two
     from isotherm.core.records import Direction, Outcome
     from isotherm.core.schedule import Schedule
     from isotherm.core.temperature import bare_learning_rate, effective_learning_rate, temperature
@@ -27,9 +28,11 @@ if TYPE_CHECKING:
     from isotherm.running.store import Store
     from isotherm.sweep.results import Results, StudyResults
     from isotherm.sweep.study import Study
-    from isotherm.sweep.sweep import IsothermGrid, Sweep, powers_of_two
+    from isotherm.sweep.sweep import Sweep
     from isotherm.tasks.builtin import get_task
-    from isotherm.tasks.task import LazyInputs, Metric, Task
+    from isotherm.tasks.inputs import LazyInputs
+    from isotherm.tasks.metrics import Metric
+    from isotherm.tasks.task import Task
     from isotherm.version import __version__
 
 # Where each public name is defined. Loaded when asked for: `isotherm --help` needs no PyTorch.
@@ -38,10 +41,10 @@ _HOMES = {
     "CropAndFlip": "isotherm.data.augment",
     "Direction": "isotherm.core.records",
     "GhostBatchNorm2d": "isotherm.models.ghost_batch_norm",
-    "IsothermGrid": "isotherm.sweep.sweep",
+    "IsothermGrid": "isotherm.core.rates",
     "JointRegimes": "isotherm.analysis.regimes",
-    "LazyInputs": "isotherm.tasks.task",
-    "Metric": "isotherm.tasks.task",
+    "LazyInputs": "isotherm.tasks.inputs",
+    "Metric": "isotherm.tasks.metrics",
     "Outcome": "isotherm.core.records",
     "Recommendation": "isotherm.analysis.recommend",
     "Regimes": "isotherm.analysis.regimes",
@@ -60,7 +63,7 @@ _HOMES = {
     "effective_learning_rate": "isotherm.core.temperature",
     "get_task": "isotherm.tasks.builtin",
     "joint_regimes": "isotherm.analysis.regimes",
-    "powers_of_two": "isotherm.sweep.sweep",
+    "powers_of_two": "isotherm.core.rates",
     "recommend": "isotherm.analysis.recommend",
     "regimes": "isotherm.analysis.regimes",
     "run": "isotherm.running.runner",

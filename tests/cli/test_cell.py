@@ -11,11 +11,13 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from isotherm.cli.cell import Cell, CellResults, cell_summary, cell_tables, prepare_cell, run_cell, run_sentences
+from isotherm.cli.cell import Cell, CellResults, prepare_cell, run_cell
+from isotherm.cli.cell_options import CellSettings
+from isotherm.cli.show.cell import cell_summary, cell_tables, run_sentences
 from isotherm.core.budget import Budget
+from isotherm.core.json import json_text
 from isotherm.core.records import Outcome, RunResult
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
-from isotherm.report.study.summary import json_text
 from isotherm.tasks.task import Task
 
 
@@ -23,7 +25,7 @@ def small_model() -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 2, 1), GhostBatchNorm2d(2, ghost_size=4), nn.Flatten(), nn.Linear(8, 2))
 
 
-def small_cell(**changes: object) -> Cell:
+def small_cell(*, device: str = "cpu", **changes: object) -> Cell:
     inputs = torch.randn(16, 1, 2, 2, generator=torch.Generator().manual_seed(0))
     targets = (inputs.sum(dim=(1, 2, 3)) > 0).long()
     task = Task(
@@ -35,8 +37,8 @@ def small_cell(**changes: object) -> Cell:
         clip_norm=1.0,
         precision="mixed",
     )
-    settings = {"batch_size": 8, "effective_learning_rate": 0.5, "budget": Budget.steps(3), "num_seeds": 3, **changes}
-    return prepare_cell(task, **settings)  # type: ignore[arg-type]
+    settings = CellSettings(batch_size=8, effective_learning_rate=0.5, budget=Budget.steps(3), num_seeds=3)
+    return prepare_cell(task, dataclasses.replace(settings, **changes), device=device)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")

@@ -316,7 +316,7 @@ def test_ctrl_c_stops_with_130_and_a_store_that_goes_on(workers: str) -> None:
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the whole group
     output, _ = process.communicate(timeout=30)
     assert process.returncode == 130, output
-    assert "the same command goes on" in output
+    assert "the same command resumes" in output
     with Store.write("slow.sqlite") as store:  # opens, and nobody holds the lock
         assert store.studies().keys() == {"slow"}
 
@@ -350,7 +350,7 @@ def test_a_full_disk_while_reporting(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_arguments: object, **_keywords: object) -> None:
         raise OSError(28, "No space left on device", "out/report.html")
 
-    monkeypatch.setattr("isotherm.cli.main.write_report", full)
+    monkeypatch.setattr("isotherm.cli.show.study.write_report", full)
     code, output = invoke("report", "tiny.sqlite", "--output", "out")
     assert code == 2
     assert "No space left" in output

@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from helpers_protocol import diverged, failed, finished, make_spec
-from isotherm.cli.progress import CellProgress, FetchProgress, RunProgress
+from isotherm.cli.download_progress import DownloadProgress
+from isotherm.cli.progress import CellProgress, RunProgress
 from isotherm.core.records import CurvePoint
 
 
@@ -88,7 +89,7 @@ def test_a_study_prints_no_looks() -> None:
 def test_downloads_are_a_line_each_in_a_log_and_bars_on_a_terminal() -> None:
     for terminal in (False, True):
         stream = io.StringIO()
-        with FetchProgress(Console(file=stream, force_terminal=terminal, width=100)) as progress:
+        with DownloadProgress(Console(file=stream, force_terminal=terminal, width=100)) as progress:
             for name in ("a.gz", "b.gz"):
                 for done in (500, 2_000):
                     progress(name, done, 2_000)
@@ -96,4 +97,4 @@ def test_downloads_are_a_line_each_in_a_log_and_bars_on_a_terminal() -> None:
             assert [task.completed for task in progress._bar.tasks] == [2_000, 2_000]
             assert "a.gz" in stream.getvalue()
         else:
-            assert stream.getvalue().splitlines() == ["a.gz: 2,000 bytes have come", "b.gz: 2,000 bytes have come"]
+            assert stream.getvalue().splitlines() == ["a.gz: 2,000 bytes downloaded", "b.gz: 2,000 bytes downloaded"]

@@ -16,7 +16,8 @@ from isotherm.engine.fleet import run_fleet
 from isotherm.engine.placed_task import PlacedTask, place_task
 from isotherm.engine.reference import run_reference
 from isotherm.engine.stack import BLOCK
-from isotherm.tasks.task import Task, cross_entropy
+from isotherm.tasks.losses import cross_entropy
+from isotherm.tasks.task import Task
 
 TASKS = {
     "mlp": cases.blobs_task,

@@ -92,7 +92,7 @@ def test_a_fleet_in_mixed_precision_agrees_with_the_reference_as_bfloat16_does(
     update = parameters.update_by_factors
     monkeypatch.setattr(parameters, "update_by_factors", lambda *given: calls.append(update(*given)))
     monkeypatch.setattr(stack, "UPDATES_WORTH_COMPILING", 1 if is_compiled else 10**9)
-    has_kernels = availability.HAS_TRITON and availability.ARE_ASKED_FOR
+    has_kernels = availability.HAS_TRITON and availability.ENABLED
     gradients_of_units = watched_units(monkeypatch) if has_kernels else []
     make, settings = IN_MIXED[name]
     task = make()
@@ -153,7 +153,7 @@ def test_convolutions_of_a_fleet_in_mixed_precision_agree_with_the_reference_as_
 ) -> None:
     by_kernels = convolution_ops.are_usable(torch.device("cuda"))
     is_new_enough = torch.cuda.get_device_capability() >= (9, 0)
-    assert by_kernels == (availability.HAS_TRITON and availability.ARE_ASKED_FOR and is_new_enough)
+    assert by_kernels == (availability.HAS_TRITON and availability.ENABLED and is_new_enough)
     by_rows = availability.in_gluon("row_convolution")
     are_rows_usable = by_rows is not None and by_rows.are_usable(torch.device("cuda"))  # tried before they are watched
     numbers_of_runs, calls_by_rows = watched_convolutions(monkeypatch) if by_kernels else ([], [])

@@ -47,8 +47,10 @@ from isotherm.engine.placed_task import place_task, running_window
 from isotherm.engine.reference import clip_gradients, run_reference
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
 from isotherm.models.lstm import LSTMLanguageModel
+from isotherm.tasks.losses import cross_entropy
+from isotherm.tasks.model_check import check_model
 from isotherm.tasks.seeding import DataOrder, initial_model
-from isotherm.tasks.task import Task, check_model, cross_entropy
+from isotherm.tasks.task import Task
 
 
 def trained(task: Task, spec: RunSpec, **options: Any) -> tuple[RunResult, nn.Module]:

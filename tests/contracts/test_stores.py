@@ -14,7 +14,7 @@ from helpers_protocol import diverged, failed, finished, full_result, make_plan,
 from isotherm.core.records import CurvePoint, Outcome, RunResult
 from isotherm.errors import StoreError
 from isotherm.running.store import Store, StoredRun
-from isotherm.sweep.study import StudyPlan
+from isotherm.sweep.plan import StudyPlan
 
 
 def _in_file(folder: Path) -> Store:

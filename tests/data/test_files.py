@@ -4,8 +4,8 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from helpers_data import data_file, link, packed_dataset, plain_dataset, serving, tar_bytes, unused_url
 
+from helpers_data import data_file, link, packed_dataset, plain_dataset, serving, tar_bytes, unused_url
 from isotherm.data.catalogue import DATASETS, Dataset, Download
 from isotherm.data.files import State, fetch, read_bytes, read_gzip, require_folder, verify
 from isotherm.errors import UserError

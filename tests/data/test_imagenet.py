@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from helpers_data import encoded, link, png, tar_bytes
 from PIL import Image
 
+from helpers_data import encoded, link, png, tar_bytes
 from isotherm.data import imagenet
 from isotherm.data.imagenet import ImageSource
 from isotherm.errors import UserError

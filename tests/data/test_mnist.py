@@ -4,8 +4,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers_data import idx, write_mnist
 
+from helpers_data import idx, write_mnist
 from isotherm.data import mnist
 from isotherm.errors import UserError
 

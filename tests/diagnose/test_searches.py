@@ -29,7 +29,7 @@ from isotherm.diagnose.searches import (
     search_stability,
     three_batch_sizes,
 )
-from isotherm.diagnose.short_runs import Clock, ShortRuns, Trial
+from isotherm.diagnose.short_runs import Clock, ShortGridSpec, ShortRuns
 from isotherm.errors import UserError
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
 from isotherm.tasks.task import Task
@@ -37,7 +37,7 @@ from isotherm.tasks.task import Task
 INITIAL = 2.3
 LIMIT = 3.0
 TEMPERATURE = 1 / 64
-Landscape = Callable[[Trial, float, int], float]
+Landscape = Callable[[ShortGridSpec, float, int], float]
 
 
 class FakeRuns:
@@ -48,12 +48,12 @@ class FakeRuns:
         self.trained: dict[tuple[int, float, float, int], float] = {}
         self.calls: list[int] = []
 
-    def train(self, trials: Sequence[Trial]) -> float:
+    def train(self, grid_specs: Sequence[ShortGridSpec]) -> float:
         new = {
-            (trial.batch_size, trial.momentum, rate, seed): self._landscape(trial, rate, seed)
-            for trial in trials
-            for rate in trial.rates
-            for seed in range(trial.num_seeds)
+            (grid_spec.batch_size, grid_spec.momentum, rate, seed): self._landscape(grid_spec, rate, seed)
+            for grid_spec in grid_specs
+            for rate in grid_spec.rates
+            for seed in range(grid_spec.num_seeds)
         }
         num = len(new.keys() - self.trained.keys())
         self.trained.update(new)
@@ -62,11 +62,14 @@ class FakeRuns:
             self._clock.time += num
         return float(num)
 
-    def losses(self, trial: Trial, *, on: str | None = None) -> Floats:
+    def losses(self, grid_spec: ShortGridSpec, *, on: str | None = None) -> Floats:
         return np.array(
             [
-                [self.trained[trial.batch_size, trial.momentum, rate, seed] for seed in range(trial.num_seeds)]
-                for rate in trial.rates
+                [
+                    self.trained[grid_spec.batch_size, grid_spec.momentum, rate, seed]
+                    for seed in range(grid_spec.num_seeds)
+                ]
+                for rate in grid_spec.rates
             ]
         )
 
@@ -81,16 +84,18 @@ class FakeTime:
         return self.time
 
 
-def noise(trial: Trial, rate: float, seed: int) -> float:
-    return float(np.random.default_rng([trial.batch_size, round(1e6 * rate) % 2**40, seed]).normal())
+def noise(grid_spec: ShortGridSpec, rate: float, seed: int) -> float:
+    return float(np.random.default_rng([grid_spec.batch_size, round(1e6 * rate) % 2**40, seed]).normal())
 
 
 def stable_until(limit: float, *, spread: float = 0.1) -> Landscape:
     """Return losses that fall with the learning rate up to a limit, which differs a little by seed."""
 
-    def loss(trial: Trial, rate: float, seed: int) -> float:
-        own = limit * 2.0 ** (spread * noise(trial, 1.0, seed))
-        return math.inf if rate > own else INITIAL - 2.0 * min(1.0, 8 * rate / limit) + 0.01 * noise(trial, rate, seed)
+    def loss(grid_spec: ShortGridSpec, rate: float, seed: int) -> float:
+        own = limit * 2.0 ** (spread * noise(grid_spec, 1.0, seed))
+        return (
+            math.inf if rate > own else INITIAL - 2.0 * min(1.0, 8 * rate / limit) + 0.01 * noise(grid_spec, rate, seed)
+        )
 
     return loss
 
@@ -98,9 +103,9 @@ def stable_until(limit: float, *, spread: float = 0.1) -> Landscape:
 def isothermal(temperature: float, *, limit: float = math.inf, scatter: float = 0.01) -> Landscape:
     """Return losses with their bottom at T B, infinite above a limit."""
 
-    def loss(trial: Trial, rate: float, seed: int) -> float:
-        away = math.log2(rate / (temperature * trial.batch_size))
-        return math.inf if rate > limit else 1.0 + 0.05 * away**2 + scatter * noise(trial, rate, seed)
+    def loss(grid_spec: ShortGridSpec, rate: float, seed: int) -> float:
+        away = math.log2(rate / (temperature * grid_spec.batch_size))
+        return math.inf if rate > limit else 1.0 + 0.05 * away**2 + scatter * noise(grid_spec, rate, seed)
 
     return loss
 
@@ -129,9 +134,11 @@ def optima(
 ) -> tuple[list[GridSearch], FakeRuns]:
     time = FakeTime()
     runs = FakeRuns(landscape, time)
-    trials = [Trial(batch_size=size, momentum=0.9, num_steps=50, rates=(), num_seeds=COARSE_SEEDS) for size in sizes]
+    grid_specs = [
+        ShortGridSpec(batch_size=size, momentum=0.9, num_steps=50, rates=(), num_seeds=COARSE_SEEDS) for size in sizes
+    ]
     clock = Clock(seconds=1e9, now=time)
-    return search_optima(runs, trials, ceiling=ceiling, clock=clock, until=until), runs  # type: ignore[arg-type]
+    return search_optima(runs, grid_specs, ceiling=ceiling, clock=clock, until=until), runs  # type: ignore[arg-type]
 
 
 # -- batch sizes -----------------------------------------------------------------------------------------------------
@@ -243,7 +250,7 @@ def test_a_slow_learning_rate_does_not_count_as_failed() -> None:
 def test_little_progress_above_the_best_learning_rate_is_a_failure() -> None:
     """The loss rises back to its start from the limit on, without ever being infinite."""
 
-    def loss(trial: Trial, rate: float, seed: int) -> float:
+    def loss(grid_spec: ShortGridSpec, rate: float, seed: int) -> float:
         return INITIAL - 2.0 * min(1.0, 8 * rate / LIMIT) if rate < LIMIT else INITIAL - 0.9
 
     found, _ = stability(loss, LIMIT)
@@ -252,7 +259,7 @@ def test_little_progress_above_the_best_learning_rate_is_a_failure() -> None:
 
 
 def test_more_than_half_of_the_progress_is_none() -> None:
-    def loss(trial: Trial, rate: float, seed: int) -> float:
+    def loss(grid_spec: ShortGridSpec, rate: float, seed: int) -> float:
         return INITIAL - 2.0 * min(1.0, 8 * rate / LIMIT) if rate < LIMIT else INITIAL - 1.1
 
     found, _ = stability(loss, LIMIT)
@@ -263,7 +270,7 @@ def test_more_than_half_of_the_progress_is_none() -> None:
 def test_progress_is_measured_by_smaller_learning_rates_than_the_first_look_has() -> None:
     """Progress is best at a quarter of where runs diverge, and half of that at half of it, which is the limit."""
 
-    def loss(trial: Trial, rate: float, seed: int) -> float:
+    def loss(grid_spec: ShortGridSpec, rate: float, seed: int) -> float:
         return math.inf if rate > LIMIT else INITIAL - 2.0 * min(4 * rate / LIMIT, LIMIT / (4 * rate))
 
     found, _ = stability(loss, 15 * LIMIT)
@@ -275,7 +282,7 @@ def test_progress_is_measured_by_smaller_learning_rates_than_the_first_look_has(
 def test_what_was_found_is_not_looked_for_again() -> None:
     """Below and above a window the loss stays what it was."""
 
-    def loss(trial: Trial, rate: float, seed: int) -> float:
+    def loss(grid_spec: ShortGridSpec, rate: float, seed: int) -> float:
         return INITIAL - 2.0 * (LIMIT / 10 < rate < LIMIT)
 
     found, runs = stability(loss, LIMIT)
@@ -285,8 +292,8 @@ def test_what_was_found_is_not_looked_for_again() -> None:
 
 
 def test_a_divergence_below_the_best_learning_rate_is_a_failure() -> None:
-    def loss(trial: Trial, rate: float, seed: int) -> float:
-        return math.inf if rate == 0.25 and seed == 1 else stable_until(LIMIT)(trial, rate, seed)
+    def loss(grid_spec: ShortGridSpec, rate: float, seed: int) -> float:
+        return math.inf if rate == 0.25 and seed == 1 else stable_until(LIMIT)(grid_spec, rate, seed)
 
     found, _ = stability(loss, 1.0)
     assert dict(zip(found.rates, found.num_failed, strict=True))[0.25] == 1
@@ -300,7 +307,7 @@ def test_where_nothing_fails_there_is_no_limit() -> None:
 
 
 def test_what_seeds_differ_by_is_no_progress() -> None:
-    found, _ = stability(lambda trial, rate, seed: INITIAL + 0.005 * noise(trial, rate, seed), 1.0)
+    found, _ = stability(lambda grid_spec, rate, seed: INITIAL + 0.005 * noise(grid_spec, rate, seed), 1.0)
     assert found.limit is None
     assert found.num_failed == found.num_runs
     assert found.rates[-1] == 64.0**4
@@ -342,8 +349,8 @@ def test_the_search_for_the_limit_ends_in_time(until: float, guess: float) -> No
 def test_two_momenta_are_searched_side_by_side() -> None:
     limits = {0.0: 3.0, 0.9: 24.0}
 
-    def loss(trial: Trial, rate: float, seed: int) -> float:
-        return stable_until(limits[trial.momentum])(trial, rate, seed)
+    def loss(grid_spec: ShortGridSpec, rate: float, seed: int) -> float:
+        return stable_until(limits[grid_spec.momentum])(grid_spec, rate, seed)
 
     runs = FakeRuns(loss)
     found = search_stability(
@@ -412,7 +419,7 @@ def test_optima_are_found_wherever_the_ceiling_lies(ceiling: float) -> None:
 def test_a_first_look_that_misleads_is_put_right() -> None:
     """The first two seeds have their lowest loss a factor of four too high; the others do not."""
 
-    def loss(trial: Trial, rate: float, seed: int) -> float:
+    def loss(grid_spec: ShortGridSpec, rate: float, seed: int) -> float:
         away = math.log2(rate / 0.125)
         return 1.0 + 0.05 * (away - (2.0 if seed < 2 else 0.0)) ** 2
 
@@ -474,16 +481,16 @@ def test_seeds_are_added_two_at_a_time_only_if_there_is_time_for_them() -> None:
 def test_where_the_first_look_is_quick_runs_are_made_longer_up_to_a_factor(until: float, num_steps: int) -> None:
     """The first look takes 10 seconds; a search takes four such rounds."""
 
-    def loss(trial: Trial, rate: float, seed: int) -> float:
-        assert trial.num_steps <= 150
-        return isothermal(TEMPERATURE)(trial, rate, seed)
+    def loss(grid_spec: ShortGridSpec, rate: float, seed: int) -> float:
+        assert grid_spec.num_steps <= 150
+        return isothermal(TEMPERATURE)(grid_spec, rate, seed)
 
     time = FakeTime()
     runs = FakeRuns(loss, time)
-    trial = Trial(batch_size=8, momentum=0.9, num_steps=50, rates=(), num_seeds=COARSE_SEEDS)
+    grid_spec = ShortGridSpec(batch_size=8, momentum=0.9, num_steps=50, rates=(), num_seeds=COARSE_SEEDS)
     (search,) = search_optima(
         runs,  # type: ignore[arg-type]
-        [trial],
+        [grid_spec],
         most_longer=3.0,
         ceiling=2.0,
         clock=Clock(seconds=1e9, now=time),
@@ -497,8 +504,8 @@ def test_where_the_first_look_is_quick_runs_are_made_longer_up_to_a_factor(until
 )
 def test_runs_are_added_beyond_the_end_where_the_lowest_loss_lies(best: float, added: tuple[float, ...] | None) -> None:
     runs = FakeRuns(lambda _, rate, __: math.log2(rate / best) ** 2)
-    trial = Trial(batch_size=8, momentum=0.9, num_steps=50, rates=(), num_seeds=COARSE_SEEDS)
-    search = GridSearch(runs, trial, ceiling=1.0)  # type: ignore[arg-type]
+    grid_spec = ShortGridSpec(batch_size=8, momentum=0.9, num_steps=50, rates=(), num_seeds=COARSE_SEEDS)
+    search = GridSearch(runs, grid_spec, ceiling=1.0)  # type: ignore[arg-type]
     runs.train([search.coarse()])
     assert search.is_at_end == (added is not None)
     more = search.further()
@@ -529,8 +536,8 @@ def test_optima_on_an_isotherm_give_its_temperature_and_a_slope_of_one() -> None
 
 
 def test_optima_that_do_not_move_with_the_batch_give_a_slope_of_zero() -> None:
-    def loss(trial: Trial, rate: float, seed: int) -> float:
-        return 1.0 + 0.05 * math.log2(rate) ** 2 + 0.003 * noise(trial, rate, seed)
+    def loss(grid_spec: ShortGridSpec, rate: float, seed: int) -> float:
+        return 1.0 + 0.05 * math.log2(rate) ** 2 + 0.003 * noise(grid_spec, rate, seed)
 
     searches, _ = optima(loss, ceiling=4.0)
     found = fit_isotherm(searches, limit=None)
@@ -571,10 +578,10 @@ def test_a_pace_adds_its_overhead_once() -> None:
 
 def test_a_pace_is_that_of_the_fleet() -> None:
     task = small_task(400).with_validation(0.1)
-    trial = Trial(batch_size=8, momentum=0.9, num_steps=1, rates=(), num_seeds=1)
+    grid_spec = ShortGridSpec(batch_size=8, momentum=0.9, num_steps=1, rates=(), num_seeds=1)
     with ShortRuns(task, judged_by="validation", first_seed=0, device="cpu", workers=1) as runs:
-        one = measure_pace(runs, trial, num_runs=1, seconds=0.03)
-        four = measure_pace(runs, replace(trial, batch_size=32), num_runs=4, seconds=0.03)
+        one = measure_pace(runs, grid_spec, num_runs=1, seconds=0.03)
+        four = measure_pace(runs, replace(grid_spec, batch_size=32), num_runs=4, seconds=0.03)
     assert one.overhead > 0
     assert one.speed > 100
     assert four.speed > one.speed

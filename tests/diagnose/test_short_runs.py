@@ -12,7 +12,7 @@ from torch import nn
 
 import cases
 from isotherm.core.records import Outcome
-from isotherm.diagnose.short_runs import MOST_HELD_OUT, TEST_EXAMPLES, Clock, ShortRuns, Trial, held_out_task
+from isotherm.diagnose.short_runs import MOST_HELD_OUT, TEST_EXAMPLES, Clock, ShortGridSpec, ShortRuns, held_out_task
 from isotherm.engine.fleet import run_fleet
 from isotherm.engine.placed_task import place_task
 from isotherm.errors import UserError
@@ -20,7 +20,7 @@ from isotherm.running.executors.pool import can_fork
 from isotherm.tasks.seeding import initial_model
 from isotherm.tasks.task import Task
 
-TRIAL = Trial(batch_size=8, momentum=0.9, num_steps=6, rates=(0.1, 0.4), num_seeds=2)
+GRID_SPEC = ShortGridSpec(batch_size=8, momentum=0.9, num_steps=6, rates=(0.1, 0.4), num_seeds=2)
 
 
 def make_task(num_train: int = 80, num_test: int = 30) -> Task:
@@ -77,24 +77,24 @@ def test_a_set_from_which_nothing_can_be_held_out_is_judged_by_its_test_set() ->
 
 def test_runs_are_trained_once() -> None:
     with short_runs() as runs:
-        runs.train([TRIAL])
-        losses = runs.losses(TRIAL)
+        runs.train([GRID_SPEC])
+        losses = runs.losses(GRID_SPEC)
         assert (runs.num_runs, runs.num_examples) == (4, 4 * 6 * 8)
-        runs.train([TRIAL, TRIAL])
+        runs.train([GRID_SPEC, GRID_SPEC])
         assert (runs.num_runs, runs.num_examples) == (4, 4 * 6 * 8)
-        more = replace(TRIAL, num_seeds=3)
-        runs.train([more, replace(TRIAL, batch_size=4, num_seeds=1)])
+        more = replace(GRID_SPEC, num_seeds=3)
+        runs.train([more, replace(GRID_SPEC, batch_size=4, num_seeds=1)])
         assert (runs.num_runs, runs.num_examples) == (8, 6 * 6 * 8 + 2 * 6 * 4)
         assert np.array_equal(runs.losses(more)[:, :2], losses)
 
 
 def test_losses_are_by_rate_and_seed_on_the_data_asked_for() -> None:
     with short_runs(first_seed=40) as runs:
-        assert runs.train([TRIAL]) > 0
-        table, on_train = runs.losses(TRIAL), runs.losses(TRIAL, on="train")
+        assert runs.train([GRID_SPEC]) > 0
+        table, on_train = runs.losses(GRID_SPEC), runs.losses(GRID_SPEC, on="train")
         assert table.shape == (2, 2)
         placed = place_task(runs.task, precision="float32", device="cpu")
-        spec = runs.spec(TRIAL, rate=0.4, seed=1)
+        spec = runs.spec(GRID_SPEC, rate=0.4, seed=1)
         assert spec.seed == 41
         assert spec.learning_rate == pytest.approx(0.04)
         (result,) = run_fleet(placed, [spec])
@@ -109,19 +109,19 @@ def test_a_run_that_diverges_has_an_infinite_loss_and_counts_what_it_trained() -
 
     data = tuple(part.float() for part in cases.line(80, seed=0))
     task = Task(name="line", model=build, train=data, test=data, loss="mean_squared_error")
-    trial = replace(TRIAL, rates=(0.1, 1e9), num_steps=40)
+    grid_spec = replace(GRID_SPEC, rates=(0.1, 1e9), num_steps=40)
     with short_runs(task) as runs:
-        runs.train([trial])
-        table = runs.losses(trial)
+        runs.train([grid_spec])
+        table = runs.losses(grid_spec)
         assert np.isfinite(table[0]).all()
         assert np.isposinf(table[1]).all()
         assert 2 * 40 * 8 < runs.num_examples < 3 * 40 * 8
-        assert runs.parameters_after(trial, rate=1e9) == {}
+        assert runs.parameters_after(grid_spec, rate=1e9) == {}
 
 
 def test_what_was_not_trained_is_not_told() -> None:
     with short_runs() as runs, pytest.raises(KeyError):
-        runs.losses(TRIAL)
+        runs.losses(GRID_SPEC)
 
 
 def test_a_run_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ def test_a_run_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
         monkeypatch.setattr(executor, "run", failing)
         with pytest.raises(UserError, match="task 'blobs': a short run failed: out of paper"):
-            runs.train([TRIAL])
+            runs.train([GRID_SPEC])
 
 
 @pytest.mark.skipif(not can_fork(), reason="processes cannot be forked here")
@@ -146,18 +146,18 @@ def test_two_workers_find_what_one_finds() -> None:
     tables = []
     for workers in (1, 2):
         with short_runs(workers=workers) as runs:
-            runs.train([TRIAL, replace(TRIAL, batch_size=4)])
+            runs.train([GRID_SPEC, replace(GRID_SPEC, batch_size=4)])
             assert runs.num_workers == workers
-            tables.append(np.stack([runs.losses(TRIAL), runs.losses(replace(TRIAL, batch_size=4))]))
+            tables.append(np.stack([runs.losses(GRID_SPEC), runs.losses(replace(GRID_SPEC, batch_size=4))]))
             assert runs.num_examples == 4 * 6 * (8 + 4)
     assert tables[1] == pytest.approx(tables[0], rel=1e-5)
 
 
 def test_parameters_after_a_run_are_those_that_were_judged() -> None:
     with short_runs() as runs:
-        runs.train([TRIAL])
+        runs.train([GRID_SPEC])
         before = runs.num_examples
-        state = runs.parameters_after(TRIAL, rate=0.4)
+        state = runs.parameters_after(GRID_SPEC, rate=0.4)
         assert runs.num_examples == before + 6 * 8
         module = initial_model(runs.task.model, seed=0)
         assert state.keys() == module.state_dict().keys()
@@ -168,13 +168,13 @@ def test_parameters_after_a_run_are_those_that_were_judged() -> None:
         assert isinstance(x, torch.Tensor)
         with torch.no_grad():
             loss = float(runs.task.loss_function(module.eval()(x), y))
-        assert loss == pytest.approx(runs.losses(TRIAL)[1, 0], rel=1e-4)
+        assert loss == pytest.approx(runs.losses(GRID_SPEC)[1, 0], rel=1e-4)
 
 
 def test_parameters_after_a_run_come_with_buffers() -> None:
     task = dataclasses.replace(cases.batch_norm_task(), train=cases.blobs(80, seed=0))
     with short_runs(task) as runs:
-        state = runs.parameters_after(TRIAL, rate=0.1)
+        state = runs.parameters_after(GRID_SPEC, rate=0.1)
     assert state.keys() == initial_model(task.model, seed=0).state_dict().keys()
 
 

@@ -17,10 +17,11 @@ import pytest
 
 from helpers_protocol import Recorder, tiny_sweep
 from isotherm.core.budget import Budget
+from isotherm.core.rates import powers_of_two
 from isotherm.core.records import RunResult
 from isotherm.running.runner import run
 from isotherm.running.store import Store
-from isotherm.sweep.sweep import Sweep, powers_of_two
+from isotherm.sweep.sweep import Sweep
 
 # Fleets that finish before each kill; a random part of the next one follows. 24 base fleets and their extensions
 # outlast these, so every kill meets a sweep at work. None at all: the kill falls into opening, hashing, tracing.

@@ -21,9 +21,10 @@ from isotherm.errors import StoreError, UserError
 from isotherm.models.wide_resnet import wide_resnet
 from isotherm.running.runner import run, run_study, work_of
 from isotherm.running.store import Store
+from isotherm.sweep.plan import StudyPlan
 from isotherm.sweep.protocol import Edge
 from isotherm.sweep.results import Results
-from isotherm.sweep.study import Study, StudyPlan
+from isotherm.sweep.study import Study
 from isotherm.sweep.sweep import Sweep
 from isotherm.tasks.task import Task
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from helpers_protocol import NAN, diverged, failed, fill, finished, make_cell, make_grid, make_plan, rates_of
 from isotherm.core.budget import Budget
 from isotherm.core.records import Direction, Outcome, RunResult, RunSpec
+from isotherm.sweep.plan import SweepPlan
 from isotherm.sweep.protocol import Edge, Grid, all_runs, build_grid, extended_grid, missing_runs
-from isotherm.sweep.sweep import SweepPlan
 
 UP, DOWN = Direction.MAXIMISE, Direction.MINIMISE
 Landscape = Callable[[RunSpec], RunResult | float]

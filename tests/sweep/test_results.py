@@ -9,10 +9,9 @@ import pytest
 from helpers_protocol import diverged, failed, fill, make_plan
 from isotherm.core.budget import Budget
 from isotherm.core.records import RunResult, RunSpec
+from isotherm.sweep.plan import StudyPlan, SweepPlan
 from isotherm.sweep.protocol import Edge, missing_runs
 from isotherm.sweep.results import Results, StudyResults
-from isotherm.sweep.study import StudyPlan
-from isotherm.sweep.sweep import SweepPlan
 
 
 def near_one(spec: RunSpec) -> float:

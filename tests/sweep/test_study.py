@@ -7,7 +7,8 @@ import pytest
 
 from helpers_protocol import blobs_task, tiny_sweep
 from isotherm.errors import UserError
-from isotherm.sweep.study import Study, StudyPlan
+from isotherm.sweep.plan import StudyPlan
+from isotherm.sweep.study import Study
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "../up", "a\\b", "line\nbreak", "star*", "end\n", "a:b"])

@@ -6,79 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from helpers_protocol import blobs, blobs_task, make_plan, tiny_sweep
 from isotherm.core.budget import Budget
+from isotherm.core.rates import IsothermGrid
 from isotherm.core.records import Direction
-from isotherm.core.schedule import Schedule
 from isotherm.errors import UserError
-from isotherm.sweep.sweep import GridAxes, IsothermGrid, SweepPlan, powers_of_two
-
-# -- grids of learning rates -----------------------------------------------------------------------
-
-
-def test_powers_of_two_includes_both_ends() -> None:
-    assert powers_of_two(-2, 1) == (0.25, 0.5, 1.0, 2.0)
-    assert powers_of_two(3, 3) == (8.0,)
-
-
-def test_powers_of_two_in_the_wrong_order_is_refused() -> None:
-    with pytest.raises(UserError, match=r"powers_of_two\(2, 1\) is empty; the lower exponent comes first"):
-        powers_of_two(2, 1)
-
-
-def test_isotherm_grid_is_centred_on_temperature_times_batch_size() -> None:
-    grid = IsothermGrid(temperature=2**-6, num_below=1, num_above=3)
-    assert grid.at(64) == (0.5, 1.0, 2.0, 4.0, 8.0)
-    assert grid.at(128) == (1.0, 2.0, 4.0, 8.0, 16.0)
-
-
-def test_isotherm_grid_stays_at_the_ceiling() -> None:
-    grid = IsothermGrid(temperature=2**-5, ceiling=4.0, num_below=1, num_above=1)
-    assert grid.at(64) == (1.0, 2.0, 4.0)
-    assert grid.at(128) == (2.0, 4.0, 8.0)
-    assert grid.at(4096) == (2.0, 4.0, 8.0)
-
-
-def test_isotherm_grid_uses_its_ratio() -> None:
-    assert IsothermGrid(temperature=0.25, ratio=4.0, num_below=1, num_above=1).at(4) == (0.25, 1.0, 4.0)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"temperature": 0.0}, r"temperature 0.0 is not a positive number; use"),
-        ({"temperature": -1.0}, r"temperature -1.0 is not a positive number"),
-        ({"temperature": math.nan}, r"temperature nan is not a positive number"),
-        ({"temperature": math.inf}, r"temperature inf is not a positive number"),
-        ({"temperature": "0.1"}, r"temperature '0.1' is not a positive number"),
-        ({"temperature": True}, r"temperature True is not a positive number"),
-        ({"ceiling": 0.0}, r"ceiling=0.0 is not positive; it is the largest learning rate worth trying"),
-        ({"ceiling": math.nan}, r"ceiling=nan is not positive"),
-        ({"num_below": -1}, r"num_below -1 is not a whole number of at least 0"),
-        ({"num_above": -3}, r"num_above -3 is not a whole number of at least 0"),
-        ({"ratio": 1.0}, r"ratio=1.0 is not above 1; neighbouring learning rates differ by this factor"),
-        ({"ratio": 0.5}, r"ratio=0.5 is not above 1"),
-        ({"ratio": math.nan}, r"ratio=nan is not above 1"),
-        ({"ratio": math.inf}, r"ratio=inf is not above 1"),
-    ],
-)
-def test_bad_isotherm_grid_is_refused(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        IsothermGrid(**{"temperature": 0.1, **arguments})
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [{"ceiling": "8"}, {"ratio": "2"}, {"num_below": "1"}, {"num_above": 1.5}, {"num_above": True}],
-    ids=str,
-)
-def test_isotherm_grid_refuses_wrong_types(arguments: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=next(iter(arguments))):
-        IsothermGrid(**{"temperature": 0.1, **arguments})
-
+from isotherm.sweep.plan import GridAxes, SweepPlan
 
 # -- bad sweeps: the message names the value, the reason and the remedy ----------------------------
 
@@ -234,66 +168,6 @@ def test_plan_keeps_what_the_sweep_says() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"budget": [Budget.epochs(0.75), Budget.steps(3)], "momentum": [0, 0.5]},
-        {"schedule": Schedule.ending_at(0.01), "tune_on": "train", "l2": 1e-4, "l2_scope": "all"},
-        {"effective_learning_rates": IsothermGrid(temperature=1 / 3, ceiling=2.0), "batch_sizes": [4, 32]},
-        {"tune_on": "validation", "tune_quantity": "metric", "num_kept": 1, "name": "ε against B"},
-    ],
-    ids=str,
-)
-def test_plan_survives_json(changes: dict[str, Any]) -> None:
-    plan = tiny_sweep(**changes).plan()
-    again = SweepPlan.from_json(json.loads(json.dumps(plan.to_json())))
-    assert again == plan
-    assert [type(b.unit) for b in again.budgets] == [type(b.unit) for b in plan.budgets]
-    axes, rates = plan.grids()[-1], plan.learning_rates[-1]
-    arguments = {"effective_learning_rate": rates[0], "seed": 0}
-    assert again.run_spec(again.grids()[-1], **arguments).key == plan.run_spec(axes, **arguments).key
-
-
-def test_run_spec_counts_updates_from_epochs() -> None:
-    plan = tiny_sweep(batch_sizes=[5, 8], budget=[Budget.epochs(3), Budget.steps(7)]).plan()
-    steps = {
-        (axes.batch_size, axes.budget.unit.value): plan.run_spec(axes, effective_learning_rate=0.5, seed=1).num_steps
-        for axes in plan.grids()
-    }
-    # floor(3 · 32 / 5) = 19: batches run across epoch boundaries.
-    assert steps == {(5, "epochs"): 19, (8, "epochs"): 12, (5, "steps"): 7, (8, "steps"): 7}
-
-
-def test_run_spec_derives_gamma_from_the_final_learning_rate() -> None:
-    plan = tiny_sweep(effective_learning_rates=[0.5, 512.0], schedule=Schedule.ending_at(0.5)).plan()
-    gammas = [plan.run_spec(plan.grids()[0], effective_learning_rate=r, seed=0).gamma for r in (0.5, 512.0)]
-    assert gammas == [1.0, pytest.approx(2.0, rel=1e-15)]
-    assert tiny_sweep().plan().run_spec(plan.grids()[0], effective_learning_rate=0.5, seed=0).gamma == 2.0
-
-
-def test_run_spec_takes_every_value_of_the_plan() -> None:
-    plan = tiny_sweep(l2=0.01, l2_scope="all", num_evaluations=4, momentum=0.5, precision="float32", clip_norm=2).plan()
-    spec = plan.run_spec(plan.grids()[0], effective_learning_rate=0.25, seed=3)
-    assert spec.to_json() == {
-        "task": "blobs",
-        "data_id": plan.data_id,
-        "model_id": plan.model_id,
-        "batch_size": 8,
-        "num_steps": 10,
-        "effective_learning_rate": 0.25,
-        "momentum": 0.5,
-        "gamma": 2.0,
-        "l2": 0.01,
-        "l2_scope": "all",
-        "precision": "float32",
-        "num_evaluations": 4,
-        "seed": 3,
-        "clip_norm": 2.0,
-    }
-    assert spec.learning_rate == 0.125
-
-
 @pytest.mark.parametrize(("num_seeds", "num_kept"), [(15, 12), (5, 4), (1, 1), (2, 2), (10, 8)])
 def test_four_fifths_of_the_seeds_are_kept_by_default(num_seeds: int, num_kept: int) -> None:
     assert tiny_sweep(num_seeds=num_seeds).plan().num_kept == num_kept
@@ -345,83 +219,12 @@ def test_held_out_examples_are_neither_lost_nor_shared() -> None:
 def test_own_validation_set_is_used_as_it_is() -> None:
     task = blobs_task(validation=blobs(6, seed=2))
     plan = tiny_sweep(task=task, tune_on="validation").plan()
-    assert (plan.num_train, plan.data_id) == (32, task.data_id)
-    assert task.data_id != blobs_task().data_id
-
-
-@pytest.mark.parametrize(
-    ("tune_on", "quantity", "objective", "direction"),
-    [
-        ("test", "metric", "test_metric", Direction.MAXIMISE),
-        ("test", "loss", "test_loss", Direction.MINIMISE),
-        ("validation", "metric", "validation_metric", Direction.MAXIMISE),
-        ("validation", "loss", "validation_loss", Direction.MINIMISE),
-        ("train", "metric", "train_loss", Direction.MINIMISE),
-    ],
-)
-def test_objective_follows_from_what_is_tuned_on(tune_on: Any, quantity: Any, objective: str, direction: Any) -> None:
-    plan = make_plan(tune_on=tune_on, tune_quantity=quantity)
-    assert (plan.objective, plan.direction) == (objective, direction)
+    assert (plan.num_train, plan.data_id) == (32, task.identify().data_id)
+    assert plan.data_id != blobs_task().identify().data_id
 
 
 def test_metric_to_be_minimised_gives_its_direction() -> None:
     assert make_plan(metric_direction=Direction.MINIMISE).direction is Direction.MINIMISE
-
-
-positive = st.floats(min_value=1e-6, max_value=1e6)
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    rates=st.lists(positive, min_size=1, max_size=6, unique=True),
-    batch_sizes=st.lists(st.integers(1, 64), min_size=1, max_size=3, unique=True),
-    momenta=st.lists(st.floats(0.0, 0.99).map(abs), min_size=1, max_size=2, unique=True),
-    steps=st.lists(st.integers(1, 10**6), min_size=1, max_size=2, unique=True),
-    num_seeds=st.integers(1, 4),
-    final=st.none() | positive,
-)
-def test_every_run_of_a_plan_has_its_own_key(
-    rates: list[float],
-    batch_sizes: list[int],
-    momenta: list[float],
-    steps: list[int],
-    num_seeds: int,
-    final: float | None,
-) -> None:
-    plan = make_plan(
-        rates=sorted(rates),
-        batch_sizes=batch_sizes,
-        momenta=tuple(momenta),
-        budgets=tuple(Budget.steps(n) for n in steps),
-        seeds=tuple(range(num_seeds)),
-        schedule=Schedule() if final is None else Schedule.ending_at(final),
-    )
-    keys = [
-        plan.run_spec(axes, effective_learning_rate=rate, seed=seed).key
-        for axes in plan.grids()
-        for rate in plan.base_learning_rates(axes)
-        for seed in plan.seeds
-    ]
-    assert len(keys) == len(rates) * len(batch_sizes) * len(momenta) * len(steps) * num_seeds
-    assert len(set(keys)) == len(keys)
-
-
-def test_key_tells_tasks_and_precisions_apart_but_not_names() -> None:
-    def key(**changes: Any) -> str:
-        plan = make_plan(**changes)
-        return plan.run_spec(plan.grids()[0], effective_learning_rate=1.0, seed=0).key
-
-    others = [
-        {"data_id": "other"},
-        {"model_id": "other"},
-        {"precision": "float64"},
-        {"l2": 0.1},
-        {"l2_scope": "all"},
-        {"num_evaluations": 3},
-        {"schedule": Schedule(gamma=3.0)},
-    ]
-    assert len({key(), *(key(**other) for other in others)}) == 1 + len(others)
-    assert key(task="renamed", name="renamed", num_kept=1, tune_on="train", max_extensions=0) == key()
 
 
 # -- what the task says ----------------------------------------------------------------------------

@@ -29,8 +29,8 @@ from helpers_hessian import (
 from isotherm.core.l2 import is_penalised
 from isotherm.data.augment import Scaled
 from isotherm.errors import UserError
+from isotherm.tasks.losses import LossFunction, cross_entropy, half_squared_error
 from isotherm.tasks.seeding import initial_model
-from isotherm.tasks.task import LossFunction, cross_entropy, half_squared_error
 from isotherm.theory.hessian import Differentiation, Hessian, NotFiniteError, hessian_of_task
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # PyTorch's forward derivatives
@@ -127,7 +127,7 @@ def test_ghosts_are_not_cut() -> None:
     with pytest.raises(UserError, match=r"examples_at_once=12 would cut groups of 8 .* multiple of 8"):
         hessian_of("ghost batch norm", examples_at_once=12)
     x, y = cases.images(20, seed=0)
-    with pytest.raises(UserError, match="a batch of 20 cannot be cut into ghost batches of 8"):
+    with pytest.raises(UserError, match="a batch of 20 cannot be split into ghost batches of 8"):
         Hessian(built(ghost_net), cross_entropy, inputs=x, targets=y, mode="train")
     assert hessian_of("ghost batch norm, running", examples_at_once=12).group_size == 1
 

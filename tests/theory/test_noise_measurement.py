@@ -20,8 +20,9 @@ import cases_paper
 from isotherm.data.augment import CropAndFlip
 from isotherm.errors import UserError
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
+from isotherm.tasks.losses import cross_entropy, mean_squared_error
 from isotherm.tasks.seeding import initial_model
-from isotherm.tasks.task import Task, cross_entropy, mean_squared_error
+from isotherm.tasks.task import Task
 from isotherm.theory import batch_gradients
 from isotherm.theory.noise_measurement import (
     Measurement,

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from isotherm.analysis.regimes import Regimes, fit_regimes, series
+from isotherm.core.rates import tidy
 from isotherm.core.temperature import bare_learning_rate
 from isotherm.errors import UserError
 from isotherm.sweep.protocol import Estimate, Grid, Optimum
 from isotherm.sweep.results import Results
-from isotherm.sweep.sweep import tidy
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -31,9 +31,9 @@ from isotherm.core.statistics import (
     fit_joint_lines,
     percentile_limits,
 )
+from isotherm.sweep.plan import SweepPlan
 from isotherm.sweep.protocol import Grid
 from isotherm.sweep.results import Results, StudyResults
-from isotherm.sweep.sweep import SweepPlan
 
 NUM_DRAWS = 2000
 

@@ -12,9 +12,9 @@ from isotherm.analysis.regimes import NUM_DRAWS, Regimes, ResampledGrid, fit_reg
 from isotherm.core.budget import Budget, BudgetUnit
 from isotherm.core.records import Direction
 from isotherm.core.statistics import Interval, mean_difference, percentile_limits, standard_deviation, welch_interval
+from isotherm.sweep.plan import SweepPlan
 from isotherm.sweep.protocol import Grid
 from isotherm.sweep.results import Results, StudyResults
-from isotherm.sweep.sweep import SweepPlan
 
 SQUARE_ROOT = 0.5  # the slope of the rival rule, ε ∝ √B
 TOLERATED_RISE = 0.1  # of the training loss, as a part of it, that still counts as fitting no worse

@@ -13,8 +13,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from isotherm.core.records import Precision
 from isotherm.running.executors.pool import num_cores
+from isotherm.tasks.model_check import call_model, example_batch
 from isotherm.tasks.seeding import initial_model, seeded
-from isotherm.tasks.task import Task, call_model, example_batch
+from isotherm.tasks.task import Task
 
 # Of square matrices; the fastest counts.
 SIZES = {"cpu": (512, 1024), "cuda": (4096, 8192)}

@@ -1,4 +1,4 @@
-"""What the terminal shows while runs go on and files come."""
+"""What the terminal shows while runs are trained."""
 
 from __future__ import annotations
 
@@ -8,17 +8,9 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TransferSpeedColumn,
-)
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from isotherm.cli.cell import metric_text, number_text
+from isotherm.cli.show.numbers import metric_text, number_text
 from isotherm.core.records import CurvePoint, Outcome, RunResult, RunSpec
 from isotherm.running.executors.local import work_of
 
@@ -125,38 +117,3 @@ class CellProgress(RunProgress):
             highlight=False,
             markup=False,
         )
-
-
-class FetchProgress:
-    """Downloads: a live bar for each on a terminal, a line for each that is complete in a log."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        )
-        self._tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> Self:
-        self._bar.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.__exit__(kind, error, trace)
-
-    def __call__(self, name: str, done: int, total: int) -> None:
-        """Show that so many bytes of a download have come."""
-        if not self._console.is_terminal:
-            if done == total:
-                self._console.print(f"{name}: {total:,} bytes have come", highlight=False, markup=False)
-            return
-        if name not in self._tasks:
-            self._tasks[name] = self._bar.add_task(name, total=total)
-        self._bar.update(self._tasks[name], completed=done, total=total)

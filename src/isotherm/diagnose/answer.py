@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from isotherm.core.rates import tidy
 from isotherm.core.statistics import Interval
 from isotherm.core.temperature import bare_learning_rate, effective_learning_rate
 from isotherm.diagnose.diagnosis import Boundary, Choice, Current, Isotherm, Probe, Regime, Stability
 from isotherm.diagnose.fits import ratio
-from isotherm.sweep.sweep import tidy
 from isotherm.theory.closed_forms import critical_learning_rate
 
 # Of the largest stable learning rate this part is used: on a quadratic, descent is fastest at half of it.

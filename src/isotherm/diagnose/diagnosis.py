@@ -6,11 +6,11 @@ An interval is None where the data do not determine it; `missing` then says why 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from isotherm.core.json import plain
 from isotherm.core.statistics import Interval
 from isotherm.core.temperature import bare_learning_rate
 
@@ -207,13 +207,5 @@ class Diagnosis:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values; what is not finite is null."""
-        content: dict[str, Any] = _plain(dataclasses.asdict(self))
+        content: dict[str, Any] = plain(dataclasses.asdict(self))
         return content
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, tuple | list):
-        return [_plain(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -9,17 +9,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from isotherm.core.rates import tidy
 from isotherm.core.statistics import Floats, Interval
 from isotherm.diagnose.diagnosis import Isotherm, ShortGrid, Stability
 from isotherm.diagnose.fits import combined, failure_limit, optimum, resampled_optima, slope
-from isotherm.diagnose.short_runs import Clock, ShortRuns, Trial
+from isotherm.diagnose.short_runs import Clock, ShortGridSpec, ShortRuns
 from isotherm.engine.fleet import run_fleet
 from isotherm.engine.placed_task import place_task
 from isotherm.errors import UserError
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
-from isotherm.sweep.sweep import tidy
+from isotherm.tasks.model_check import check_model
 from isotherm.tasks.seeding import initial_model
-from isotherm.tasks.task import Task, check_model
+from isotherm.tasks.task import Task
 
 # A run that makes less than this part of the best learning rate's progress has failed.
 PROGRESS = 0.5
@@ -126,17 +127,17 @@ class StabilitySearch:
         self, runs: ShortRuns, *, batch_size: int, momentum: float, num_steps: int, guess: float, initial_loss: float
     ) -> None:
         self._runs, self._initial_loss, self._guess = runs, initial_loss, guess
-        self._plain = Trial(
+        self._plain = ShortGridSpec(
             batch_size=batch_size, momentum=momentum, num_steps=num_steps, rates=(), num_seeds=COARSE_SEEDS
         )
         self._seeds: dict[float, int] = {}
         self.best_loss, self._best_rate = math.inf, math.nan
 
-    def coarse(self, factors: Sequence[float] = FIRST_FACTORS) -> Trial:
+    def coarse(self, factors: Sequence[float] = FIRST_FACTORS) -> ShortGridSpec:
         """Return the first runs."""
         return self._noted([tidy(self._guess * factor) for factor in factors], COARSE_SEEDS)
 
-    def further(self) -> Trial | None:
+    def further(self) -> ShortGridSpec | None:
         """Return runs beyond an end where the limit, or what to measure progress by, was not found yet; or None."""
         failed = self._failed()
         rates = sorted(failed)
@@ -157,14 +158,14 @@ class StabilitySearch:
     def _has_progress(self) -> bool:
         return self._initial_loss - self.best_loss > LEAST_PROGRESS * abs(self._initial_loss)
 
-    def fine(self) -> Trial | None:
+    def fine(self) -> ShortGridSpec | None:
         """Return runs around the limit as it is known; None where it is not."""
         found = self.limit()
         if found is None:
             return None
         return self._noted([tidy(found.estimate * factor) for factor in FINE_FACTORS], FINE_SEEDS)
 
-    def _noted(self, rates: Sequence[float], num_seeds: int) -> Trial:
+    def _noted(self, rates: Sequence[float], num_seeds: int) -> ShortGridSpec:
         """Remember learning rates; one that is hardly another is taken for it."""
         meant = sorted({min((k for k in self._seeds if _is_near(k, rate)), default=rate) for rate in rates})
         for rate in meant:
@@ -174,8 +175,8 @@ class StabilitySearch:
     def _losses(self) -> dict[float, Floats]:
         found = {}
         for rate, num_seeds in sorted(self._seeds.items()):
-            trial = replace(self._plain, rates=(rate,), num_seeds=num_seeds)
-            found[rate] = self._runs.losses(trial, on="train")[0]
+            grid_spec = replace(self._plain, rates=(rate,), num_seeds=num_seeds)
+            found[rate] = self._runs.losses(grid_spec, on="train")[0]
         return found
 
     def _failed(self) -> dict[float, list[bool]]:
@@ -261,13 +262,13 @@ def search_stability(
     for _ in range(MORE_LOOKS):
         if clock.spent + took > until:
             break
-        more = [trial for search in searches if (trial := search.further()) is not None]
+        more = [grid_spec for search in searches if (grid_spec := search.further()) is not None]
         if not more:
             break
         runs.train(more)
     # Half an octave apart there are more runs than in the first look, but most of them end early or were made.
     if clock.spent + took * len(FINE_FACTORS) * FINE_SEEDS / (len(FIRST_FACTORS) * COARSE_SEEDS) <= until:
-        runs.train([trial for search in searches if (trial := search.fine()) is not None])
+        runs.train([grid_spec for search in searches if (grid_spec := search.fine()) is not None])
     return tuple(search.result() for search in searches)
 
 
@@ -285,25 +286,25 @@ class GridSearch:
 
     Args:
         runs: trains.
-        trial: batch size, momentum and updates.
+        grid_spec: batch size, momentum and updates.
         ceiling: the largest effective learning rate worth trying.
     """
 
-    def __init__(self, runs: ShortRuns, trial: Trial, *, ceiling: float) -> None:
-        self._runs, self._plain = runs, trial
+    def __init__(self, runs: ShortRuns, grid_spec: ShortGridSpec, *, ceiling: float) -> None:
+        self._runs, self._plain = runs, grid_spec
         self._rates = sorted({tidy(ceiling * 4.0**-k) for k in range(5)})
         self._num_seeds = COARSE_SEEDS
 
     @property
-    def trial(self) -> Trial:
+    def grid_spec(self) -> ShortGridSpec:
         """Every run that was asked for."""
         return replace(self._plain, rates=tuple(self._rates), num_seeds=self._num_seeds)
 
-    def coarse(self) -> Trial:
+    def coarse(self) -> ShortGridSpec:
         """Return the first runs."""
-        return self.trial
+        return self.grid_spec
 
-    def further(self) -> Trial | None:
+    def further(self) -> ShortGridSpec | None:
         """Return runs beyond an end where the lowest loss lies, or None."""
         means = self._means()
         place = int(np.argmin(means))
@@ -316,22 +317,22 @@ class GridSearch:
         self._rates = sorted({*self._rates, *added})
         return replace(self._plain, rates=tuple(added), num_seeds=self._num_seeds)
 
-    def fine(self) -> Trial:
+    def fine(self) -> ShortGridSpec:
         """Return the best learning rate and those up to a factor of four away, with steps of two in between."""
         best = self._rates[int(np.argmin(self._means()))]
         near = sorted({tidy(best * 2.0**k) for k in (-2, -1, 0, 1, 2)})
         self._rates = near
-        return self.trial
+        return self.grid_spec
 
     @property
     def is_at_end(self) -> bool:
         """Whether the lowest loss is that of the lowest or highest learning rate."""
         return int(np.argmin(self._means())) in (0, len(self._rates) - 1)
 
-    def more_seeds(self, num: int) -> Trial:
+    def more_seeds(self, num: int) -> ShortGridSpec:
         """Return the same learning rates with more seeds."""
         self._num_seeds += num
-        return self.trial
+        return self.grid_spec
 
     @property
     def num_seeds(self) -> int:
@@ -339,11 +340,11 @@ class GridSearch:
         return self._num_seeds
 
     def _means(self) -> Floats:
-        return np.asarray(self._runs.losses(self.trial).mean(axis=1))
+        return np.asarray(self._runs.losses(self.grid_spec).mean(axis=1))
 
     def result(self) -> ShortGrid:
         """Return what was found."""
-        losses_RS = self._runs.losses(self.trial)
+        losses_RS = self._runs.losses(self.grid_spec)
         usable = np.isfinite(losses_RS)
         values = [row[ok] for row, ok in zip(losses_RS, usable, strict=True)]
         return ShortGrid(
@@ -359,28 +360,34 @@ class GridSearch:
 
     def draws(self) -> Floats:
         """Return log2 of the optimum for seeds drawn anew."""
-        return resampled_optima(self._rates, self._runs.losses(self.trial), seed=self._plain.batch_size)
+        return resampled_optima(self._rates, self._runs.losses(self.grid_spec), seed=self._plain.batch_size)
 
 
 def search_optima(
-    runs: ShortRuns, trials: Sequence[Trial], *, most_longer: float = 1.0, ceiling: float, clock: Clock, until: float
+    runs: ShortRuns,
+    grid_specs: Sequence[ShortGridSpec],
+    *,
+    most_longer: float = 1.0,
+    ceiling: float,
+    clock: Clock,
+    until: float,
 ) -> list[GridSearch]:
     """Find the optima at several batch sizes; while there is time seeds are added, and ends are moved beyond.
 
     Where the first look is quicker than planned it is made again, with runs longer by up to a factor of `most_longer`.
     """
     while True:
-        searches = [GridSearch(runs, trial, ceiling=ceiling) for trial in trials]
+        searches = [GridSearch(runs, grid_spec, ceiling=ceiling) for grid_spec in grid_specs]
         took = runs.train([search.coarse() for search in searches])
         factor = _longer(took, until - clock.spent, most=most_longer)
         if factor == 1.0:
             break
-        trials = [replace(trial, num_steps=round(factor * trial.num_steps)) for trial in trials]
+        grid_specs = [replace(grid_spec, num_steps=round(factor * grid_spec.num_steps)) for grid_spec in grid_specs]
         most_longer /= factor
     for _ in range(MORE_LOOKS):
         if clock.spent + took / 2 > until:
             break
-        more = [trial for search in searches if (trial := search.further()) is not None]
+        more = [grid_spec for search in searches if (grid_spec := search.further()) is not None]
         if not more:
             break
         runs.train(more)
@@ -446,13 +453,15 @@ class Pace:
 
 
 def measure_pace(
-    runs: ShortRuns, trial: Trial, *, num_runs: int, seconds: float, clock: Clock | None = None
+    runs: ShortRuns, grid_spec: ShortGridSpec, *, num_runs: int, seconds: float, clock: Clock | None = None
 ) -> Pace | None:
     """Time a fleet of so many runs over at least 8 updates, which is then broken off; None where time is up before."""
     before = runs.now()
     placed = place_task(runs.task, precision=runs.task.precision, device=runs.device)
     # So long that the fleet does not end meanwhile, so short that nothing is compiled for it.
-    specs = [runs.spec(replace(trial, num_steps=_SPEED_STEPS), rate=1e-6 * (1 + k), seed=0) for k in range(num_runs)]
+    specs = [
+        runs.spec(replace(grid_spec, num_steps=_SPEED_STEPS), rate=1e-6 * (1 + k), seed=0) for k in range(num_runs)
+    ]
     start, counted, speed = 0.0, -1, 0.0
 
     def on_steps(num: int) -> None:
@@ -474,7 +483,7 @@ def measure_pace(
         assert clock is not None, "the runs ended before the window did"
         assert clock.left <= 0, "the runs ended before the window did"
         return None
-    examples = speed * trial.batch_size * (runs.task.unroll or 1)
+    examples = speed * grid_spec.batch_size * (runs.task.unroll or 1)
     # An evaluation is a forward pass over all data, about a third of an update on them.
     evaluation = num_runs * sum(len(y) for _, y in runs.task.splits.values()) / (3 * examples)
     return Pace(overhead=start - before + evaluation, speed=examples)

@@ -31,7 +31,7 @@ _IDS = ("diagnose", "diagnose")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Trial:
+class ShortGridSpec:
     """Runs at one batch size and momentum: every learning rate with every seed."""
 
     batch_size: int
@@ -117,16 +117,16 @@ class ShortRuns:
         """How many were trained."""
         return len(self._results)
 
-    def spec(self, trial: Trial, *, rate: float, seed: int) -> RunSpec:
+    def spec(self, grid_spec: ShortGridSpec, *, rate: float, seed: int) -> RunSpec:
         """Return one run; the schedule is the paper's, whatever the length."""
         return RunSpec(
             task=self.task.name,
             data_id=_IDS[0],
             model_id=_IDS[1],
-            batch_size=trial.batch_size,
-            num_steps=trial.num_steps,
+            batch_size=grid_spec.batch_size,
+            num_steps=grid_spec.num_steps,
             effective_learning_rate=rate,
-            momentum=trial.momentum,
+            momentum=grid_spec.momentum,
             gamma=Schedule().gamma_from(rate),
             l2=self.task.l2,
             l2_scope=self.task.l2_scope,
@@ -136,11 +136,11 @@ class ShortRuns:
             seed=self._first_seed + seed,
         )
 
-    def train(self, trials: Sequence[Trial]) -> float:
-        """Train what is missing of some trials; return the seconds it took."""
+    def train(self, grid_specs: Sequence[ShortGridSpec]) -> float:
+        """Train what is missing of some grids; return the seconds it took."""
         assert self._executor is not None, "use it as a context"
         start = self.now()
-        specs = [s for trial in trials for s in self._specs(trial) if s not in self._results]
+        specs = [s for grid_spec in grid_specs for s in self._specs(grid_spec) if s not in self._results]
         specs = list(dict.fromkeys(specs))
         for fleet in self._executor.run(specs) if specs else ():
             for stored in fleet:
@@ -152,21 +152,21 @@ class ShortRuns:
                 self.num_examples += steps * stored.spec.batch_size * (self.task.unroll or 1)
         return self.now() - start
 
-    def _specs(self, trial: Trial) -> Iterator[RunSpec]:
-        for rate in trial.rates:
-            for seed in range(trial.num_seeds):
-                yield self.spec(trial, rate=rate, seed=seed)
+    def _specs(self, grid_spec: ShortGridSpec) -> Iterator[RunSpec]:
+        for rate in grid_spec.rates:
+            for seed in range(grid_spec.num_seeds):
+                yield self.spec(grid_spec, rate=rate, seed=seed)
 
-    def losses(self, trial: Trial, *, on: str | None = None) -> Floats:
+    def losses(self, grid_spec: ShortGridSpec, *, on: str | None = None) -> Floats:
         """Return the final losses (rates, seeds) of trained runs; infinite where one diverged."""
         name = f"{on or self.judged_by}_loss"
-        found = [self._results[spec].quantity(name) for spec in self._specs(trial)]
-        table = np.array(found).reshape(len(trial.rates), trial.num_seeds)
+        found = [self._results[spec].quantity(name) for spec in self._specs(grid_spec)]
+        table = np.array(found).reshape(len(grid_spec.rates), grid_spec.num_seeds)
         return np.asarray(np.nan_to_num(table, nan=np.inf, posinf=np.inf))
 
-    def parameters_after(self, trial: Trial, *, rate: float) -> dict[str, Tensor]:
+    def parameters_after(self, grid_spec: ShortGridSpec, *, rate: float) -> dict[str, Tensor]:
         """Train one run again and return all parameters and buffers at its end; buffers as they were at the start."""
-        spec = self.spec(trial, rate=rate, seed=0)
+        spec = self.spec(grid_spec, rate=rate, seed=0)
         kept: dict[str, Tensor] = {}
 
         def on_trained(_index: int, parameters: dict[str, Tensor]) -> None:

@@ -19,8 +19,10 @@ from isotherm.engine.dropout import KeyedBits, KeyedDropout
 from isotherm.errors import UserError
 from isotherm.kernels.ops import convolution as convolution_ops
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
+from isotherm.tasks.inputs import Inputs
+from isotherm.tasks.losses import LossFunction
 from isotherm.tasks.seeding import DataOrder, StreamOrder, initial_model
-from isotherm.tasks.task import Inputs, LossFunction, Task
+from isotherm.tasks.task import Task
 
 DTYPES: dict[Precision, torch.dtype] = {
     "float32": torch.float32,

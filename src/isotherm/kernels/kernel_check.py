@@ -1,4 +1,4 @@
-"""Kernels in Gluon, the lower level of Triton, which changes from version to version: tried before they are used."""
+"""Kernels in Gluon, the lower level of Triton, change with its releases: each is checked before its first use."""
 
 from __future__ import annotations
 
@@ -8,44 +8,43 @@ from importlib.metadata import version
 
 import torch
 
+from isotherm.kernels import availability
+
 logger = logging.getLogger("isotherm")
 
-# Hopper: what they are written for.
-GENERATION = 9
 
-
-class Trial:
-    """Whether some kernels are made for a GPU and right there, found out once for each.
+class KernelCheck:
+    """Whether some kernels run on a GPU and give the right result, found out once per GPU.
 
     Args:
-        what: they make.
-        is_right: compares what they give on a device with what PyTorch gives.
+        what: the kernels compute, for the log.
+        is_right: compares their results on a device with PyTorch's.
     """
 
     def __init__(self, what: str, is_right: Callable[[torch.device], bool]) -> None:
         self._what, self._is_right = what, is_right
         self._found: dict[int, bool] = {}
 
-    def is_passed(self, device: torch.device) -> bool:
-        """Tell whether the kernels can be used on a device; if they should be but cannot, the log says why."""
-        if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != GENERATION:
+    def passes(self, device: torch.device) -> bool:
+        """Tell whether the kernels can be used on a device; if they should work but do not, the log says why."""
+        if not availability.are_available(device, generations=availability.GLUON_GENERATIONS):
             return False
         index = torch.cuda.current_device() if device.index is None else device.index
         if index not in self._found:
-            if torch.cuda.is_current_stream_capturing():  # trying would end the recording
+            if torch.cuda.is_current_stream_capturing():  # a check would break the capture
                 return False
-            self._found[index] = self._try(torch.device("cuda", index))
+            self._found[index] = self._check(torch.device("cuda", index))
         return self._found[index]
 
-    def _try(self, device: torch.device) -> bool:
+    def _check(self, device: torch.device) -> bool:
         try:
             is_right = self._is_right(device)
-        except torch.cuda.OutOfMemoryError:  # says nothing about them
+        except torch.cuda.OutOfMemoryError:  # says nothing about the kernels
             raise
-        except Exception as error:  # of a compiler that does not take them; what it says is long
+        except Exception as error:  # from a compiler that rejects them; its message is long
             reason = str(error).strip().partition("\n")[0]
             logger.warning(
-                "%s are slower than they could be: kernels for them cannot be used with Triton %s (%s: %s)",
+                "%s run slower than they could: their kernels do not work with Triton %s (%s: %s)",
                 self._what,
                 version("triton"),
                 type(error).__name__,
@@ -54,6 +53,8 @@ class Trial:
             return False
         if not is_right:
             logger.warning(
-                "kernels for %s are wrong with Triton %s; slower ones are used", self._what, version("triton")
+                "the kernels for %s give wrong results with Triton %s; slower ones are used instead",
+                self._what,
+                version("triton"),
             )
         return is_right

@@ -1,4 +1,4 @@
-"""Models by name: the one table that says which there are."""
+"""The table of built-in models by name."""
 
 from __future__ import annotations
 

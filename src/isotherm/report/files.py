@@ -6,7 +6,9 @@ import os
 import re
 import tempfile
 from pathlib import Path
+from typing import Any
 
+from isotherm.core.json import json_text
 from isotherm.errors import UserError
 
 
@@ -28,6 +30,11 @@ def write_atomically(path: Path, content: bytes) -> Path:
             f"{path} cannot be written: {error.strerror}; choose a folder you may write to, with space left"
         ) from error
     return path
+
+
+def write_json(path: Path, content: Any) -> Path:
+    """Write a JSON file; see `json_text`."""
+    return write_atomically(path, json_text(content).encode())
 
 
 def file_stem(name: str) -> str:

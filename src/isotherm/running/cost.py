@@ -22,12 +22,14 @@ from isotherm.engine.fleet import run_fleet, wants_own_streams
 from isotherm.engine.placed_task import PlacedTask, evaluation_steps, ghost_layers
 from isotherm.errors import UserError
 from isotherm.running.executors.local import LocalExecutor
-from isotherm.running.runner import checked_tasks
+from isotherm.running.runner import prepared_study
+from isotherm.sweep.plan import SweepPlan
 from isotherm.sweep.protocol import missing_runs
 from isotherm.sweep.study import Study
-from isotherm.sweep.sweep import SweepPlan
+from isotherm.tasks.inputs import Inputs, LazyInputs, Split
+from isotherm.tasks.model_check import call_model, example_batch
 from isotherm.tasks.seeding import initial_model, seeded
-from isotherm.tasks.task import Inputs, LazyInputs, Split, Task, call_model, example_batch
+from isotherm.tasks.task import Task
 
 # Per shape of fleet so many looks at a cut test set are timed, and hardly more updates once so much time has gone.
 PROBE_LOOKS = 10
@@ -104,16 +106,16 @@ def estimate(
 
     Several workers are taken to share the work evenly, each at the speed of one thread alone.
     """
-    tasks = checked_tasks(study)
-    executor = LocalExecutor(tasks, device=device, fleet_size=fleet_size)
-    plan = study.plan()
+    prepared = prepared_study(study)
+    executor = LocalExecutor(prepared.tasks, device=device, fleet_size=fleet_size)
+    plan = prepared.plan
     specs = missing_runs(plan.sweeps, known)
     shapes: dict[tuple[str, str, int, int], list[list[RunSpec]]] = {}
     for fleet in executor.fleets(specs):
         first = fleet[0]
         shapes.setdefault((first.data_id, first.model_id, first.batch_size, first.num_steps), []).append(fleet)
     with _threads_of(workers):
-        costs = [_cost(executor, tasks[name[0], name[1]], fleets, workers) for name, fleets in shapes.items()]
+        costs = [_cost(executor, prepared.tasks[name[0], name[1]], fleets, workers) for name, fleets in shapes.items()]
     wanted = {spec.key for spec in specs}
     stored = sum(key not in wanted for p in plan.sweeps for key in _base_keys(p))
     return Estimate(costs=tuple(costs), num_stored=stored)

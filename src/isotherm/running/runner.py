@@ -15,11 +15,13 @@ from isotherm.running.executors.checkpoints import CheckpointFolder
 from isotherm.running.executors.local import LocalExecutor, work_of
 from isotherm.running.executors.pool import PoolExecutor, can_fork, num_cores
 from isotherm.running.store import Store
+from isotherm.sweep.plan import StudyPlan
 from isotherm.sweep.protocol import missing_runs, next_round
 from isotherm.sweep.results import Results, StudyResults
-from isotherm.sweep.study import Study, StudyPlan
+from isotherm.sweep.study import PreparedStudy, Study
 from isotherm.sweep.sweep import Sweep
-from isotherm.tasks.task import Task, check_model
+from isotherm.tasks.model_check import check_model
+from isotherm.tasks.task import Task
 
 # A fleet is saved so often; shorter ones never are.
 CHECKPOINT_SECONDS = 60.0
@@ -104,8 +106,8 @@ def run_study(
     """Run what is missing of a study and return all its results; arguments as for `run`."""
     told = progress or Silent()
     checkpoints = _checkpoints_of(store, seconds=checkpoint_seconds)
-    tasks = checked_tasks(study)
-    plan = study.plan()
+    prepared = prepared_study(study)
+    plan = prepared.plan
 
     def on_steps(batch_size: int, num_updates: int) -> None:
         told.advanced(work_of(batch_size, num_updates))
@@ -116,10 +118,10 @@ def run_study(
     with contextlib.ExitStack() as stack:
         executor: LocalExecutor | PoolExecutor
         if workers == 1:
-            executor = LocalExecutor(tasks, device=device, **options)
+            executor = LocalExecutor(prepared.tasks, device=device, **options)
         else:
             _check_pool(device)
-            executor = PoolExecutor(tasks, num_workers=workers, **options)
+            executor = PoolExecutor(prepared.tasks, num_workers=workers, **options)
             stack.enter_context(executor)
         if isinstance(store, Store):
             opened = store
@@ -175,18 +177,16 @@ def _check_pool(device: str) -> None:
         )
 
 
-def checked_tasks(study: Study) -> dict[tuple[str, str], Task]:
-    """Return the study's tasks by identity, each built and tried on a few examples.
+def prepared_study(study: Study) -> PreparedStudy:
+    """Return the study with its models tried on a few examples and its tasks identified.
 
     Nothing has been stored yet when this refuses.
     """
     batch_sizes: dict[int, list[int]] = {}
+    tasks: dict[int, Task] = {}
     for sweep in study.sweeps:
+        tasks[id(sweep.task)] = sweep.task
         batch_sizes.setdefault(id(sweep.task), []).extend(sweep.batch_sizes)
-    tasks: dict[tuple[str, str], Task] = {}
-    for sweep in study.sweeps:
-        if id(sweep.task) in batch_sizes:
-            check_model(sweep.task, batch_sizes.pop(id(sweep.task)))
-        task = sweep.prepared_task
-        tasks[task.data_id, task.model_id] = task
-    return tasks
+    for key, task in tasks.items():
+        check_model(task, batch_sizes[key])
+    return study.prepare()

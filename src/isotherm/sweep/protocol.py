@@ -13,10 +13,11 @@ import math
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
+from isotherm.core.rates import tidy
 from isotherm.core.records import Direction, Outcome, RunResult, RunSpec
 from isotherm.core.statistics import Interval, best_k_of_n, standard_deviation, t_interval
 from isotherm.core.temperature import bare_learning_rate
-from isotherm.sweep.sweep import GridAxes, SweepPlan, tidy
+from isotherm.sweep.plan import GridAxes, SweepPlan
 
 # Points added per extension, the specification's boundary rule.
 POINTS_PER_EXTENSION = 2

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from isotherm.core.budget import Budget
 from isotherm.core.records import Outcome, RunResult, RunSpec
+from isotherm.sweep.plan import StudyPlan, SweepPlan
 from isotherm.sweep.protocol import Grid, all_runs, extended_grid
-from isotherm.sweep.study import StudyPlan
-from isotherm.sweep.sweep import SweepPlan
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
+from isotherm.core.records import Identity
 from isotherm.errors import UserError
-from isotherm.sweep.sweep import Sweep, SweepPlan
+from isotherm.sweep.plan import StudyPlan
+from isotherm.sweep.sweep import Sweep
+from isotherm.tasks.task import Task
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,28 +42,29 @@ class Study:
 
     def plan(self) -> StudyPlan:
         """Return the study without tensors."""
-        plans = tuple(sweep.plan() for sweep in self.sweeps)
-        return StudyPlan(name=self.name, question=self.question, sweeps=plans)
+        return self.prepare().plan
+
+    def prepare(self) -> PreparedStudy:
+        """Return the study with every task identified, from data and models as they are now."""
+        prepared: dict[tuple[int, float | None], tuple[Task, Identity]] = {}
+        plans = []
+        for sweep in self.sweeps:
+            wanted = id(sweep.task), sweep.validation_fraction if sweep.tune_on == "validation" else None
+            if wanted not in prepared:
+                task = sweep.prepared_task
+                prepared[wanted] = task, task.identify()
+            plans.append(sweep.plan_of(*prepared[wanted]))
+        return PreparedStudy(
+            plan=StudyPlan(name=self.name, question=self.question, sweeps=tuple(plans)),
+            tasks={identity.ids: task for task, identity in prepared.values()},
+            identities={identity.ids: identity for _, identity in prepared.values()},
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StudyPlan:
-    """A study as plain values; what the store keeps."""
+class PreparedStudy:
+    """A study's plan, with its tasks and what identifies them by (data_id, model_id)."""
 
-    name: str
-    question: str
-    sweeps: tuple[SweepPlan, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {
-            "name": self.name,
-            "question": self.question,
-            "sweeps": [plan.to_json() for plan in self.sweeps],
-        }
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> Self:
-        """Return the plan that `to_json` wrote."""
-        sweeps = tuple(SweepPlan.from_json(plan) for plan in content["sweeps"])
-        return cls(name=content["name"], question=content["question"], sweeps=sweeps)
+    plan: StudyPlan
+    tasks: dict[tuple[str, str], Task]
+    identities: dict[tuple[str, str], Identity]

@@ -1,4 +1,4 @@
-"""Content hashes of data and models: what makes two runs the same run.
+"""Content hashes of models: what makes two runs the same run.
 
 A store returns a result for a key without asking again, so two different computations must not share one. Whatever a
 builder, module, loss or metric holds is followed: closures, defaults, attributes, tensors, classes and their parents.
@@ -31,39 +31,23 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.
 # Of a module: what nn.Module itself keeps; parameters, buffers and submodules are described on their own.
 _INTERNAL = set(vars(nn.Module())) | {"training"}
 _LIBRARIES = ("torch", "numpy", "typing_extensions")
+_DIGITS = 32  # of a part: 128 bits, and still read in a terminal
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 
 
-def data_id(splits: Mapping[str, tuple[Any, Tensor]]) -> str:
-    """Return the hash of every value, type and shape of the splits.
-
-    >>> x, y = torch.zeros(2, 3), torch.tensor([0, 1])
-    >>> data_id({"train": (x, y)}) == data_id({"train": (x.clone(), y.clone())})
-    True
-    >>> data_id({"train": (x, y)}) == data_id({"train": (x + 1, y)})
-    False
-    """
-    return content_hash([[name, *(_content(values) for values in split)] for name, split in splits.items()])
-
-
-def _content(values: Any) -> list[object]:
-    """Return what identifies the values of a split; inputs that stay on disk say it themselves."""
-    return _tensor(values) if isinstance(values, Tensor) else ["lazy", values.identity()]
-
-
-def model_id(
+def model_parts(
     model: Callable[[], nn.Module],
     *,
     loss: Any,
     metric: Any,
     version: str = "",
     settings: Mapping[str, Any] | None = None,
-) -> str:
-    """Return the hash of all that defines a module's computation, as far as it can be read off.
+) -> dict[str, str]:
+    """Return a hash for each part of what defines a module's computation, as far as it can be read off.
 
     Hashed: source, closure, defaults, attributes of builder, loss and metric, and what they and the functions they call
     refer to by a global name; of every submodule its class and the class's parents outside the libraries, and its
-    attributes; shapes, types and rough size of the parameters, values of the buffers; `version`, and `settings`: what
+    attributes; every parameter and buffer of the module built with seed 0; `version`, and `settings`: what
     else decides how the module is trained. Sources are compared as Python's parser prints them, without comments and
     layout; another minor release of Python may print them otherwise. Not hashed: libraries,
     and the state of global objects other than values; change `version` when one of them matters.
@@ -74,24 +58,29 @@ def model_id(
         raise
     except Exception as error:
         raise UserError(f"building the model raised {type(error).__name__}: {error}") from error
-    describe = _Describer()
-    parameters = [
-        # the norm, to three digits, tells initialisations apart that the sources do not
-        [name, list(p.shape), str(p.dtype), p.requires_grad, f"{float(p.detach().double().norm()):.3g}"]
-        for name, p in module.named_parameters()
-    ]
-    return content_hash(
-        {
-            "builder": describe(model),
-            "modules": [[name, describe(part)] for name, part in module.named_modules()],
-            "parameters": parameters,
-            "buffers": [[name, _tensor(buffer)] for name, buffer in module.named_buffers()],
-            "loss": describe(loss),
-            "metric": describe(metric),
-            "version": version,
-            **({"settings": {name: describe(value) for name, value in settings.items()}} if settings else {}),
-        }
-    )
+    modules = list(module.named_modules())
+    parts: dict[str, object] = {
+        "code": [_Describer()(value) for value in (model, [type(part) for _, part in modules])],
+        "architecture": [
+            [[name, _Describer()(part)] for name, part in modules],
+            [[name, list(p.shape), str(p.dtype), p.requires_grad] for name, p in module.named_parameters()],
+        ],
+        "weights": [[name, _tensor(t)] for name, t in (*module.named_parameters(), *module.named_buffers())],
+        "loss": _Describer()(loss),
+        "metric": _Describer()(metric),
+        "settings": _Describer()(dict(settings or {})),
+        "version": version,
+    }
+    return {name: content_hash(part)[:_DIGITS] for name, part in parts.items()}
+
+
+def model_id(parts: Mapping[str, str]) -> str:
+    """Return the one hash of all parts.
+
+    >>> model_id({"code": "a", "version": "b"}) == model_id({"version": "b", "code": "a"})
+    True
+    """
+    return content_hash(dict(parts))
 
 
 def module_attributes(module: nn.Module) -> dict[str, object]:

@@ -16,7 +16,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from isotherm.core.l2 import L2Scope, is_penalised
 from isotherm.errors import UserError
-from isotherm.tasks.task import LossFunction
+from isotherm.tasks.losses import LossFunction
 
 Tensors = dict[str, Tensor]
 

@@ -264,7 +264,7 @@ class SharpnessProbe:
 
     >>> import torch
     >>> from torch import nn
-    >>> from isotherm.tasks.task import half_squared_error
+    >>> from isotherm.tasks.losses import half_squared_error
     >>> module = nn.Linear(1, 1, bias=False)
     >>> data = {"inputs": torch.tensor([[2.0]]), "targets": torch.zeros(1, 1)}
     >>> probe = SharpnessProbe(Hessian(module, half_squared_error, **data, mode="train"), every=2)

@@ -23,8 +23,9 @@ from isotherm.core.l2 import L2Scope, is_penalised
 from isotherm.core.statistics import Floats
 from isotherm.errors import UserError, nearest
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
+from isotherm.tasks.losses import LossFunction
 from isotherm.tasks.seeding import derive, seeded
-from isotherm.tasks.task import LossFunction, Task
+from isotherm.tasks.task import Task
 from isotherm.theory.exact_arithmetic import exact_arithmetic
 from isotherm.theory.second_derivative import Tensors, failing_layers, second_derivative
 
@@ -68,7 +69,7 @@ class Hessian:
     Raises:
         UserError: there is nothing to differentiate, or no fixed and finite loss to do it with.
 
-    >>> from isotherm.tasks.task import half_squared_error
+    >>> from isotherm.tasks.losses import half_squared_error
     >>> x = torch.tensor([[1.0, 0.0], [0.0, 3.0]])
     >>> line = nn.Linear(2, 1, bias=False)
     >>> hessian = Hessian(line, half_squared_error, inputs=x, targets=torch.zeros(2, 1), mode="eval")

@@ -22,8 +22,10 @@ from isotherm.core.l2 import L2Scope
 from isotherm.data.augment import RandomBits
 from isotherm.errors import UserError, nearest
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
+from isotherm.tasks.losses import LOSSES, LossFunction
+from isotherm.tasks.model_check import check_model
 from isotherm.tasks.seeding import derive, initial_model
-from isotherm.tasks.task import LOSSES, LossFunction, Task, check_model
+from isotherm.tasks.task import Task
 from isotherm.theory.batch_gradients import BatchGradients, Examples
 from isotherm.theory.exact_arithmetic import exact_arithmetic
 from isotherm.theory.noise_scale import MIN_DRAWS, NoiseScale, estimate_noise_scale

@@ -217,6 +217,6 @@ def test_blocks_that_come_as_factors_are_left_to_them():
 @pytest.mark.parametrize("asked", [True, False])
 def test_factors_are_for_gpus_with_triton(triton, asked, monkeypatch):
     monkeypatch.setattr(factored_gradients.availability, "HAS_TRITON", triton)
-    monkeypatch.setattr(factored_gradients.availability, "ARE_ASKED_FOR", asked)
+    monkeypatch.setattr(factored_gradients.availability, "ENABLED", asked)
     assert factored_gradients.are_usable(torch.device("cuda")) == (triton and asked)
     assert not factored_gradients.are_usable(torch.device("cpu"))

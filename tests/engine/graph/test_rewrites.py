@@ -18,7 +18,7 @@ from isotherm.engine.graph.rewrites import rewrite_for_gpu
 from isotherm.engine.graph.trace import trace
 from isotherm.engine.parameters import Weights
 from isotherm.models import LSTMLanguageModel
-from isotherm.tasks.task import cross_entropy
+from isotherm.tasks.losses import cross_entropy
 
 _aten = torch.ops.aten
 PRODUCTS = (_aten.bmm.default, _aten.baddbmm.default)

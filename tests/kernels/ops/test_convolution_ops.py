@@ -14,6 +14,7 @@ from torch.func import functional_call, grad, grad_and_value, vmap
 from torch.nn import functional
 
 from isotherm.engine.graph.trace import trace
+from isotherm.kernels import availability
 from isotherm.kernels.dispatch import by_kernels
 from isotherm.kernels.layout import with_channels_last
 from isotherm.kernels.ops import convolution as convolution_ops
@@ -122,41 +123,39 @@ def test_gradients_of_filters_in_half_precision_are_summed_unrounded():
 def test_what_the_kernels_would_read_wrongly_is_refused():
     x, weight, dy = tensors_of(*CASES[0])
     for given in ((x[0], weight), (x, weight[0]), (x[:2], weight)):
-        with pytest.raises(ValueError, match=r"filters of as many runs are convolved, not \(.*\) and \("):
+        with pytest.raises(ValueError, match=r"filters of the same number of runs, not \(.*\) and \("):
             FORWARD(*given, 1, 1)
     for given in ((x[:, :, :8], weight), (x, weight.float())):
-        with pytest.raises(ValueError, match="do not go together"):
+        with pytest.raises(ValueError, match="images and filters do not match"):
             FORWARD(*given, 1, 1)
-    with pytest.raises(ValueError, match="do not go together"):
+    with pytest.raises(ValueError, match="images and filters do not match"):
         INPUT_GRADIENT(x, weight, None, 6, 8, 1, 1)  # 16 channels are those of the images, not of the result
-    with pytest.raises(ValueError, match=r"torch\.float64 and torch\.float32, do not go together"):
+    with pytest.raises(ValueError, match=r"do not match: .* torch\.float64 and torch\.float32"):
         WEIGHT_GRADIENT(dy.float(), x, 3, 3, 1, 1)
-    message = (
-        r"channels have to come last in memory, in multiples of 16, not as in a tensor of shape \(3, 2, 16, 6, 8\)"
-    )
+    message = r"channels must come last in memory, in multiples of 16; this tensor has shape \(3, 2, 16, 6, 8\)"
     with pytest.raises(ValueError, match=message):
         FORWARD(x.contiguous(), weight, 1, 1)
-    with pytest.raises(ValueError, match=r"multiples of 16, .* \(3, 32, 16, 3, 3\) and strides \(4608, 144, 9, 3, 1\)"):
+    with pytest.raises(ValueError, match=r"multiples of 16; .* \(3, 32, 16, 3, 3\) and strides \(4608, 144, 9, 3, 1\)"):
         FORWARD(x, weight.contiguous(), 1, 1)
     odd = tensors_of((3, 2, 24, 6, 8), (3, 32, 24, 3, 3), 1, 1)
-    with pytest.raises(ValueError, match=r"in multiples of 16, .* \(3, 2, 24, 6, 8\)"):
+    with pytest.raises(ValueError, match=r"in multiples of 16; .* \(3, 2, 24, 6, 8\)"):
         FORWARD(*odd[:2], 1, 1)
 
 
 def test_gradients_of_other_images_are_refused():
     x, weight, dy = tensors_of(*CASES[0])
-    with pytest.raises(ValueError, match=r"a gradient of \(6, 8\) pixels is not that of images of \(6, 9\)"):
+    with pytest.raises(ValueError, match=r"a gradient of \(6, 8\) pixels does not match images of \(6, 9\)"):
         INPUT_GRADIENT(dy, weight, None, 6, 9, 1, 1)
     with pytest.raises(ValueError, match=r"filters of \(5, 5\), stride 1 and padding 1"):
         WEIGHT_GRADIENT(dy, x, 5, 5, 1, 1)
-    with pytest.raises(ValueError, match=r"a gradient of \(3, 4\) pixels is not that of images of \(5, 7\).*stride 2"):
+    with pytest.raises(ValueError, match=r"a gradient of \(3, 4\) pixels does not match images of \(5, 7\).*stride 2"):
         INPUT_GRADIENT(with_channels_last(dy[:, :, :, :3, :4]), weight, None, 5, 7, 2, 1)
 
 
 def test_only_images_that_are_alike_are_added():
     x, weight, dy = tensors_of(*CASES[0])
     for other in (x[:, :, :, :5], x.float(), x.contiguous()):
-        with pytest.raises(ValueError, match="are not added"):
+        with pytest.raises(ValueError, match="cannot add images"):
             INPUT_GRADIENT(dy, weight, other, 6, 8, 1, 1)
 
 
@@ -193,8 +192,8 @@ def test_sizes_that_the_kernels_are_made_for(images, filters, stride, padding, f
 @pytest.mark.parametrize("capability", [(8, 0), (9, 0), (10, 0)], ids=str)
 @pytest.mark.parametrize(("has_triton", "is_asked_for"), [(True, True), (True, False), (False, True)])
 def test_kernels_are_for_gpus_that_copy_boxes(has_triton, is_asked_for, capability, monkeypatch):
-    monkeypatch.setattr(convolution_ops, "HAS_TRITON", has_triton)
-    monkeypatch.setattr(convolution_ops, "ARE_ASKED_FOR", is_asked_for)
+    monkeypatch.setattr(availability, "HAS_TRITON", has_triton)
+    monkeypatch.setattr(availability, "ENABLED", is_asked_for)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
     expected = has_triton and is_asked_for and capability >= (9, 0)
     assert convolution_ops.are_usable(torch.device("cuda")) == expected
@@ -512,5 +511,5 @@ def test_a_second_derivative_is_refused():
     def squared_gradient(weight: Tensor, x: Tensor) -> Tensor:
         return grad(lambda w: in_half(x, w).sin().sum())(weight).pow(2).sum()
 
-    with pytest.raises(RuntimeError, match="no second derivative; ISOTHERM_KERNELS=0 has one"):
+    with pytest.raises(RuntimeError, match="no second derivative; set ISOTHERM_KERNELS=0"):
         by_kernels(vmap(grad(squared_gradient)))(weight, x)

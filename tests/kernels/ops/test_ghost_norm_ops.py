@@ -15,13 +15,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from isotherm.engine.graph.rewrites import rewrite_for_gpu
 from isotherm.engine.graph.trace import trace, writes
 from isotherm.errors import UserError
+from isotherm.kernels import availability
 from isotherm.kernels import layout as layout_of_runs
 from isotherm.kernels.ops import ghost_norm as ghost_norm_ops
 from isotherm.kernels.ops.ghost_norm import BACKWARD, FORWARD, FORWARD_OF_SUM, ghost_norm
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
 from isotherm.models.wide_resnet import wide_resnet
-from isotherm.tasks.identity import model_id
-from isotherm.tasks.task import cross_entropy
+from isotherm.tasks.identity import model_parts
+from isotherm.tasks.losses import cross_entropy
 
 # (batch, channels, height, width), ghost size
 SHAPES = [((8, 16, 5, 5), 4), ((6, 16, 3, 7), 6), ((6, 48, 1, 9), 2), ((5, 3, 4, 5), 1), ((4, 32, 1, 1), 2)]
@@ -180,16 +181,16 @@ def test_pytorch_checks_the_operations(shape):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"x": torch.zeros(4, 16, 3, 3)}, "do not have their channels last"),
+        ({"x": torch.zeros(4, 16, 3, 3)}, "must be channels last in memory"),
         ({"x": torch.zeros(4, 16)}, r"not \(4, 16\)"),
         ({"x": images((4, 16, 3, 3), seed=0).long()}, "torch.int64"),
         ({"x": images((0, 16, 3, 3), seed=0)}, r"not \(0, 16, 3, 3\)"),
         ({"x": images((3, 4, 16, 3, 3), seed=0)}, r"\(3, 16\), not \(16,\) and \(16,\)"),
         ({"x": images((1, 3, 4, 16, 3, 3), seed=0)}, r"not \(1, 3, 4, 16, 3, 3\)"),
-        ({"weight": torch.ones(15)}, "16 channels need as many"),
-        ({"bias": torch.ones(16, 2)[:, 0]}, "one after another"),
-        ({"ghost_size": 3}, "a batch of 4 cannot be cut into ghosts of 3"),
-        ({"ghost_size": 0}, "ghosts of 0"),
+        ({"weight": torch.ones(15)}, r"of shape \(16,\), not \(15,\)"),
+        ({"bias": torch.ones(16, 2)[:, 0]}, "must be contiguous"),
+        ({"ghost_size": 3}, "a batch of 4 cannot be split into ghost batches of 3"),
+        ({"ghost_size": 0}, "ghost batches of 0"),
     ],
 )
 def test_what_would_be_read_wrongly_is_refused(changes, message):
@@ -202,9 +203,9 @@ def test_what_would_be_read_wrongly_is_refused(changes, message):
 def test_images_that_do_not_go_together_are_refused():
     x, one = images((4, 16, 3, 3), seed=0, dtype=torch.float32), torch.ones(16)
     for other in (x.bfloat16(), x[:2], x.clone(memory_format=torch.contiguous_format)):
-        with pytest.raises(ValueError, match="do not"):
+        with pytest.raises(ValueError, match=r"must agree in shape, dtype and device|must be channels last"):
             FORWARD_OF_SUM(x, other, one, one, 2, 1e-5, False)
-        with pytest.raises(ValueError, match="do not"):
+        with pytest.raises(ValueError, match=r"must agree in shape, dtype and device|must be channels last"):
             BACKWARD(other, x, torch.ones(2, 16), torch.ones(2, 16), one, one, 1e-5, False, None)
 
 
@@ -212,11 +213,11 @@ def test_runs_whose_images_would_be_read_wrongly_are_refused():
     shape = (3, 4, 16, 3, 3)
     x, (weight, bias) = images(shape, seed=0), scale_and_shift(shape)
     for other in (torch.zeros(shape).double(), images((4, 3, 16, 3, 3), seed=0).transpose(0, 1), x[:1].expand(shape)):
-        with pytest.raises(ValueError, match="channels last in memory, run after run"):
+        with pytest.raises(ValueError, match="must be channels last in memory"):
             FORWARD(other, weight, bias, 2, 1e-5, False)
-    with pytest.raises(ValueError, match="a batch of 4 cannot be cut into ghosts of 3"):
+    with pytest.raises(ValueError, match="a batch of 4 cannot be split into ghost batches of 3"):
         FORWARD(x, weight, bias, 3, 1e-5, False)
-    with pytest.raises(ValueError, match="one after another"):
+    with pytest.raises(ValueError, match="must be contiguous"):
         FORWARD(x, weight.t().contiguous().t(), bias, 2, 1e-5, False)
 
 
@@ -225,7 +226,7 @@ def test_statistics_of_something_else_are_refused(shape):
     x, (weight, bias) = images((3, 4, 16, 3, 3), seed=0), scale_and_shift((3, 4, 16, 3, 3))
     right, wrong = torch.ones(3, 2, 16).double(), torch.ones(shape).double()
     for mean, var in ((wrong, wrong), (wrong, right), (right, wrong), (right, right.mT.contiguous().mT)):
-        with pytest.raises(ValueError, match="not those of ghosts"):
+        with pytest.raises(ValueError, match="not the contiguous statistics of ghost batches"):
             BACKWARD(x, x, mean, var, weight, bias, 1e-5, False, None)
 
 
@@ -352,7 +353,7 @@ def test_runs_of_a_network():
 
 
 def test_a_cpu_does_without(monkeypatch):
-    monkeypatch.setattr(ghost_norm_ops, "HAS_TRITON", True)
+    monkeypatch.setattr(availability, "HAS_TRITON", True)
     norm, x = layer(16, ghost_size=2, dtype=torch.float32), images((4, 16, 3, 3), seed=0, dtype=torch.bfloat16)
     assert not ghost_norm_ops.fits(x)
     assert not operations_of(make_fx(norm)(x))
@@ -373,12 +374,12 @@ def test_a_cpu_does_without(monkeypatch):
 )
 def test_a_gpu_uses_the_kernels_where_they_fit(changes, has_triton, expected, monkeypatch):
     """On a GPU that is only imagined, whose tensors have no values."""
-    monkeypatch.setattr(ghost_norm_ops, "HAS_TRITON", has_triton)
-    monkeypatch.setattr(ghost_norm_ops, "ARE_ASKED_FOR", True)
+    monkeypatch.setattr(availability, "HAS_TRITON", has_triton)
+    monkeypatch.setattr(availability, "ENABLED", True)
     given = {"size": (8, 16, 6, 6), "dtype": torch.bfloat16, "memory_format": torch.channels_last, "device": "cuda"}
     with FakeTensorMode():
         assert ghost_norm_ops.fits(torch.empty(**given | changes)) == expected
-        monkeypatch.setattr(ghost_norm_ops, "ARE_ASKED_FOR", False)
+        monkeypatch.setattr(availability, "ENABLED", False)
         assert not ghost_norm_ops.fits(torch.empty(**given | changes))
 
 
@@ -408,8 +409,8 @@ def of_runs(function, in_dim: int | None):
 
 @pytest.mark.parametrize("layout", LAYOUTS_OF_RUNS)
 def test_a_gpu_uses_the_kernels_for_runs_where_they_fit(layout, monkeypatch):
-    monkeypatch.setattr(ghost_norm_ops, "HAS_TRITON", True)
-    monkeypatch.setattr(ghost_norm_ops, "ARE_ASKED_FOR", True)
+    monkeypatch.setattr(availability, "HAS_TRITON", True)
+    monkeypatch.setattr(availability, "ENABLED", True)
     shape, order, in_dim = LAYOUTS_OF_RUNS[layout]
     found = []
 
@@ -453,7 +454,7 @@ def test_what_the_operations_cannot_do_is_said():
     def output(x: Tensor) -> Tensor:
         return ghost_norm(x, one, one, ghost_size=2, eps=1e-5, relu=False)[0].pow(2).sum()
 
-    with pytest.raises(RuntimeError, match="no kernels for a vmap within another"):
+    with pytest.raises(RuntimeError, match="do not support nested vmap"):
         vmap(vmap(output))(torch.stack([x, x])[None])
     with pytest.raises(RuntimeError, match="no second derivative"):
         grad(lambda x: vmap(grad(output))(x).pow(2).sum())(torch.stack([x, x]))
@@ -478,10 +479,10 @@ def test_how_it_is_computed_identifies_no_run(monkeypatch):
 
     keys = []
     for has_triton in (False, True):
-        monkeypatch.setattr(ghost_norm_ops, "HAS_TRITON", has_triton)
-        keys.append(model_id(build, loss=cross_entropy, metric=cross_entropy))
+        monkeypatch.setattr(availability, "HAS_TRITON", has_triton)
+        keys.append(model_parts(build, loss=cross_entropy, metric=cross_entropy))
     assert keys[0] == keys[1]
-    assert keys[0] != model_id(lambda: GhostBatchNorm2d(16), loss=cross_entropy, metric=cross_entropy)
+    assert keys[0] != model_parts(lambda: GhostBatchNorm2d(16), loss=cross_entropy, metric=cross_entropy)
 
 
 # -- as the engine runs it ----------------------------------------------------------------------------------------

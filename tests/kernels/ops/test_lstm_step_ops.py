@@ -14,6 +14,7 @@ from torch.func import vmap
 
 from helpers_kernels import DEVICE, HALF, with_kernels
 from isotherm.engine.graph.trace import trace
+from isotherm.kernels import availability
 from isotherm.kernels.ops import lstm_step as lstm_step_ops
 from isotherm.kernels.ops.lstm_step import BACKWARD, FORWARD, backward_steps, step
 from isotherm.models.lstm import LSTMLanguageModel
@@ -119,18 +120,18 @@ def test_runs_may_share_a_tensor():
 
 @pytest.mark.parametrize(("has_triton", "is_asked_for"), [(True, True), (True, False), (False, True)])
 def test_kernels_are_for_bfloat16_on_a_gpu(has_triton, is_asked_for, monkeypatch):
-    monkeypatch.setattr(lstm_step_ops, "HAS_TRITON", has_triton)
-    monkeypatch.setattr(lstm_step_ops, "ARE_ASKED_FOR", is_asked_for)
+    monkeypatch.setattr(availability, "HAS_TRITON", has_triton)
+    monkeypatch.setattr(availability, "ENABLED", is_asked_for)
 
     class OnGpu:
-        def __init__(self, dtype: torch.dtype, is_cuda: bool = True) -> None:
-            self.dtype, self.is_cuda = dtype, is_cuda
+        def __init__(self, dtype: torch.dtype, device: str = "cuda") -> None:
+            self.dtype, self.device = dtype, torch.device(device)
 
     half, full = OnGpu(torch.bfloat16), OnGpu(torch.float32)
     assert lstm_step_ops.fits(half, full) == (has_triton and is_asked_for)
     assert not lstm_step_ops.fits(full, full)
     assert not lstm_step_ops.fits(half, OnGpu(torch.float64))
-    assert not lstm_step_ops.fits(OnGpu(torch.bfloat16, is_cuda=False), full)
+    assert not lstm_step_ops.fits(OnGpu(torch.bfloat16, device="cpu"), full)
 
 
 @pytest.mark.parametrize("num_runs", [None, 3])
@@ -204,7 +205,7 @@ def test_tensors_of_runs_of_runs_are_refused_by_the_kernels():
     from isotherm.kernels.triton import lstm_cell
 
     given = [t.expand(2, 2, *t.shape).to(DEVICE) for t in forward_inputs(half=HALF, cell=torch.float32)]
-    with pytest.raises(ValueError, match=r"cells come as \(runs, streams, units\) or without runs, not \(2, 2, 3, 5\)"):
+    with pytest.raises(ValueError, match=r"cells must have shape \(\[runs,\] streams, units\), not \(2, 2, 3, 5\)"):
         lstm_cell.forward(*given)
 
 

@@ -16,12 +16,12 @@ from helpers_kernels import IS_INTERPRETED
 from isotherm.engine.graph.rewrites import rewrite_for_gpu
 from isotherm.engine.graph.trace import trace
 from isotherm.engine.programs.cuda_graph import capture
-from isotherm.kernels.ops import ghost_norm as ghost_norm_ops
+from isotherm.kernels import availability
 from isotherm.kernels.ops.ghost_norm import BACKWARD, FORWARD, FORWARD_OF_SUM
 from isotherm.kernels.tiling.ghost_norm import LAUNCH, MOST_PARTS, Launch, Split, parts_at_once
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
 from isotherm.models.wide_resnet import wide_resnet
-from isotherm.tasks.task import cross_entropy
+from isotherm.tasks.losses import cross_entropy
 
 interpreted = pytest.mark.skipif(not IS_INTERPRETED, reason="needs Triton and TRITON_INTERPRET=1")
 on_gpu = pytest.mark.skipif(IS_INTERPRETED or not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -346,10 +346,10 @@ def test_a_recorded_step_on_a_gpu(compiled, monkeypatch):
         return value, *gradients.values(), *after.values()
 
     arguments = (*states.values(), x, y)
-    monkeypatch.setattr(ghost_norm_ops, "HAS_TRITON", False)
+    monkeypatch.setattr(availability, "HAS_TRITON", False)
     expected = step(*arguments)
-    monkeypatch.setattr(ghost_norm_ops, "HAS_TRITON", True)
-    monkeypatch.setattr(ghost_norm_ops, "ARE_ASKED_FOR", True)
+    monkeypatch.setattr(availability, "HAS_TRITON", True)
+    monkeypatch.setattr(availability, "ENABLED", True)
     program = trace(step, *arguments)
     rewrite_for_gpu(program)
     targets = [node.target for node in program.graph.nodes]

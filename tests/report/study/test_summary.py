@@ -5,7 +5,8 @@ from pathlib import Path
 
 from helpers_landscape import broken_line, landscape_study
 from isotherm.analysis.verdicts import Verdict
-from isotherm.report.study.summary import study_summary, write_json
+from isotherm.report.files import write_json
+from isotherm.report.study.summary import study_summary
 from isotherm.sweep.results import StudyResults
 
 

@@ -23,7 +23,7 @@ from isotherm.tasks.task import Task
 
 
 def executor_for(*tasks: Task, **options) -> LocalExecutor:
-    return LocalExecutor({(task.data_id, task.model_id): task for task in tasks}, **options)
+    return LocalExecutor({task.identify().ids: task for task in tasks}, **options)
 
 
 def run_all(executor: LocalExecutor, specs: Iterable[RunSpec]) -> dict[str, StoredRun]:

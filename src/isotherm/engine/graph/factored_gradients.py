@@ -112,4 +112,4 @@ def update(
 
 def are_usable(device: torch.device) -> bool:
     """Tell whether there is a kernel for updates by factors."""
-    return device.type == "cuda" and availability.HAS_TRITON and availability.ARE_ASKED_FOR
+    return availability.are_available(device)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
+from isotherm.core.json import json_text
 from isotherm.diagnose.answer import USED_PART
 from isotherm.diagnose.diagnosis import Diagnosis
 from isotherm.diagnose.searches import PROGRESS
@@ -99,7 +99,7 @@ def _content(diagnosis: Diagnosis) -> dict[str, Any]:
         "probes": probes_table(diagnosis),
         "expectations": diagnosis.expectations,
         "versions": library_versions(),
-        "settings": json.dumps(diagnosis.to_json()["settings"], indent=2, ensure_ascii=False),
+        "settings": json_text(diagnosis.settings).rstrip(),
     }
 
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from isotherm.analysis.regimes import JointRegimes, Regimes, fit_joint_regimes, fit_regimes
 from isotherm.core.budget import BudgetUnit
 from isotherm.report.wording import is_percent, metric_label, momentum_label, objective_words
+from isotherm.sweep.plan import GridAxes, SweepPlan
 from isotherm.sweep.protocol import Cell, Edge, Estimate, Grid
 from isotherm.sweep.results import Results, StudyResults
-from isotherm.sweep.sweep import GridAxes, SweepPlan
 
 BATCH_SIZE_LABEL = "batch size B"
 TRAIN_LOSS_LABEL = "training loss"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from isotherm.analysis.verdicts import Verdict
+from isotherm.core.json import json_line, json_text
 from isotherm.core.records import RUN_VERSION
 from isotherm.report.files import write_atomically
 from isotherm.report.study.figures import LearningRateFigure, SweepFigure, learning_rate_figures, study_figures
@@ -71,7 +71,8 @@ def page_environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+    environment.policies["json.dumps_function"] = json_line
+    environment.policies["json.dumps_kwargs"] = {}
     return environment
 
 
@@ -95,7 +96,7 @@ def _content(
         "tables": [optima_text(results) for results in study.sweeps],
         "protocol": protocol_paragraphs(study.plan.sweeps),
         "versions": library_versions(),
-        "definition": json.dumps(study.plan.to_json(), indent=2, ensure_ascii=False),
+        "definition": json_text(study.plan.to_json()).rstrip(),
         "generated": generated,
         "plotly_js": get_plotlyjs(),
         "plots": {figure.identifier: figure.panels for figure in (*figures, *rate_figures)},

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from isotherm.analysis.regimes import Regimes
+from isotherm.core.json import plain
 from isotherm.core.temperature import temperature
 from isotherm.report.study.figures import (
     OPTIMUM_LABEL,
@@ -59,7 +60,7 @@ class LegendEntry:
 def panels(record: SweepFigure | LearningRateFigure) -> list[Panel]:
     """Return a record's plots: three of a sweep, two of its grids."""
     made = _sweep_panels(record) if isinstance(record, SweepFigure) else _learning_rate_panels(record)
-    return [Panel(name=panel.name, data=_finite(panel.data), layout=_finite(panel.layout)) for panel in made]
+    return [Panel(name=panel.name, data=plain(panel.data), layout=plain(panel.layout)) for panel in made]
 
 
 def legend(record: SweepFigure | LearningRateFigure) -> list[LegendEntry]:
@@ -385,12 +386,3 @@ def _against(y_label: str, x_label: str) -> str:
 def _text(label: str) -> str:
     """Return text for plotly, which reads some HTML: what a user wrote stays text."""
     return html.escape(label, quote=False).replace("ε_eff", "ε<sub>eff</sub>")
-
-
-def _finite(value: Any) -> Any:
-    """Return plain values with None where a number is not finite: JSON knows no NaN."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

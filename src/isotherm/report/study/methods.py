@@ -9,7 +9,7 @@ import numpy as np
 
 from isotherm.core.records import Precision
 from isotherm.report.wording import count_text, objective_words
-from isotherm.sweep.sweep import SweepPlan
+from isotherm.sweep.plan import SweepPlan
 
 _NUM_DRAWS = 200_000
 _PAPERS_CHOICES = ((12, 15), (5, 7))

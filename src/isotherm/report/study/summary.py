@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from isotherm.analysis.regimes import JointRegimes, Regimes, joint_regimes, regimes
 from isotherm.analysis.verdicts import Verdict
+from isotherm.core.json import plain
 from isotherm.core.records import Direction
 from isotherm.core.statistics import Interval
-from isotherm.report.files import write_atomically
 from isotherm.sweep.protocol import Estimate, Grid, Optimum
 from isotherm.sweep.results import Results, StudyResults
 
@@ -22,7 +19,7 @@ def study_summary(
     results: StudyResults, *, verdicts: Sequence[Verdict] = (), seconds: float | None = None
 ) -> dict[str, Any]:
     """Return the study as JSON values: one entry per sweep, budget and momentum, with its grids over batch sizes."""
-    return {
+    content: dict[str, Any] = {
         "study": results.plan.name,
         "question": results.plan.question,
         "seconds": seconds,
@@ -31,6 +28,7 @@ def study_summary(
         "joint_regimes": [_joint_entry(fit) for fit in joint_regimes(results)],
         "verdicts": [dataclasses.asdict(verdict) for verdict in verdicts],
     }
+    return {name: plain(value) for name, value in content.items()}
 
 
 def _sweep_entries(results: Results) -> list[dict[str, Any]]:
@@ -68,8 +66,8 @@ def _grid_entry(grid: Grid, metric: str) -> dict[str, Any]:
         "temperature": None if best is None else best.effective_learning_rate / grid.axes.batch_size,
         "learning_rate": grid.bare_learning_rate_at_optimum(),
         f"test_{metric}": test,
-        "train_loss": None if train_loss is None else _finite(train_loss.mean),
-        "train_objective": None if objective is None else _finite(objective.mean),
+        "train_loss": None if train_loss is None else train_loss.mean,
+        "train_objective": None if objective is None else objective.mean,
         "train_optimal_effective_learning_rate": None if train_best is None else train_best.effective_learning_rate,
         "train_optimum_at_end": None if train_best is None else train_best.lies_at_end_of(grid),
         "train_objective_optimal_effective_learning_rate": _rate(grid.optimum("train_objective", Direction.MINIMISE)),
@@ -84,13 +82,13 @@ def estimate_entry(estimate: Estimate | None) -> dict[str, Any] | None:
     if estimate is None:
         return None
     return {
-        "mean": _finite(estimate.mean),
-        "standard_deviation": _finite(estimate.standard_deviation),
+        "mean": estimate.mean,
+        "standard_deviation": estimate.standard_deviation,
         "num_kept": estimate.num_kept,
         "num_seeds": estimate.num_seeds,
-        "mean_all": _finite(estimate.mean_all),
-        "standard_deviation_all": _finite(estimate.standard_deviation_all),
-        "interval_all": [_finite(estimate.interval_all.low), _finite(estimate.interval_all.high)],
+        "mean_all": estimate.mean_all,
+        "standard_deviation_all": estimate.standard_deviation_all,
+        "interval_all": [estimate.interval_all.low, estimate.interval_all.high],
     }
 
 
@@ -130,19 +128,5 @@ def _joint_entry(fit: JointRegimes) -> dict[str, Any]:
     }
 
 
-def _limits(interval: Interval) -> list[float | None]:
-    return [_finite(interval.low), _finite(interval.high)]
-
-
-def json_text(content: Any) -> str:
-    """Return JSON as it is written everywhere: indented, no NaN, ends in a new line."""
-    return json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write JSON so that a reader sees the old file or the whole new one."""
-    write_atomically(path, json_text(content).encode())
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _limits(interval: Interval) -> list[float]:
+    return [interval.low, interval.high]

@@ -28,9 +28,9 @@ from isotherm.report.wording import (
     rate_text,
     spread_text,
 )
+from isotherm.sweep.plan import SweepPlan
 from isotherm.sweep.protocol import Edge, Grid, all_runs
 from isotherm.sweep.results import Results, StudyResults
-from isotherm.sweep.sweep import SweepPlan
 
 Row = dict[str, Any]
 

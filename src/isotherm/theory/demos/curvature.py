@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from isotherm.tasks.losses import half_squared_error
 from isotherm.tasks.seeding import derive, seeded
-from isotherm.tasks.task import half_squared_error
 from isotherm.theory.curvature import SharpnessProbe, SharpnessRecord, Spectrum, spectrum
 from isotherm.theory.demonstration import Curve, Demonstration, Panel, Table
 from isotherm.theory.hessian import Hessian

@@ -1,0 +1,143 @@
+"""What is to be run, as plain values: it can be stored, hashed and turned into runs anywhere. No torch here."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from isotherm.core.budget import Budget, BudgetUnit
+from isotherm.core.l2 import L2Scope
+from isotherm.core.records import Direction, Precision, RunSpec
+from isotherm.core.schedule import Schedule
+
+TuneOn = Literal["validation", "test", "train"]
+TuneQuantity = Literal["metric", "loss"]
+ExtendFor = Literal["tuned", "tuned_and_train"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GridAxes:
+    """What the runs of one grid share: a grid is all learning rates at one batch size, budget and momentum."""
+
+    batch_size: int
+    budget: Budget
+    momentum: float
+
+    def __str__(self) -> str:
+        return f"B={self.batch_size}, {self.budget}, m={self.momentum:g}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SweepPlan:
+    """A sweep as plain values: what the store keeps and the protocol works on."""
+
+    name: str
+    task: str
+    data_id: str
+    model_id: str
+    num_train: int
+    metric: str
+    metric_direction: Direction
+    batch_sizes: tuple[int, ...]
+    learning_rates: tuple[tuple[float, ...], ...]
+    budgets: tuple[Budget, ...]
+    momenta: tuple[float, ...]
+    l2: float
+    l2_scope: L2Scope
+    schedule: Schedule
+    seeds: tuple[int, ...]
+    num_kept: int
+    tune_on: TuneOn
+    tune_quantity: TuneQuantity
+    num_evaluations: int
+    max_extensions: int
+    extend_for: ExtendFor
+    precision: Precision
+    clip_norm: float | None = None
+    unroll: int | None = None
+
+    @property
+    def objective(self) -> str:
+        """The quantity of a run by which learning rates are compared."""
+        return "train_loss" if self.tune_on == "train" else f"{self.tune_on}_{self.tune_quantity}"
+
+    @property
+    def direction(self) -> Direction:
+        """Which way the objective improves."""
+        return self.metric_direction if self.objective.endswith("_metric") else Direction.MINIMISE
+
+    def grids(self) -> list[GridAxes]:
+        """Return the axes of every grid: budgets, then momenta, then batch sizes."""
+        return [
+            GridAxes(batch_size=batch_size, budget=budget, momentum=momentum)
+            for budget in self.budgets
+            for momentum in self.momenta
+            for batch_size in self.batch_sizes
+        ]
+
+    def base_learning_rates(self, axes: GridAxes) -> tuple[float, ...]:
+        """Return the learning rates a grid starts with."""
+        return self.learning_rates[self.batch_sizes.index(axes.batch_size)]
+
+    def run_spec(self, axes: GridAxes, *, effective_learning_rate: float, seed: int) -> RunSpec:
+        """Return one run of a grid."""
+        return RunSpec(
+            task=self.task,
+            data_id=self.data_id,
+            model_id=self.model_id,
+            batch_size=axes.batch_size,
+            num_steps=self.num_steps(axes),
+            effective_learning_rate=effective_learning_rate,
+            momentum=axes.momentum,
+            gamma=self.schedule.gamma_from(effective_learning_rate),
+            l2=self.l2,
+            l2_scope=self.l2_scope,
+            precision=self.precision,
+            num_evaluations=self.num_evaluations,
+            seed=seed,
+            clip_norm=self.clip_norm,
+        )
+
+    def num_steps(self, axes: GridAxes) -> int:
+        """Return how many updates the runs of a grid make."""
+        return axes.budget.num_steps(num_train=self.num_train, batch_size=axes.batch_size, unroll=self.unroll)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Self:
+        """Return the plan that `to_json` wrote."""
+        fields = dict(content)
+        fields["budgets"] = tuple(Budget(unit=BudgetUnit(b["unit"]), amount=b["amount"]) for b in fields["budgets"])
+        fields["schedule"] = Schedule(**fields["schedule"])
+        fields["metric_direction"] = Direction(fields["metric_direction"])
+        fields["learning_rates"] = tuple(tuple(values) for values in fields["learning_rates"])
+        for name in ("batch_sizes", "momenta", "seeds"):
+            fields[name] = tuple(fields[name])
+        return cls(**fields)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StudyPlan:
+    """A study as plain values; what the store keeps."""
+
+    name: str
+    question: str
+    sweeps: tuple[SweepPlan, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "name": self.name,
+            "question": self.question,
+            "sweeps": [plan.to_json() for plan in self.sweeps],
+        }
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Self:
+        """Return the plan that `to_json` wrote."""
+        sweeps = tuple(SweepPlan.from_json(plan) for plan in content["sweeps"])
+        return cls(name=content["name"], question=content["question"], sweeps=sweeps)
