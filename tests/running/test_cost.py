@@ -12,9 +12,9 @@ from torch import nn
 from helpers_protocol import blobs, blobs_task, tiny_sweep
 from isotherm.core.budget import Budget
 from isotherm.data.augment import CropAndFlip
-from isotherm.engine import scoring
 from isotherm.engine.evaluation import reestimated
 from isotherm.engine.placed_task import PlacedTask
+from isotherm.engine.stack import scoring
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
 from isotherm.models.lstm import LSTMLanguageModel
 from isotherm.running.cost import _Evaluation, estimate

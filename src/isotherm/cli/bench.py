@@ -28,11 +28,17 @@ class BenchOptions:
     """The options of `isotherm bench`."""
 
     device: Annotated[str, typer.Option("--device", metavar="DEVICE", help="Time cpu or cuda.")] = "cpu"
-    repeats: Annotated[int, typer.Option("--repeats", help="Windows timed per contender; the median counts.")] = 5
-    seconds: Annotated[float, typer.Option("--seconds", help="Length of a window, approximately.")] = 1.0
+    repeats: Annotated[
+        int, typer.Option("--repeats", metavar="N", help="Windows timed per contender; the median counts.")
+    ] = 5
+    seconds: Annotated[
+        float, typer.Option("--seconds", metavar="SECONDS", help="Length of a window, approximately.")
+    ] = 1.0
     work: Annotated[
         list[str] | None,
-        typer.Option("--work", metavar="NAME", help="Time this workload, or NAME:B at one batch size; repeatable."),
+        typer.Option(
+            "--work", metavar="NAME", help="Time this workload, or NAME:B at one batch size; repeatable; default: all."
+        ),
     ] = None
     peer: Annotated[
         list[str] | None,
@@ -44,7 +50,7 @@ class BenchOptions:
 
 @command(BenchOptions)
 def bench(options: BenchOptions) -> None:
-    """Time fleets against plain PyTorch loops and other ways to train. Run nothing else meanwhile."""
+    """Time fleets against plain PyTorch loops and other ways to train. Keep the machine otherwise idle."""
     console = console_for(options.json_path)
     _check_json(options.json_path)
     if options.list_:

@@ -54,31 +54,43 @@ def _option(*names: str, text: str, metavar: str | None = None) -> Any:
 class CellOptions:
     """The options of one cell as given: None is left out, and the defaults are those of `CellSettings`."""
 
-    task: Annotated[str | None, _option("--task", metavar="NAME", text="A built-in task, or module:function.")] = None
+    task: Annotated[
+        str | None, _option("--task", metavar="NAME", text="Train this task: a built-in one, or module:function.")
+    ] = None
     batch_size: Annotated[
-        int | None, _option("--batch-size", text="Examples per update; streams for a language model.")
+        int | None,
+        _option("--batch-size", metavar="B", text="Batch size; for a language model, the number of streams."),
     ] = None
     effective_learning_rate: Annotated[
-        float | None, _option("--effective-learning-rate", text="ε_eff = ε / (1 - m).")
+        float | None,
+        _option("--effective-learning-rate", metavar="RATE", text="Effective learning rate: ε / (1 - momentum)."),
     ] = None
-    steps: Annotated[int | None, _option("--steps", text="Number of updates; or give --epochs.")] = None
-    epochs: Annotated[float | None, _option("--epochs", text="Number of epochs; or give --steps.")] = None
+    steps: Annotated[int | None, _option("--steps", metavar="N", text="Number of updates; or give --epochs.")] = None
+    epochs: Annotated[float | None, _option("--epochs", metavar="N", text="Number of epochs; or give --steps.")] = None
     momentum: Annotated[
-        float | None, _option("--momentum", text="Heavy-ball momentum; default: 0.9; 0 is plain SGD.")
+        float | None, _option("--momentum", metavar="M", text="Heavy-ball momentum; default: 0.9; 0 is plain SGD.")
     ] = None
-    num_seeds: Annotated[int | None, _option("--seeds", text="Number of runs; default: 1.")] = None
-    first_seed: Annotated[int | None, _option("--first-seed", text="Seed of the first run; default: 0.")] = None
-    l2: Annotated[float | None, _option("--l2", text="λ of the penalty (λ/2)‖w‖²; default: the task's.")] = None
+    num_seeds: Annotated[int | None, _option("--seeds", metavar="N", text="Number of runs; default: 1.")] = None
+    first_seed: Annotated[
+        int | None, _option("--first-seed", metavar="SEED", text="Seed of the first run; default: 0.")
+    ] = None
+    l2: Annotated[
+        float | None, _option("--l2", metavar="LAMBDA", text="L2 coefficient λ of (λ/2)‖w‖²; default: the task's.")
+    ] = None
     clip_norm: Annotated[
         float | None,
-        _option("--clip-norm", text="Clip the gradient to this norm; default: the task's; 'inf' clips nothing."),
+        _option(
+            "--clip-norm",
+            metavar="NORM",
+            text="Clip the gradient to this norm; default: the task's; 'inf' for no clipping.",
+        ),
     ] = None
     precision: Annotated[
         str | None,
-        _option("--precision", metavar="NAME", text="float32, float64 or mixed; default: the task's."),
+        _option("--precision", metavar="NAME", text="Train in float32, float64 or mixed; default: the task's."),
     ] = None
     num_evaluations: Annotated[
-        int | None, _option("--evaluations", text="Evaluations on the test set during training; default: 10.")
+        int | None, _option("--evaluations", metavar="N", text="Test-set evaluations during training; default: 10.")
     ] = None
     model: Annotated[
         list[str] | None,

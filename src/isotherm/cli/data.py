@@ -48,7 +48,7 @@ class VerifyOptions:
     """The options of `isotherm data verify`."""
 
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Data sets; default: all that have a folder.")
+        list[str] | None, typer.Argument(metavar="NAME", help="Data sets; default: all that have a folder.")
     ] = None
     data: DataOption = None
     json_path: JsonOption = None
@@ -58,9 +58,7 @@ class VerifyOptions:
 class FetchOptions:
     """The options of `isotherm data fetch`."""
 
-    names: Annotated[
-        list[str], typer.Argument(metavar="NAME...", help="Data sets, as `isotherm data list` names them.")
-    ]
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Data sets, as `isotherm data list` names them.")]
     data: DataOption = None
     json_path: JsonOption = None
 

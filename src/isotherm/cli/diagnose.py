@@ -33,22 +33,32 @@ class DiagnoseCommandOptions:
     batch_size: Annotated[
         int | None,
         typer.Option(
-            "--batch-size", min=1, rich_help_panel=NOW, help="Examples per update; streams for a language model."
+            "--batch-size",
+            metavar="B",
+            min=1,
+            rich_help_panel=NOW,
+            help="Batch size; for a language model, the number of streams.",
         ),
     ] = None
     learning_rate: Annotated[
         float | None,
         typer.Option(
-            "--learning-rate", rich_help_panel=NOW, help="Learning rate as your optimiser gets it; needs --batch-size."
+            "--learning-rate",
+            metavar="RATE",
+            rich_help_panel=NOW,
+            help="Learning rate as your optimiser gets it; needs --batch-size.",
         ),
     ] = None
     momentum: Annotated[
         float,
         typer.Option(
-            "--momentum", rich_help_panel=NOW, help="Heavy-ball momentum you use or want; plain SGD is always tried."
+            "--momentum",
+            metavar="M",
+            rich_help_panel=NOW,
+            help="Momentum you use or want; plain SGD is always tried too.",
         ),
     ] = 0.9
-    minutes: Annotated[float, typer.Option("--minutes", help="Time to spend, approximately.")] = 5.0
+    minutes: Annotated[float, typer.Option("--minutes", metavar="MINUTES", help="Time to spend, approximately.")] = 5.0
     batch_sizes: Annotated[
         list[str] | None,
         typer.Option(
@@ -63,7 +73,7 @@ class DiagnoseCommandOptions:
     workers: WorkersOption = None
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="HTML report; default: <task>_diagnosis.html."),
+        typer.Option("--output", "-o", metavar="FILE", help="Write the report here; default: <task>_diagnosis.html."),
     ] = None
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no report.")] = False
     json_path: JsonOption = None

@@ -46,7 +46,7 @@ def main() -> None:
     """Run the `isotherm` command."""
     _log_to_terminal()
     try:
-        app()
+        app(prog_name="isotherm")
     except SystemExit as leaving:
         if leaving.code != EXIT_INTERRUPTED:
             raise

@@ -14,28 +14,28 @@ JsonOption = Annotated[
 ]
 DataOption = Annotated[
     Path | None,
-    typer.Option(
-        "--data", metavar="FOLDER", help="Data folder; default: $ISOTHERM_DATA, or ~/.cache/isotherm without it."
-    ),
+    typer.Option("--data", metavar="FOLDER", help="Data folder; default: $ISOTHERM_DATA, else ~/.cache/isotherm."),
 ]
 StudyArgument = Annotated[
     str, typer.Argument(metavar="STUDY", help="A built-in study, a TOML file, or module:function.")
 ]
 TaskArgument = Annotated[str, typer.Argument(metavar="TASK", help="A built-in task, or module:function.")]
 StoreArgument = Annotated[
-    str, typer.Argument(metavar="STORE", help="A store, or a study whose store is in the current folder.")
+    str, typer.Argument(metavar="STORE", help="A store, or a study whose store is in this folder.")
 ]
 StoreOption = Annotated[
-    Path | None, typer.Option("--store", metavar="FILE", help="Store file; default: <study>.sqlite.")
+    Path | None, typer.Option("--store", metavar="FILE", help="Store of the runs; default: <study>.sqlite.")
 ]
 DeviceOption = Annotated[str, typer.Option("--device", metavar="DEVICE", help="Train on cpu or cuda.")]
 FleetSizeOption = Annotated[
-    int | None, typer.Option("--fleet-size", min=1, help="Runs per fleet; chosen automatically by default.")
+    int | None,
+    typer.Option("--fleet-size", metavar="N", min=1, help="Runs per fleet; chosen automatically by default."),
 ]
 WorkersOption = Annotated[
-    int | None, typer.Option("--workers", min=1, help="Processes on the CPU; one per core by default.")
+    int | None,
+    typer.Option("--workers", metavar="N", min=1, help="Worker processes on the CPU; one per core by default."),
 ]
-SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of all random numbers.")]
+SeedOption = Annotated[int, typer.Option("--seed", metavar="SEED", min=0, help="Seed of all random numbers.")]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -24,11 +24,11 @@ class RunOptions:
     """The options of `isotherm run`."""
 
     study: Annotated[
-        str | None, typer.Argument(metavar="[STUDY]", help="A built-in study, a TOML file, or module:function.")
+        str | None, typer.Argument(metavar="STUDY", help="A built-in study, a TOML file, or module:function.")
     ] = None
     store: Annotated[
         Path | None,
-        typer.Option("--store", metavar="FILE", help="Store file; default: <study>.sqlite or <task>.sqlite."),
+        typer.Option("--store", metavar="FILE", help="Store of the runs; default: <study>.sqlite or <task>.sqlite."),
     ] = None
     data: DataOption = None
     compute: ComputeOptions
@@ -37,7 +37,7 @@ class RunOptions:
         typer.Option(
             "--checkpoint-seconds",
             metavar="SECONDS",
-            help="Time between checkpoints of a fleet; default: 60; 'inf' saves none.",
+            help="Time between checkpoints of a fleet; default: 60; 'inf' for none.",
         ),
     ] = None
     json_path: JsonOption = None

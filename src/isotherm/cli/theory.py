@@ -1,4 +1,4 @@
-"""`isotherm theory`: pieces of the theory, computed here and now."""
+"""`isotherm theory`: demonstrations of the theory, computed here and now."""
 
 from __future__ import annotations
 
@@ -54,19 +54,19 @@ class TheoryOptions:
     """The options of `isotherm theory`."""
 
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help=f"One of {', '.join(PIECES)}; without it they are listed.")
+        str | None, typer.Argument(metavar="NAME", help=f"One of {', '.join(PIECES)}; left out, they are listed.")
     ] = None
     figure: Annotated[
-        Path | None, typer.Option("--figure", metavar="FILE", help="Draw the figure: a .png, .pdf or .svg file.")
+        Path | None, typer.Option("--figure", metavar="FILE", help="Save the figure as .png, .pdf or .svg.")
     ] = None
     seed: SeedOption = 0
-    list_: Annotated[bool, typer.Option("--list", help="List the pieces and compute nothing.")] = False
+    list_: Annotated[bool, typer.Option("--list", help="List the demonstrations and compute nothing.")] = False
     json_path: JsonOption = None
 
 
 @command(TheoryOptions)
 def theory(options: TheoryOptions) -> None:
-    """Compute a piece of the theory in seconds: a paragraph with its numbers, tables and a figure."""
+    """Compute a demonstration of the theory: a paragraph with its numbers, tables and a figure."""
     console = console_for(options.json_path)
     check_json(options.json_path)
     if options.name is None or options.list_:

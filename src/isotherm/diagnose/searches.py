@@ -478,7 +478,7 @@ def measure_pace(
             raise _Enough
 
     with contextlib.suppress(_Enough):
-        run_fleet(placed, specs, on_steps=on_steps, block=_SPEED_BLOCK)
+        run_fleet(placed, specs, on_steps=on_steps, updates_per_window=_SPEED_BLOCK)
     if speed == 0:
         assert clock is not None, "the runs ended before the window did"
         assert clock.left <= 0, "the runs ended before the window did"

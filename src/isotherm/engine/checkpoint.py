@@ -21,7 +21,7 @@ from typing import IO, Any, Self
 
 import torch
 
-from isotherm.engine.placed_task import is_out_of_memory
+from isotherm.engine.memory import is_out_of_memory
 
 logger = logging.getLogger("isotherm")
 

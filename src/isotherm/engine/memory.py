@@ -19,6 +19,7 @@ _BACKWARD_FACTOR = 2.0
 _USABLE = 0.5
 # Of a system that does not tell.
 _UNKNOWN_MEMORY = 2**32
+_CUDA_ERROR_MEMORY_ALLOCATION = 2  # cudaErrorMemoryAllocation
 
 
 def bytes_per_run(placed: PlacedTask, batch_size: int) -> int:
@@ -64,6 +65,24 @@ def _few(placed: PlacedTask, batch_size: int) -> int:
     ghosts = ghost_layers(placed.build()) if placed.has_convolutions else {}
     size = max(ghosts.values(), default=8)
     return batch_size if batch_size % size else size
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether an error says that memory ran out, on the CPU or on a GPU."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    if isinstance(error, torch.AcceleratorError):
+        return getattr(error, "error_code", None) == _CUDA_ERROR_MEMORY_ALLOCATION
+    return type(error) is RuntimeError and _is_of_cpu_allocator(error)
+
+
+def _is_of_cpu_allocator(error: RuntimeError) -> bool:
+    """Tell whether PyTorch's CPU allocator raised an error.
+
+    It raises a plain `RuntimeError` without an error code, a cause or any other attribute, so its name in the message
+    is all there is to tell it by.
+    """
+    return "DefaultCPUAllocator: " in str(error)
 
 
 def usable_memory(device: torch.device) -> int:

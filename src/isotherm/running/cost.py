@@ -18,7 +18,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from isotherm.core.records import CurvePoint, RunResult, RunSpec
 from isotherm.engine.evaluation import CHUNK, EXAMPLES_FOR_A_LOOK, WINDOW
-from isotherm.engine.fleet import run_fleet, wants_own_streams
+from isotherm.engine.fleet import run_fleet
+from isotherm.engine.fleet_checks import FleetChecks
 from isotherm.engine.placed_task import PlacedTask, evaluation_steps, ghost_layers
 from isotherm.errors import UserError
 from isotherm.running.executors.local import LocalExecutor
@@ -254,9 +255,11 @@ class _Probe:
     Args:
         placed: the task on a device; nothing of it is changed.
         fleet: the runs.
+        checks: what earlier fleets have shown.
     """
 
-    def __init__(self, placed: PlacedTask, fleet: Sequence[RunSpec]) -> None:
+    def __init__(self, placed: PlacedTask, fleet: Sequence[RunSpec], checks: FleetChecks) -> None:
+        self._checks = checks
         self._sizes = PROBE_EXAMPLES if placed.unroll is None else PROBE_TOKENS
         self._test = placed.splits["test"]
         self._splits = {"train": placed.splits["train"], "test": _cut(self._test, self._sizes[0])}
@@ -279,7 +282,14 @@ class _Probe:
         changes: dict[str, Any] = {"num_steps": num_steps, "num_evaluations": PROBE_LOOKS}
         specs = [dataclasses.replace(s, **changes, effective_learning_rate=PROBE_LEARNING_RATE) for s in self._fleet]
         with contextlib.suppress(_Enough):
-            run_fleet(self._placed, specs, on_steps=self._on_steps, on_look=self._on_look, block=self._block)
+            run_fleet(
+                self._placed,
+                specs,
+                on_steps=self._on_steps,
+                on_evaluation=self._on_look,
+                checks=self._checks,
+                updates_per_window=self._block,
+            )
 
     @property
     def setup(self) -> float:
@@ -313,7 +323,7 @@ class _Probe:
         self._block_seconds += self._lap()
         self._block_updates += num
         if not self._covered:  # runs that are trained one after another tell of every update
-            alone = num == 1 and not wants_own_streams(self._placed, self._fleet[0].batch_size)
+            alone = num == 1 and not self._checks.wants_own_streams(self._placed, self._fleet[0].batch_size)
             self._covered = 1 if alone else len(self._fleet)
             self._whole_block = 1 if alone else self._covered * self._block
         if self._block_updates >= self._whole_block:
@@ -343,7 +353,7 @@ def _seconds(executor: LocalExecutor, fleet: Sequence[RunSpec]) -> float:
     """Return the estimated time of a fleet: set-up, updates by the median of a few, evaluation by that of a part."""
     placed, first = executor.placed(fleet[0]), fleet[0]
     try:
-        probe = _Probe(placed, fleet)
+        probe = _Probe(placed, fleet, executor.checks(first))
         probe.run()
     except UserError:
         raise

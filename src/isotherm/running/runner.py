@@ -113,7 +113,7 @@ def run_study(
         told.advanced(work_of(batch_size, num_updates))
 
     options: dict[str, Any] = {"fleet_size": fleet_size, "checkpoints": checkpoints}
-    options |= {"on_steps": on_steps, "on_look": told.looked}
+    options |= {"on_steps": on_steps, "on_evaluation": told.looked}
     # Workers are forked before the store is opened, so that none of them holds its lock.
     with contextlib.ExitStack() as stack:
         executor: LocalExecutor | PoolExecutor

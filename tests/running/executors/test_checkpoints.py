@@ -19,6 +19,7 @@ from isotherm.cli.main import app
 from isotherm.core.budget import Budget
 from isotherm.core.records import Outcome, RunResult, RunSpec
 from isotherm.engine.checkpoint import Checkpoint
+from isotherm.engine.fleet_checks import FleetChecks
 from isotherm.errors import StoreError, UserError
 from isotherm.running.executors import checkpoints as module
 from isotherm.running.executors import local
@@ -280,7 +281,8 @@ class Trainer:
         specs: Sequence[RunSpec],
         *,
         on_steps: Callable[[int], None],
-        on_look: Callable[..., None],
+        on_evaluation: Callable[..., None],
+        checks: FleetChecks,
         checkpoint: Checkpoint | None = None,
     ) -> list[RunResult]:
         self.checkpoints.append(checkpoint)
