@@ -42,7 +42,9 @@ def draw(path: Path) -> None:
     axes.set_yticks(range(len(shown)), shown, fontsize=9)
     axes.xaxis.tick_top()
     axes.tick_params(length=0)
-    axes.set_xlabel("number of files in the room on the left that import from the room on top; grey is forbidden", fontsize=9)
+    axes.set_xlabel(
+        "number of files in the room on the left that import from the room on top; grey is forbidden", fontsize=9
+    )
     axes.spines[:].set_visible(False)
     figure.savefig(path, dpi=130, bbox_inches="tight")
     plt.close(figure)

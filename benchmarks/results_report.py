@@ -1,6 +1,6 @@
 """Write the paper's tables, as far as they have been run, into docs/results.md.
 
-    python benchmarks/results_report.py
+python benchmarks/results_report.py
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ ROOMS = {
     "models": "the paper's networks",
     "tasks": "what is trained: task, losses, metrics, identity, seeding",
     "theory": "noisy quadratic, SDE, curvature, gradient noise scale",
-    "engine": "reference (the definition) and fleets; `graph/` passes; `programs/` for CPU and GPU",
+    "engine": "reference (the definition) and fleets; graph passes; programs for CPU and GPU",
     "sweep": "the protocol: sweep, study, what to run next, results",
     "running": "runner, store, cost, executors",
     "analysis": "optima, regimes, verdicts, recommendation, each computed once",

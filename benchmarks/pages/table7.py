@@ -63,7 +63,7 @@ def _origin(content: dict[str, Any]) -> str:
     releases = sorted({p["torch"] for p in provenances})
     num_finished = sum(run["result"]["outcome"] == "finished" for run in content["runs"])
     return (
-        f"Squared error per image, mean ± standard deviation over runs; {num_finished} of {content['num_runs']} runs finished; "
+        f"Squared error per image, mean ± standard deviation; {num_finished} of {content['num_runs']} runs finished; "
         f"{', '.join(devices)}, torch {', '.join(releases)}, mixed precision, commit {content['commit']}: "
         f"`{content['command']}`. Rows: `results/table7/table7.json`."
     )
