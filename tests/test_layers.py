@@ -13,7 +13,17 @@ from pages.rooms import ROOMS, SOURCE, files, imports, modules_named, room_of, r
 # The same inside two of them. A module of a room itself may be named here too; those that are not stand below all.
 SUB_ROOMS = {
     "kernels": ["availability", "layout", "kernel_check", "tiling", "gluon", "triton", "ops", "dispatch"],
-    "engine": ["graph", "parameters", "programs"],
+    "engine": [
+        "graph",
+        "parameters",
+        "programs",
+        "dropout",
+        "placed_task",
+        "memory",
+        "checkpoint",
+        "evaluation",
+        "stack",
+    ],
 }
 ORDER = list(ROOMS)
 TORCH_FREE = ["errors", "version", "core"]
