@@ -322,24 +322,29 @@ def _check_header(file: Path) -> None:
         )
 
 
+_DAMAGED = "the file is damaged; restore it from a copy, or move it away and start again"
+_NOT_WRITABLE = "it cannot be written; check the permissions of the file and its folder"
+_IN_USE = "another program holds it; close that and run again"
+_REMEDIES = {
+    sqlite3.SQLITE_FULL: "no space is left; what was stored is intact: free some space and run the same command again",
+    sqlite3.SQLITE_CORRUPT: _DAMAGED,
+    sqlite3.SQLITE_NOTADB: _DAMAGED,
+    sqlite3.SQLITE_READONLY: _NOT_WRITABLE,
+    sqlite3.SQLITE_CANTOPEN: _NOT_WRITABLE,
+    sqlite3.SQLITE_BUSY: _IN_USE,
+    sqlite3.SQLITE_LOCKED: _IN_USE,
+}
+
+
 @contextmanager
 def _translated(file: Path) -> Iterator[None]:
     """Turn SQLite's errors into sentences."""
     try:
         yield
     except sqlite3.DatabaseError as error:
-        text = str(error)
-        if "full" in text:
-            remedy = "no space is left; what was stored is intact: free some space and run the same command again"
-        elif "malformed" in text or "not a database" in text:
-            remedy = "the file is damaged; restore it from a copy, or move it away and start again"
-        elif "readonly" in text or "read-only" in text or "unable to open" in text:
-            remedy = "it cannot be written; check the permissions of the file and its folder"
-        elif "locked" in text:
-            remedy = "another program holds it; close that and run again"
-        else:
-            remedy = "check the disk and the file's permissions"
-        raise StoreError(f"the store {file}: {text}; {remedy}") from error
+        kind = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the rest says more exactly what
+        remedy = _REMEDIES.get(kind, "check the disk and the file's permissions")
+        raise StoreError(f"the store {file}: {error}; {remedy}") from error
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise StoreError(
             f"the store {file} holds a damaged row ({error}), changed by another program or a failing disk: "
