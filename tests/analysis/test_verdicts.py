@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from helpers_landscape import broken_line, landscape_study
-from isotherm.analysis.verdicts import Verdict, judge
+from isotherm.analysis.analysis import analyse
+from isotherm.analysis.verdicts import Verdict
 from isotherm.core.budget import Budget
 from isotherm.sweep.protocol import all_runs
 from isotherm.sweep.results import StudyResults
@@ -15,7 +16,7 @@ LINE = broken_line(1.0, 64, 4.0)
 
 def verdict(study: StudyResults, *words: str) -> Verdict:
     """Return the one verdict whose claim holds all these words."""
-    (found,) = [v for v in judge(study) if all(word in v.claim for word in words)]
+    (found,) = [v for v in analyse(study).verdicts if all(word in v.claim for word in words)]
     assert found.evidence
     return found
 
@@ -108,9 +109,9 @@ def test_test_optimum_against_train_optimum() -> None:
 
 def test_claims_that_the_results_cannot_speak_to_are_not_judged() -> None:
     study = landscape_study(optimum=LINE, peak=lambda _b, _m: 0.7, momenta=(0.9,), sizes=(8, 16))
-    assert judge(study) == []
+    assert analyse(study).verdicts == ()
     epochs_only = landscape_study(optimum=LINE, peak=lambda _b, _m: 0.7, momenta=(0.9,))
-    assert not any("equal steps" in v.claim or "momentum helps" in v.claim for v in judge(epochs_only))
+    assert not any("equal steps" in v.claim or "momentum helps" in v.claim for v in analyse(epochs_only).verdicts)
 
 
 def test_without_a_kink_momentum_has_no_sides() -> None:
@@ -135,7 +136,7 @@ def test_sweeps_that_differ_in_more_than_momentum_are_not_compared() -> None:
         )
     }
     apart = StudyResults(plan=dataclasses.replace(study.plan, sweeps=(plain, other)), by_key=results)
-    claims = [v.claim for v in judge(apart)]
+    claims = [v.claim for v in analyse(apart).verdicts]
     assert len(claims) == 4
     assert not any("below the kink" in claim for claim in claims)
 
@@ -144,7 +145,7 @@ def test_a_single_seed_is_no_evidence() -> None:
     study = landscape_study(optimum=LINE, peak=falling, momenta=(0.9,), budget=Budget.steps(1000), num_seeds=2)
     plan = dataclasses.replace(study.plan.sweeps[0], seeds=(0,), num_kept=1)
     alone = StudyResults(plan=dataclasses.replace(study.plan, sweeps=(plan,)), by_key=study.by_key)
-    assert judge(alone) == []
+    assert analyse(alone).verdicts == ()
 
 
 def test_an_optimum_at_the_end_of_a_grid_settles_nothing() -> None:

@@ -95,7 +95,9 @@ def test_a_truncated_file() -> None:
     path.write_bytes(path.read_bytes()[:1000])
     code, text = invoke("run", *AUTOENCODER, "--data", "files")
     assert code == 2
-    assert "train-images-idx3-ubyte.gz breaks off after 1,000 bytes; remove train-images-idx3-ubyte.gz and run" in text
+    assert (
+        "train-images-idx3-ubyte.gz is truncated after 1,000 bytes; remove train-images-idx3-ubyte.gz and run" in text
+    )
     assert not stored()
 
 

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers_cli import run_tiny
-from isotherm.cli.stores import store_path, stored_studies
-from isotherm.errors import StoreError, UserError
-from isotherm.running.store import Store
+from isotherm.cli.stores import store_path
+from isotherm.errors import StoreError
 
 pytestmark = pytest.mark.usefixtures("study_folder")
 
@@ -37,20 +35,3 @@ def test_a_folder_means_the_one_store_in_it() -> None:
     Path("quickstart/other.sqlite").touch()
     with pytest.raises(StoreError, match="a folder with 2 stores"):
         store_path("quickstart")
-
-
-def test_the_studies_of_a_store() -> None:
-    run_tiny()
-    path = Path("tiny.sqlite")
-    (found,) = stored_studies(path)
-    assert (found.plan.name, found.counts()["finished"]) == ("tiny", 18)
-    assert [one.plan.name for one in stored_studies(path, study="tiny")] == ["tiny"]
-    with pytest.raises(UserError, match="holds no study 'tinny'; did you mean 'tiny'"):
-        stored_studies(path, study="tinny")
-
-
-def test_a_store_without_a_study() -> None:
-    with Store.write("empty.sqlite"):
-        pass
-    with pytest.raises(UserError, match="holds no study yet; run one into it with isotherm run STUDY --store"):
-        stored_studies(Path("empty.sqlite"))

@@ -9,7 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -17,7 +17,6 @@ import pytest
 
 from helpers_protocol import failed, stored
 from isotherm.errors import StoreError
-from isotherm.running import store as store_module
 from isotherm.running.store import APPLICATION_ID, SCHEMA_VERSION, Store
 
 
@@ -255,21 +254,6 @@ def test_newer_schema_is_refused_and_left_byte_for_byte(path: Path, opener: type
     assert path.read_bytes() == content
 
 
-def test_a_store_of_an_earlier_schema_is_read_as_it_is_and_marked_when_written(path: Path) -> None:
-    with closing(sqlite3.connect(filled(path))) as connection:
-        connection.execute("PRAGMA user_version = 1")
-
-    def version() -> int:
-        with closing(sqlite3.connect(path)) as connection:
-            return int(connection.execute("PRAGMA user_version").fetchone()[0])
-
-    assert seeds_in(path) == [0, 1, 2]
-    assert version() == 1
-    Store.write(path).close()
-    assert version() == SCHEMA_VERSION
-    assert seeds_in(path) == [0, 1, 2]
-
-
 # -- places where nothing can be written -----------------------------------------------------------
 
 
@@ -396,48 +380,3 @@ def test_no_space_even_for_the_lock_is_a_store_error(path: Path) -> None:
     assert refusal == "none" or (refusal.startswith("StoreError: ") and "store.sqlite" in refusal)
     assert path.read_bytes() == content
     Store.write(path).close()  # the lock is free again
-
-
-def _busy(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as holder, closing(sqlite3.connect(path, timeout=0)) as other:
-        holder.execute("BEGIN EXCLUSIVE")
-        other.execute("CREATE TABLE x (y)")
-
-
-def _read_only(path: Path) -> None:
-    sqlite3.connect(path).close()
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
-        connection.execute("CREATE TABLE x (y)")
-
-
-def _not_there(path: Path) -> None:
-    sqlite3.connect(path / "no" / "such.sqlite")
-
-
-def _no_database(path: Path) -> None:
-    path.write_bytes(b"only text " * 1000)
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("SELECT * FROM sqlite_master")
-
-
-def _wrong_statement(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("SELECT full FROM locked")
-
-
-@pytest.mark.parametrize(
-    ("fail", "remedy"),
-    [
-        (_busy, "another program holds it"),
-        (_read_only, "it cannot be written"),
-        (_not_there, "it cannot be written"),
-        (_no_database, "the file is damaged"),
-        (_wrong_statement, "check the disk and the file's permissions"),  # whatever words are in it
-    ],
-)
-def test_what_to_do_follows_from_the_code_of_an_error(
-    tmp_path: Path, fail: Callable[[Path], None], remedy: str
-) -> None:
-    path = tmp_path / "x.sqlite"
-    with pytest.raises(StoreError, match=rf"the store .*x\.sqlite: .*; {remedy}"), store_module._translated(path):
-        fail(path)

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from isotherm.cli.main import app
 from isotherm.core.budget import Budget
-from isotherm.studies import STUDIES, quickstart
+from isotherm.studies import STUDIES
+from isotherm.studies.quickstart import quickstart
 from isotherm.sweep.study import Study
 
 GRID_KEYS = {

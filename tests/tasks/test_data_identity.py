@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from isotherm.tasks import data_identity
+from isotherm.tasks import inputs
 from isotherm.tasks.data_identity import data_id, data_parts
+from isotherm.tasks.task import Task
 
 
 def data_id_of(given: dict[str, tuple[Tensor, Tensor]]) -> str:
@@ -79,7 +85,7 @@ def test_the_size_of_the_pieces_changes_nothing(size: int, monkeypatch: pytest.M
     views = [x, x.transpose(0, 2), x[:, ::2], x.expand(2, 4, 5, 6), x[0, 0]]
     splits = {str(index): (view, y[::2]) for index, view in enumerate(views)}
     expected = data_parts({name: (view.contiguous(), y[::2].clone()) for name, (view, _) in splits.items()})
-    monkeypatch.setattr(data_identity, "_PIECE", size)
+    monkeypatch.setattr(inputs, "_PIECE", size)
     assert data_parts(splits) == expected
 
 
@@ -87,3 +93,47 @@ def test_the_parts_say_which_data_changed() -> None:
     x, y = splits()["train"]
     one, other = (data_parts({"train": (x, y), "test": (x, labels)}) for labels in (y, y + 1))
     assert {name for name in one if one[name] != other[name]} == {"test targets"}
+
+
+def test_a_task_shares_the_memory_of_arrays_and_tensors() -> None:
+    x, y = np.zeros((4, 3), dtype=np.float32), torch.zeros(4, dtype=torch.int64)
+    task = Task(name="shared", model=torch.nn.Identity, train=(x, y), test=(x.T.copy().T, y))
+    x[0, 0], y[0] = 5.0, 2
+    assert (float(task.train[0][0, 0]), int(task.train[1][0])) == (5.0, 2)
+
+
+# -- memory -----------------------------------------------------------------------------------------------------
+
+# Prints by how much the peak memory grew while a task was made and identified, in parts of the size of its data.
+GROWTH = """
+import sys
+import numpy as np, torch
+from torch import nn
+from isotherm.tasks.task import Task
+
+def memory(field):
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":"))
+
+num = int(sys.argv[1]) * 2**20 // 4000
+def task(num):
+    is_transposed = sys.argv[2] == "transposed"
+    x = np.ones((1000, num), dtype=np.float32).T if is_transposed else np.ones((num, 1000), dtype=np.float32)
+    data = (x, np.zeros(num, dtype=np.int64))
+    return lambda: Task(name="large", model=lambda: nn.Linear(1000, 2), train=data, test=(x[:2], data[1][:2]))
+
+task(2)().identify()  # what is loaded once
+make = task(num)
+before = memory("VmRSS")
+identity = make().identify()
+print((memory("VmHWM") - before) / (num * 4000))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
+@pytest.mark.parametrize("layout", ["contiguous", "transposed"])
+def test_making_and_identifying_a_task_copies_no_data(layout: str) -> None:
+    command = [sys.executable, "-c", GROWTH, "200", layout]
+    growth = float(subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout)
+    assert growth < 0.3

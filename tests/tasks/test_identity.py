@@ -57,7 +57,7 @@ def linear_of_scale(std: float) -> nn.Module:
 
 def test_equal_builders_are_equal_models():
     assert model_id(build_with(nn.Linear, 2, 3)) == model_id(build_with(nn.Linear, 2, 3))
-    assert cases.blobs_task().model_id == cases.blobs_task().model_id
+    assert cases.blobs_task().identify() == cases.blobs_task().identify()
 
 
 @pytest.mark.parametrize(

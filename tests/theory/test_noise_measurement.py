@@ -355,7 +355,7 @@ def test_what_does_not_fit_together_is_refused() -> None:
     with pytest.raises(UserError, match="64 inputs and 63 targets"):
         gradient_noise_scale(module_in(), "cross_entropy", x, y[1:], measurement=SMALL)
     for penalty in ({"l2": -1.0}, {"l2": NAN}, {"l2": 0.1, "l2_scope": "biases"}):
-        with pytest.raises(UserError, match="is no penalty; give a number >= 0 and 'weights' or 'all'"):
+        with pytest.raises(UserError, match="is not a valid penalty; give a number >= 0 and 'weights' or 'all'"):
             gradient_noise_scale(module_in(), "cross_entropy", x, y, measurement=SMALL, **penalty)
     with pytest.raises(UserError, match=r"the model is in torch\.bfloat16"):
         gradient_noise_scale(module_in(torch.bfloat16), "cross_entropy", x, y, measurement=SMALL)

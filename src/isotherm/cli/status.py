@@ -27,7 +27,8 @@ class StatusOptions:
 @command(StatusOptions)
 def status(options: StatusOptions) -> None:
     """Show how many runs of each study in a store are finished, diverged, failed or missing."""
-    from isotherm.cli.stores import store_path, stored_studies
+    from isotherm.cli.stores import store_path
+    from isotherm.running.stored import stored_studies
 
     console = console_for(options.json_path)
     check_json(options.json_path)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from isotherm.errors import UserError, nearest
-from isotherm.tasks.inputs import LazyInputs, Split
+from isotherm.tasks.inputs import LazyInputs, Split, pieces
 from isotherm.tasks.metrics import Metric
 
 _EXPECTED = {"loss": "a function (output, target) -> mean", "metric": "an isotherm.Metric"}
@@ -71,7 +71,7 @@ def check_sequences(splits: Mapping[str, Split], *, unroll: Any, task: str) -> N
 
 
 def checked_split(pair: Any, *, where: str, has_labels: bool) -> Split:
-    """Return a split as tensors that share memory with what was given, or say what is wrong with it.
+    """Return a split as tensors, sharing the memory of tensors and writeable arrays; refuse what cannot be trained on.
 
     Args:
         pair: inputs and targets.
@@ -106,17 +106,24 @@ def _checked_lazy(inputs: LazyInputs, targets: Tensor, where: str, *, has_labels
 def _as_tensor(value: Any, where: str) -> Tensor:
     try:
         if isinstance(value, np.ndarray) and not value.flags.writeable:
-            value = value.copy()  # torch cannot share it
+            value = value.copy()  # a model that writes to its inputs would crash on memory that is read-only
         return torch.as_tensor(value).detach().cpu()
     except (TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"{where}: {type(value).__name__} is neither a tensor nor an array: {error}") from error
 
 
 def _refuse_non_finite(tensor: Tensor, where: str) -> None:
-    if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-        bad = (~torch.isfinite(tensor)).nonzero()[0].tolist()
-        value = float(tensor[tuple(bad)])
-        raise UserError(f"{where}: the value at index {bad} is {value}; remove or replace it before training")
+    if not tensor.is_floating_point():
+        return
+    offset = 0
+    for piece in pieces(tensor):
+        is_finite = torch.isfinite(piece)
+        if not bool(is_finite.all()):
+            position = offset + int(is_finite.logical_not().nonzero()[0])
+            index = [int(i) for i in np.unravel_index(position, tuple(tensor.shape))]
+            value = float(tensor[tuple(index)])
+            raise UserError(f"{where}: the value at index {index} is {value}; remove or replace it before training")
+        offset += len(piece)
 
 
 def _checked_labels(labels: Tensor, where: str) -> Tensor:

@@ -1,18 +1,15 @@
-"""Content hashes of data, made piece by piece and without a copy."""
+"""Content hashes of data, made piece by piece, so that no copy of the data is needed."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from isotherm.core.records import content_hash
-from isotherm.tasks.inputs import Inputs, Split
-
-# Elements hashed at once; what is not contiguous is copied by as many.
-_PIECE = 2**22
+from isotherm.tasks.inputs import Inputs, Split, pieces
 
 
 def data_parts(splits: Mapping[str, Split]) -> dict[str, str]:
@@ -46,21 +43,6 @@ def _content(values: Inputs) -> str:
     if not isinstance(values, Tensor):
         return content_hash(["lazy", values.identity()])
     digest = hashlib.sha256()
-    for piece in _pieces(values.detach()):
-        if piece.stride(-1) != 1:  # of a single element the stride may be anything
-            piece = piece.clone(memory_format=torch.contiguous_format)
+    for piece in pieces(values.detach()):
         digest.update(piece.view(torch.uint8).numpy())
     return content_hash(["tensor", str(values.dtype), list(values.shape), digest.hexdigest()])
-
-
-def _pieces(tensor: Tensor) -> Iterator[Tensor]:
-    """Yield a tensor in flat, contiguous pieces, in the order of its elements."""
-    if tensor.is_contiguous():
-        yield from tensor.view(-1).split(_PIECE)
-        return
-    num_rows = max(1, _PIECE * len(tensor) // tensor.numel())
-    for rows in tensor.split(num_rows):
-        if rows.numel() <= _PIECE:
-            yield rows.contiguous().view(-1)
-        else:  # one row that is itself too large
-            yield from _pieces(rows[0])

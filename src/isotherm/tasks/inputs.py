@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+
+# Elements of a piece.
+_PIECE = 2**20
 
 
 @runtime_checkable
@@ -31,3 +35,27 @@ class LazyInputs(Protocol):
 
 Inputs = Tensor | LazyInputs
 Split = tuple[Inputs, Tensor]
+
+
+def pieces(tensor: Tensor) -> Iterator[Tensor]:
+    """Yield a tensor in flat, contiguous pieces, in the order of its elements.
+
+    Pieces of a contiguous tensor share its memory; of any other, one piece at a time is copied.
+
+    >>> [piece.tolist() for piece in pieces(torch.tensor([[1, 2], [3, 4]]).t())]
+    [[1, 3, 2, 4]]
+    """
+    if tensor.is_contiguous():
+        yield from map(_unit_stride, tensor.view(-1).split(_PIECE))
+        return
+    num_rows = max(1, _PIECE * len(tensor) // tensor.numel())
+    for rows in tensor.split(num_rows):
+        if rows.numel() <= _PIECE:
+            yield _unit_stride(rows.contiguous().view(-1))
+        else:  # one row that is itself too large
+            yield from pieces(rows[0])
+
+
+def _unit_stride(piece: Tensor) -> Tensor:
+    """Return the piece with stride 1; a single element may have any, and can then not be viewed as bytes."""
+    return piece if piece.stride(-1) == 1 else piece.clone(memory_format=torch.contiguous_format)

@@ -17,7 +17,7 @@ from torch.nn import functional
 from isotherm.engine.graph.rewrites import rewrite_for_gpu
 from isotherm.engine.graph.trace import trace
 from isotherm.engine.parameters import Weights
-from isotherm.models import LSTMLanguageModel
+from isotherm.models.lstm import LSTMLanguageModel
 from isotherm.tasks.losses import cross_entropy
 
 _aten = torch.ops.aten

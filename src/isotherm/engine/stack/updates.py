@@ -108,7 +108,7 @@ class Updates:
         self._feed.draw_ahead(first + self._size)
 
     def finish(self) -> Tensor:
-        """Wait for the updates under way and return their losses (K, M) in float64."""
+        """Wait for the updates under way and return their losses (K, M) in float64, valid until the next window."""
         if self._stream is not None:
             self._stream.synchronize()
         return self._losses_KM[: self._size].double()
