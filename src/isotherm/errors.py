@@ -14,6 +14,10 @@ class UserError(ValueError):
     """Something the user gave cannot be used; the message says what, why, and what to do."""
 
 
+class UnseenWarning(UserWarning):
+    """A run depends on something that is no part of its key; the message says on what, where, and what to do."""
+
+
 class StoreError(UserError):
     """A store cannot be opened, read or written."""
 

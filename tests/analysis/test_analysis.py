@@ -80,6 +80,8 @@ def test_in_words_the_answer_comes_first() -> None:
     assert lines[: len(analysis.recommendations)] == [str(advice) for advice in analysis.recommendations]
     assert lines[len(analysis.recommendations) :] == [str(verdict) for verdict in analysis.verdicts]
     assert str(Verdict(claim="c", holds=False, evidence="e")) == "does not hold: c (e)"
+    open_ = Verdict(claim="c", holds=None, evidence="e", remedy="run more seeds")
+    assert str(open_) == "not determined: c (e; to decide it, run more seeds)"
 
 
 def test_equal_results_give_equal_findings() -> None:

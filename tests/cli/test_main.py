@@ -132,7 +132,7 @@ def test_run_status_report_by_function() -> None:
     assert content["counts"] == {"finished": 18, "diverged": 0, "failed": 0, "missing": 0}
     assert [g["batch_size"] for g in content["sweeps"][0]["grids"]] == [8, 16, 32]
     assert content["verdicts"]
-    assert all(set(v) == {"claim", "holds", "evidence"} for v in content["verdicts"])
+    assert all(set(v) == {"claim", "holds", "evidence", "remedy"} for v in content["verdicts"])
     assert "Verdicts" in text
 
     code, text = invoke("status", "tiny.sqlite", "--json", "status.json")

@@ -1,4 +1,4 @@
-"""Verdicts: the paper's claims, each computed from results and able to come out the other way."""
+"""Verdicts: the paper's claims, each computed from results and able to come out either way or to stay open."""
 
 from __future__ import annotations
 
@@ -17,18 +17,34 @@ from isotherm.core.statistics import Interval, mean_difference, percentile_limit
 
 SQUARE_ROOT = 0.5  # the slope of the rival rule, ε ∝ √B
 TOLERATED_RISE = 0.1  # of the training loss, as a part of it, that still counts as fitting no worse
+HARDLY_ANY = 0.05  # where no more than this part of resampled sweeps shows a kink, the optima rise to the end
+
+WIDER_GRIDS = "widen the grids of learning rates, or allow more extensions"
+MORE_SEEDS = "run more seeds"
+
+_Both = tuple[int, TunedGrid, TunedGrid]  # a batch size, with plain SGD and with momentum
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """A claim, whether these results support it, and the numbers that say so."""
+    """A claim, whether these results support it, and the numbers that say so.
+
+    `holds` is None where the results do not tell; `remedy` then says which runs would.
+    """
 
     claim: str
-    holds: bool
+    holds: bool | None
     evidence: str
+    remedy: str = ""
+
+    @property
+    def state(self) -> str:
+        """The verdict in words."""
+        return {True: "holds", False: "does not hold", None: "not determined"}[self.holds]
 
     def __str__(self) -> str:
-        return f"{'holds' if self.holds else 'does not hold'}: {self.claim} ({self.evidence})"
+        remedy = f"; to decide it, {self.remedy}" if self.remedy else ""
+        return f"{self.state}: {self.claim} ({self.evidence}{remedy})"
 
 
 def judge(series: Sequence[Series], pairs: Sequence[Pair]) -> list[Verdict]:
@@ -46,6 +62,11 @@ def judge(series: Sequence[Series], pairs: Sequence[Pair]) -> list[Verdict]:
     return verdicts
 
 
+def _verdict(*, claim: str, holds: bool | None, evidence: str, remedy: str) -> Verdict:
+    """Return a verdict; the remedy is for one that stays open."""
+    return Verdict(claim=claim, holds=holds, evidence=evidence, remedy=remedy if holds is None else "")
+
+
 def _law(s: Series) -> Regimes:
     assert s.law is not None
     return s.law
@@ -53,18 +74,16 @@ def _law(s: Series) -> Regimes:
 
 def _linear_scaling(s: Series, fit: Regimes) -> Verdict:
     """Judge by the slope, and by whether one temperature fits the optima that rise: a slope of 1 can be an accident."""
-    reasons = []
-    if not fit.slope.contains(1.0):
-        reasons.append("1 lies outside")
-    else:
-        reasons += ["too wide to tell 1 from 1/2"] if fit.slope.contains(SQUARE_ROOT) else []
-        reasons += _no_common_temperature(s, fit)
-    reasons += fit.end_words
-    law = f"ε_eff* ∝ B^{fit.slope.estimate:.2f}, 95 % interval [{fit.slope.low:.2f}, {fit.slope.high:.2f}]"
-    return Verdict(
+    slope = fit.slope
+    law = f"ε_eff* ∝ B^{slope.estimate:.2f}, 95 % interval [{slope.low:.2f}, {slope.high:.2f}]"
+    against = _no_common_temperature(s, fit) if slope.contains(1.0) else ["1 lies outside"]
+    wide = ["too wide to tell 1 from 1/2"] if slope.contains(1.0) and slope.contains(SQUARE_ROOT) else []
+    holds = None if fit.at_end or (wide and not against) else not against
+    return _verdict(
         claim=f"{s.label}: at small batches the optimal effective learning rate is proportional to the batch size",
-        holds=not reasons,
-        evidence="; ".join([law, *reasons]),
+        holds=holds,
+        evidence="; ".join([law, *wide, *against, *fit.end_words]),
+        remedy=WIDER_GRIDS if fit.at_end else f"add smaller batch sizes or {MORE_SEEDS}",
     )
 
 
@@ -89,56 +108,77 @@ def _no_common_temperature(s: Series, fit: Regimes) -> list[str]:
 
 def _kink(s: Series, fit: Regimes) -> Verdict:
     rates = ", ".join(f"{g.axes.batch_size}: {g.rate:.4g}" for g in s.grids)
-    claim = f"{s.label}: proportionality ends at a kink, above which the optimal learning rate no longer rises"
     short = f"the largest batch stays {fit.shortfall.estimate:.1f} [{fit.shortfall.low:.1f}, {fit.shortfall.high:.1f}]"
     evidence = [fit.kink_words, f"{short} octaves below the line"] if fit.shows_kink else [fit.kink_words]
-    return Verdict(claim=claim, holds=fit.shows_kink, evidence="; ".join([*evidence, f"optima {rates}"]))
+    rises_on = not fit.at_end and len(fit.batch_sizes) > 3 and fit.slope.low > 0 and fit.part_with_kink <= HARDLY_ANY
+    holds = True if fit.shows_kink else False if rises_on else None
+    return _verdict(
+        claim=f"{s.label}: proportionality ends at a kink, above which the optimal learning rate no longer rises",
+        holds=holds,
+        evidence="; ".join([*evidence, f"optima {rates}"]),
+        remedy=""
+        if holds is not None
+        else WIDER_GRIDS
+        if fit.at_end
+        else f"add batch sizes at both ends, or {MORE_SEEDS}",
+    )
 
 
 def _momentum(plain: Series, heavy: Series, fit: Regimes) -> list[Verdict]:
     """Compare momentum with plain SGD on either side of plain SGD's kink, the last batch size on its isotherm."""
     if fit.kink is None or not fit.shows_kink:
-        claim = f"{plain.budget}: below the kink of plain SGD momentum does not help, above it does"
-        return [Verdict(claim=claim, holds=False, evidence="plain SGD shows no kink here: there is no below and above")]
+        return [
+            Verdict(
+                claim=f"{plain.budget}: momentum does not help below the kink of plain SGD, and helps above it",
+                holds=None,
+                evidence="plain SGD shows no kink here: there is no below and above",
+                remedy="find the kink of plain SGD first",
+            )
+        ]
     by_size = {g.axes.batch_size: g for g in heavy.grids}
     pairs = [(g.axes.batch_size, g, by_size[g.axes.batch_size]) for g in plain.grids if g.axes.batch_size in by_size]
     # The grid resolves the kink to about half a step of the batch sizes; a size less than that above takes no side.
     below = [pair for pair in pairs if pair[0] <= fit.kink.estimate * 2**0.25]
     above = [pair for pair in pairs if pair[0] > fit.kink.estimate * 2**0.75]
-    verdicts = []
-    if below:
-        gain = _gain(plain, heavy, below)
-        spread = _run_to_run(plain, heavy, below)
-        verdicts.append(
-            Verdict(
-                claim=f"{plain.budget}: below the kink of plain SGD momentum does not help",
-                holds=gain.high < spread,
-                evidence=f"{_gain_text(gain, below, _unit(plain))}; run to run {spread:.2f}",
-            )
-        )
-    if above:
-        gain = _gain(plain, heavy, above)
-        verdicts.append(
-            Verdict(
-                claim=f"{plain.budget}: above the kink of plain SGD momentum helps",
-                holds=gain.low > 0.0,
-                evidence=_gain_text(gain, above, _unit(plain)),
-            )
-        )
-    return verdicts
+    return [
+        *([_no_help_below(plain, heavy, below)] if below else []),
+        *([_help_above(plain, heavy, above)] if above else []),
+    ]
 
 
-def _gain(plain: Series, heavy: Series, pairs: Sequence[tuple[int, TunedGrid, TunedGrid]]) -> Interval:
+def _no_help_below(plain: Series, heavy: Series, pairs: Sequence[_Both]) -> Verdict:
+    gain, spread = _gain(plain, heavy, pairs), _run_to_run(plain, heavy, pairs)
+    holds = True if gain.high < spread else False if gain.low > 0.0 else None
+    return _verdict(
+        claim=f"{plain.budget}: below the kink of plain SGD momentum does not help",
+        holds=holds,
+        evidence=f"{_gain_text(gain, pairs, _unit(plain))}; run to run {spread:.2f}",
+        remedy=MORE_SEEDS,
+    )
+
+
+def _help_above(plain: Series, heavy: Series, pairs: Sequence[_Both]) -> Verdict:
+    gain, spread = _gain(plain, heavy, pairs), _run_to_run(plain, heavy, pairs)
+    holds = True if gain.low > 0.0 else False if gain.high < spread else None
+    return _verdict(
+        claim=f"{plain.budget}: above the kink of plain SGD momentum helps",
+        holds=holds,
+        evidence=_gain_text(gain, pairs, _unit(plain)),
+        remedy=MORE_SEEDS,
+    )
+
+
+def _gain(plain: Series, heavy: Series, pairs: Sequence[_Both]) -> Interval:
     return mean_difference([(_goodness(heavy, h), _goodness(plain, p)) for _, p, h in pairs])
 
 
-def _run_to_run(plain: Series, heavy: Series, pairs: Sequence[tuple[int, TunedGrid, TunedGrid]]) -> float:
+def _run_to_run(plain: Series, heavy: Series, pairs: Sequence[_Both]) -> float:
     """Return the standard deviation of single runs, pooled: a gain below it would not be noticed."""
     samples = [values for _, p, h in pairs for values in (_goodness(plain, p), _goodness(heavy, h))]
     return math.sqrt(float(np.mean([standard_deviation(values) ** 2 for values in samples])))
 
 
-def _gain_text(gain: Interval, pairs: Sequence[tuple[int, TunedGrid, TunedGrid]], unit: str) -> str:
+def _gain_text(gain: Interval, pairs: Sequence[_Both], unit: str) -> str:
     sizes = ", ".join(str(size) for size, _, _ in pairs)
     text = f"mean gain on the test set {gain.estimate:+.2f} {unit} [{gain.low:+.2f}, {gain.high:+.2f}] over B = {sizes}"
     return text + ("; it is even worse there" if gain.high < 0 else "")
@@ -151,20 +191,22 @@ def _large_batches(s: Series) -> Verdict:
     claim = f"{s.label}: at equal steps the largest batch generalises worse although it fits no worse"
     sizes = best.axes.batch_size, last.axes.batch_size
     if best is last:
-        return Verdict(
-            claim=claim, holds=False, evidence=f"the largest batch, B = {sizes[1]}, is the best on the test set"
-        )
+        evidence = f"the largest batch, B = {sizes[1]}, is the best on the test set"
+        return Verdict(claim=claim, holds=False, evidence=evidence)
     loss = welch_interval(_goodness(s, best), _goodness(s, last), level=1 - 0.05 / (len(s.grids) - 1))
     fits = _train_losses(best)
     rise = welch_interval(_train_losses(last), fits)
-    return Verdict(
+    tolerated = TOLERATED_RISE * float(np.mean(fits))
+    holds = False if rise.low > tolerated else True if loss.low > 0.0 and rise.high <= tolerated else None
+    return _verdict(
         claim=claim,
-        holds=loss.low > 0.0 and rise.high <= TOLERATED_RISE * float(np.mean(fits)),
+        holds=holds,
         evidence=(
             f"from B = {sizes[0]} to {sizes[1]} the test metric loses {loss.estimate:.2f} {_unit(s)} "
             f"[{loss.low:.2f}, {loss.high:.2f}], the training loss changes by {rise.estimate:+.4f} "
             f"[{rise.low:+.4f}, {rise.high:+.4f}] from {np.mean(fits):.4f}"
         ),
+        remedy=f"add larger batch sizes or {MORE_SEEDS}",
     )
 
 
@@ -190,13 +232,19 @@ def _test_above_train(s: Series) -> Verdict:
     low, high = percentile_limits(np.mean(drawn, axis=0))
     above, below = sum(r > 0 for r in ratios), sum(r < 0 for r in ratios)
     ends = f"; at {num_at_end} an optimum is the end of its grid" if num_at_end else ""
-    return Verdict(
+    holds = None if num_at_end else True if low > 0.0 else False if high <= 0.0 else None
+    return _verdict(
         claim=f"{s.label}: the learning rate that is best on the test set lies above the one that fits best",
-        holds=low > 0.0 and num_at_end == 0,
+        holds=holds,
         evidence=(
             f"mean log2 ratio {np.mean(ratios):+.2f} [{low:+.2f}, {high:+.2f}]; above at {above}, equal at "
             f"{len(ratios) - above - below}, below at {below} of {len(ratios)} batch sizes{ends}"
         ),
+        remedy=""
+        if holds is not None
+        else WIDER_GRIDS
+        if num_at_end
+        else f"use a finer grid of learning rates or {MORE_SEEDS}",
     )
 
 

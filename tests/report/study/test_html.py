@@ -25,6 +25,7 @@ from isotherm.sweep.results import StudyResults
 
 HOLDS = Verdict(claim="Noise helps", holds=True, evidence="76.0 against 64.9")
 FAILS = Verdict(claim="Curvature <b>rules</b>", holds=False, evidence="ε_eff < 1 & more")
+OPEN = Verdict(claim="Who knows", holds=None, evidence="0 ± 1", remedy="run more seeds")
 NASTY = '<img src="x" onerror="alert(1)"></script>'
 
 
@@ -74,7 +75,7 @@ def report(study: StudyResults, folder: Path, verdicts: Sequence[Verdict] = (), 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
     folder = tmp_path_factory.mktemp("report")
-    return report(embedded_study(), folder, [HOLDS, FAILS], seconds=112.0, generated="today")
+    return report(embedded_study(), folder, [HOLDS, FAILS, OPEN], seconds=112.0, generated="today")
 
 
 def test_nothing_is_loaded_from_elsewhere(page: Page) -> None:
@@ -111,6 +112,7 @@ def test_summary_says_runs_tasks_seeds_tuning_and_time(page: Page) -> None:
 def test_verdicts_are_told_in_words_not_by_colour_alone(page: Page) -> None:
     assert "✓ holds Noise helps 76.0 against 64.9" in page.words
     assert "✗ does not hold Curvature <b>rules</b>" in page.words
+    assert "? not determined Who knows 0 ± 1 To decide it: run more seeds." in page.words
 
 
 def test_plots_are_valid_plotly_with_error_bars(page: Page) -> None:

@@ -52,8 +52,10 @@ def print_results(analysis: Analysis, console: Console) -> None:
         console.print("\n[bold]Verdicts[/], computed from these runs")
     lines = Table.grid(padding=(0, 2))
     for verdict in analysis.verdicts:
-        mark = "[green]holds[/]" if verdict.holds else "[red]does not hold[/]"
-        lines.add_row(mark, f"{escaped(verdict.claim)}\n[dim]{escaped(verdict.evidence)}[/]")
+        colour = {True: "green", False: "red", None: "yellow"}[verdict.holds]
+        remedy = f"; to decide it, {verdict.remedy}" if verdict.remedy else ""
+        evidence = escaped(f"{verdict.evidence}{remedy}")
+        lines.add_row(f"[{colour}]{verdict.state}[/]", f"{escaped(verdict.claim)}\n[dim]{evidence}[/]")
     console.print(lines, highlight=False)
 
 
