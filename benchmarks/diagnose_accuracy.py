@@ -23,7 +23,7 @@ from typing import Any
 
 import isotherm as it
 from isotherm.bench.machine import commit, machine
-from isotherm.diagnose import Diagnosis, diagnose
+from isotherm.diagnose import DiagnoseOptions, Diagnosis, diagnose
 from isotherm.running.runner import default_workers
 from isotherm.tasks.task import Task
 from pages.blocks import Page
@@ -95,7 +95,7 @@ def quickstart(*, minutes: float, num_seeds: int, workers: int, path: Path | Non
         "rows": [],
     }
     for seed in range(num_seeds):
-        found = diagnose(quickstart_task(), minutes=minutes, seed=seed, workers=workers)
+        found = diagnose(quickstart_task(), DiagnoseOptions(minutes=minutes, seed=seed, workers=workers))
         row = {"seed": seed, **compared(found, content), "part_of_sweep": found.cost.num_examples / total}
         result["rows"].append(row)
         worst = max((abs(math.log2(f)) for fs in row["rate_factors"].values() for f in fs.values()), default=math.inf)
@@ -117,7 +117,7 @@ def published(name: str, *, data: Path | None, device: str, minutes: float, num_
     result: dict[str, Any] = {"task": name, "minutes": minutes, "batch_size": size, "published": optimum, "rows": []}
     task = it.get_task(name, data=data)
     for seed in range(num_seeds):
-        found = diagnose(task, minutes=minutes, seed=seed, device=device, batch_size=size)
+        found = diagnose(task, DiagnoseOptions(minutes=minutes, seed=seed, device=device, batch_size=size))
         choice = next((c for c in found.choices if c.batch_size == size), None)
         rates = {} if choice is None else {m: dataclasses.asdict(i) for m, i in choice.rates.items()}
         row = {"seed": seed, "rates": rates, "diagnosis": found.to_json()}

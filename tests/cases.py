@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -9,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from isotherm.core.records import RunSpec
-from isotherm.tasks.task import Split, Task
+from isotherm.tasks.inputs import Split
+from isotherm.tasks.task import Task
 
 NUM_TRAIN = 64
 NUM_TEST = 30
@@ -233,12 +235,17 @@ def quadratic_task() -> Task:
     )
 
 
+@functools.cache
+def _ids(task: Task) -> tuple[str, str]:
+    return task.identify().ids
+
+
 def spec(task: Task, **changes: Any) -> RunSpec:
     """Return a short run in float64, changed as asked."""
     fields: dict[str, Any] = {
         "task": task.name,
-        "data_id": task.data_id,
-        "model_id": task.model_id,
+        "data_id": _ids(task)[0],
+        "model_id": _ids(task)[1],
         "batch_size": 10,
         "num_steps": 200,
         "effective_learning_rate": 0.1,

@@ -14,7 +14,7 @@ from torch.func import functional_call
 import cases
 from isotherm.core.statistics import Floats
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
-from isotherm.tasks.task import LossFunction, cross_entropy
+from isotherm.tasks.losses import LossFunction, cross_entropy
 from isotherm.theory.hessian import Differentiation, Hessian, Mode
 
 WAYS: tuple[Differentiation, ...] = ("reverse_over_reverse", "forward_over_reverse", "finite_difference")

@@ -14,7 +14,8 @@ from isotherm.core.records import Outcome
 from isotherm.engine.fleet import run_fleet
 from isotherm.engine.placed_task import place_task
 from isotherm.engine.reference import run_reference
-from isotherm.tasks.task import Split, Task
+from isotherm.tasks.inputs import Split
+from isotherm.tasks.task import Task
 
 Loss = Callable[[Tensor], Tensor]
 

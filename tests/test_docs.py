@@ -1,52 +1,71 @@
-"""The documents name what there is: every command, the two README commands, no dead links."""
+"""The documents name what there is, show commands that parse and code that runs, and have no dead links."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 import torch
-import typer
+from torch import nn
 
 import isotherm as it
-from isotherm.cli.main import app
 from isotherm.studies import STUDIES
 from isotherm.tasks.builtin import TASKS
-from isotherm.tasks.task import check_model
+from pages.command_line import commands
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+TASKS_PAGE = (ROOT / "docs" / "tasks.md").read_text()
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "LOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+CURRENT = [path for path in DOCUMENTS if path.name not in ("CHANGELOG.md", "LOG.md")]  # those two tell of the past
 
 
-def test_every_command_is_in_the_readme() -> None:
-    names = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
-    assert len(names) >= 5
-    for name in names:
+def python_blocks(text: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+def shown_commands(text: str) -> list[str]:
+    """Return the lines of code blocks that call `isotherm`, without their comments and placeholders."""
+    blocks = re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    lines = [line.partition("  #")[0].strip() for block in blocks for line in block.splitlines()]
+    return [line for line in lines if line.startswith("isotherm ") and "[OPTIONS]" not in line]
+
+
+# -- commands -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", list(commands()))
+def test_every_command_is_in_the_readme_or_the_reference(name: str) -> None:
+    assert f"isotherm {name}" in README + (ROOT / "docs" / "cli.md").read_text()
+
+
+def test_the_readme_names_every_command_and_leads_to_the_reference() -> None:
+    for name in {name.split()[0] for name in commands()}:
         assert f"isotherm {name}" in README
+    assert "](docs/cli.md)" in README
 
 
-def test_every_command_of_a_group_is_in_the_readme() -> None:
-    for group in app.registered_groups:
-        assert group.typer_instance is not None
-        found = re.search(rf"^\| `isotherm {group.typer_instance.info.name} .*$", README, re.MULTILINE)
-        assert found is not None
-        for command in group.typer_instance.registered_commands:
-            assert command.callback is not None
-            assert re.search(rf"\b{command.name or command.callback.__name__}`", found[0])
+@pytest.mark.parametrize("document", CURRENT, ids=lambda p: p.name)
+def test_commands_that_are_shown_parse(document: Path) -> None:
+    for line in shown_commands(document.read_text()):
+        _, *words = shlex.split(line)
+        name = next(n for n in (" ".join(words[:2]), words[0]) if n in commands())
+        arguments = words[len(name.split()) :]
+        with commands()[name].make_context(name, arguments) as context:
+            assert not context.args, line
 
 
-def test_every_option_of_a_cell_is_in_the_readme() -> None:
-    (run,) = (c for c in typer.main.get_command(app).commands.values() if c.name == "run")  # type: ignore[attr-defined]
-    options = {option for parameter in run.params for option in parameter.opts if option.startswith("--")}
-    for option in sorted(options - {"--workers", "--fleet-size"}):
-        assert option in README
+def test_some_commands_are_shown_and_a_wrong_one_does_not_parse() -> None:
+    assert sum(len(shown_commands(path.read_text())) for path in CURRENT) >= 8
+    with pytest.raises(Exception, match="No such option"):
+        commands()["run"].make_context("run", ["quickstart", "--no-such-option"])
 
 
 @pytest.mark.parametrize("name", [*STUDIES, *TASKS])
-def test_every_study_and_task_is_in_the_readme(name: str) -> None:
-    assert name in README
+def test_every_study_and_task_is_named(name: str) -> None:
+    assert name in README + TASKS_PAGE
 
 
 def test_the_two_commands_are_targets_and_ci_calls_the_second() -> None:
@@ -57,22 +76,37 @@ def test_the_two_commands_are_targets_and_ci_calls_the_second() -> None:
     assert "make test" in (ROOT / ".ci" / "run").read_text()
 
 
+# -- links and code -------------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
 def test_links_to_files_lead_somewhere(document: Path) -> None:
-    for target in re.findall(r"\]\(([^)#\s]+)\)", document.read_text()):
+    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)", document.read_text()):
         if "://" not in target:
             assert (document.parent / target).exists(), target
 
 
-def test_python_blocks_of_the_readme_compile() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert blocks
-    for block in blocks:
-        compile(block, "README.md", "exec")
+@pytest.mark.parametrize("document", CURRENT, ids=lambda p: p.name)
+def test_python_blocks_compile(document: Path) -> None:
+    for block in python_blocks(document.read_text()):
+        compile(block, document.name, "exec")
 
 
-def test_the_tasks_of_the_readme_can_be_trained(tmp_path: Path) -> None:
-    (block,) = (b for b in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "CropAndFlip" in b)
+def test_the_sweep_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (block,) = (b for b in python_blocks(README) if "it.Sweep" in b)
+    shorter = block.replace("it.powers_of_two(-6, 4)", "[0.25, 0.5]").replace(
+        "it.Budget.steps(2000)", "it.Budget.steps(2)"
+    )
+    assert shorter.count("[0.25, 0.5]") == shorter.count("it.Budget.steps(2)") == 1
+    x = torch.randn(600, 3, generator=torch.Generator().manual_seed(0))
+    y = (x.sum(dim=1) > 0).long()
+    exec(shorter, {"build_model": lambda: nn.Linear(3, 2), "x": x, "y": y, "x_test": x[:50], "y_test": y[:50]})
+    assert (tmp_path / "mine.sqlite").exists()
+
+
+def test_the_tasks_of_the_page_about_tasks_can_be_trained(tmp_path: Path) -> None:
+    (block,) = (b for b in python_blocks(TASKS_PAGE) if "CropAndFlip" in b)
     images, labels = torch.randint(0, 256, (128, 3, 32, 32), dtype=torch.uint8), torch.arange(128) % 10
     tokens = torch.arange(900) % 50
     names = {"it": it, "train_images": images, "test_images": images, "train_labels": labels, "test_labels": labels}
@@ -80,7 +114,6 @@ def test_the_tasks_of_the_readme_can_be_trained(tmp_path: Path) -> None:
     exec(block, names)
     for task in (names["images"], names["words"]):
         assert isinstance(task, it.Task)
-        check_model(task)
         sweep = it.Sweep(
             task=task,
             batch_sizes=[4],

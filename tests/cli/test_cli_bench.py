@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 from isotherm.bench.contenders import OURS, PEERS, PLAIN
 from isotherm.bench.workloads import WORKS
-from isotherm.cli import bench
 from isotherm.cli.main import app
 
 runner = CliRunner()
@@ -97,7 +96,7 @@ def test_a_json_path_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> 
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("measured before the path was checked")
 
-    monkeypatch.setattr(bench, "measure", never)
+    monkeypatch.setattr("isotherm.bench.measure.measure", never)
     assert "its folder does not exist" in refused("--json", "nowhere/bench.json")
     assert "it is a folder" in refused("--json", ".")
     if Path("/proc/self").exists():
@@ -116,7 +115,7 @@ def test_a_row_that_failed_and_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> 
         on_row({"rows": [row]})
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(bench, "measure", interrupted)
+    monkeypatch.setattr("isotherm.bench.measure.measure", interrupted)
     code, text = invoke("--json", "bench.json")
     assert code == 130
     assert "mlp_mnist1d:8 could not be timed: one run [at a time]" in " ".join(text.split())

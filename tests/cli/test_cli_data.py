@@ -172,7 +172,7 @@ class TestFetch:
             assert server.asked == [None]  # nothing was left to fetch
         assert Path("here/toy/toy.bin").read_bytes() == CONTENT
         assert f"toy into here/toy {NOTE}" in text
-        assert f"toy.bin: {len(CONTENT):,} bytes have come" in text
+        assert f"toy.bin: {len(CONTENT):,} bytes downloaded" in text
         assert "right here/toy/toy.bin is right" in text
         assert json.loads(Path("fetch.json").read_text())["datasets"][0]["ok"]
         assert invoke("verify", "toy", "--data", "here")[0] == 0
@@ -221,10 +221,10 @@ class TestFetch:
         def stopped(*_arguments: object, **_keywords: object) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("isotherm.cli.data.files.fetch", stopped)
+        monkeypatch.setattr("isotherm.data.files.fetch", stopped)
         code, text = invoke("fetch", "mnist")
         assert code == 130
-        assert "What has come is kept; the same command goes on from there" in text
+        assert "What was downloaded is kept; the same command resumes from there" in text
 
     def test_a_folder_that_cannot_be_written(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(DATASETS, "toy", plain_dataset(CONTENT, unused_url()))

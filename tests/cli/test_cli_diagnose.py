@@ -19,8 +19,8 @@ from helpers_diagnosis import make_diagnosis, momentum_unknown, nothing_recommen
 from isotherm.cli import diagnose
 from isotherm.cli.main import app
 from isotherm.core.statistics import Interval
-from isotherm.diagnose import Diagnosis
-from isotherm.studies.load import load_task
+from isotherm.diagnose import DiagnoseOptions, Diagnosis
+from isotherm.tasks.load import load_task
 
 TASK = """
 import torch
@@ -54,10 +54,10 @@ class Asked:
 
     def __init__(self, found: Diagnosis) -> None:
         self.found = found
-        self.calls: list[dict[str, Any]] = []
+        self.calls: list[tuple[str, DiagnoseOptions]] = []
 
-    def __call__(self, task: Any, *, on_stage: Callable[[str], None], **settings: Any) -> Diagnosis:
-        self.calls.append({"task": task.name, **settings})
+    def __call__(self, task: Any, options: DiagnoseOptions, *, on_stage: Callable[[str], None]) -> Diagnosis:
+        self.calls.append((task.name, options))
         on_stage("short runs [at several sizes]")
         return self.found
 
@@ -66,7 +66,7 @@ class Asked:
 def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[[Diagnosis], Asked]:
     def answer_with(found: Diagnosis) -> Asked:
         made = Asked(found)
-        monkeypatch.setattr(diagnose, "diagnose", made)
+        monkeypatch.setattr("isotherm.diagnose.procedure.diagnose", made)
         return made
 
     return answer_with
@@ -188,14 +188,10 @@ def test_what_is_asked_of_the_diagnosis(asked: Answer) -> None:
     shown("mytask:task", "--workers", "1", "--no-report")
     options = ["--batch-size", "256", "--learning-rate", "0.1", "--momentum", "0.5", "--minutes", "2.5", "--seed", "7"]
     shown("mlp_mnist1d", *options, "--batch-sizes", "8,32", "--batch-sizes", "128", "--workers", "2", "--no-report")
-    common = {"device": "cpu"}
+    present = {"batch_size": 256, "learning_rate": 0.1, "momentum": 0.5}
     assert made.calls == [
-        {"task": "my blobs", "batch_size": None, "learning_rate": None, "momentum": 0.9, "minutes": 5.0}
-        | {"batch_sizes": None, "seed": 0, "workers": 1}
-        | common,
-        {"task": "mlp_mnist1d", "batch_size": 256, "learning_rate": 0.1, "momentum": 0.5, "minutes": 2.5}
-        | {"batch_sizes": [8, 32, 128], "seed": 7, "workers": 2}
-        | common,
+        ("my blobs", DiagnoseOptions()),
+        ("mlp_mnist1d", DiagnoseOptions(**present, minutes=2.5, batch_sizes=(8, 32, 128), seed=7, workers=2)),
     ]
 
 
@@ -209,7 +205,7 @@ def test_where_the_report_goes(asked: Answer) -> None:
 def test_a_terminal_shows_the_stage_without_keeping_it(asked: Answer) -> None:
     asked(make_diagnosis())
     screen = io.StringIO()
-    found = diagnose._diagnosed(load_task("mytask:task"), Console(file=screen, force_terminal=True))
+    found = diagnose._diagnosed(load_task("mytask:task"), DiagnoseOptions(), Console(file=screen, force_terminal=True))
     assert found.recommended == 128
     assert screen.getvalue().count("\n") == screen.getvalue().count("\x1b[1A")  # every line is taken back
 
@@ -218,7 +214,7 @@ def test_an_interrupt_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(diagnose, "diagnose", interrupted)
+    monkeypatch.setattr("isotherm.diagnose.procedure.diagnose", interrupted)
     code, text = invoke("mytask:task", "--json", "found.json")
     assert code == 130
     assert "Nothing was written" in text
@@ -258,7 +254,8 @@ def test_devices(asked: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--workers 2: processes train on the CPU" in refused("mytask:task", "--device", "cuda", "--workers", "2")
     assert made.calls == []
     shown("mytask:task", "--device", "cuda", "--no-report")
-    assert (made.calls[0]["device"], made.calls[0]["workers"]) == ("cuda", 1)
+    (_, options) = made.calls[0]
+    assert (options.device, options.workers) == ("cuda", 1)
 
 
 def test_help_names_every_option() -> None:

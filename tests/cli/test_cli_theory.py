@@ -249,13 +249,3 @@ def test_the_tests_that_the_document_names_exist() -> None:
     sources = "".join(path.read_text() for path in (ROOT / "tests" / "theory").glob("test_*.py"))
     assert len(named) >= 4 * 3
     assert named <= set(re.findall(r"^def (test_\w+)\(", sources, re.MULTILINE))
-
-
-def test_the_options_are_in_the_readme() -> None:
-    readme = (ROOT / "README.md").read_text()
-    assert all(name in readme for name in PIECES)
-    row = re.search(r"^\| `isotherm theory NAME` .*$", readme, re.MULTILINE)
-    assert row is not None
-    section = readme.partition("### The theory, computed")[2].partition("\n##")[0]
-    for option in ("--figure", "--seed", "--list", "--json"):
-        assert option in section

@@ -15,8 +15,9 @@ from isotherm.core.records import Outcome, RunSpec
 from isotherm.engine.fleet import run_fleet
 from isotherm.engine.placed_task import PlacedTask, place_task
 from isotherm.engine.reference import run_reference
-from isotherm.engine.stack import BLOCK
-from isotherm.tasks.task import Task, cross_entropy
+from isotherm.engine.stack.plan import UPDATES_PER_WINDOW
+from isotherm.tasks.losses import cross_entropy
+from isotherm.tasks.task import Task
 
 TASKS = {
     "mlp": cases.blobs_task,
@@ -99,8 +100,8 @@ def test_l2_of_weights_leaves_a_model_of_vectors_alone():
         {"batch_size": 150, "num_steps": 10},
         {"batch_size": 7, "num_steps": 1},
         {"batch_size": 7, "num_steps": 1, "num_evaluations": 3},
-        {"batch_size": 7, "num_steps": BLOCK + 1},
-        {"batch_size": 7, "num_steps": 2 * BLOCK, "num_evaluations": 7},
+        {"batch_size": 7, "num_steps": UPDATES_PER_WINDOW + 1},
+        {"batch_size": 7, "num_steps": 2 * UPDATES_PER_WINDOW, "num_evaluations": 7},
     ],
     ids=str,
 )
@@ -252,8 +253,8 @@ def test_divergence_is_recorded_at_the_same_step():
     assert {result.outcome for result, _ in expected} == {Outcome.DIVERGED}
     assert steps == sorted(steps, reverse=True)
     assert len(set(steps)) == 4
-    assert any(step % BLOCK not in (0, BLOCK - 1) for step in steps)  # in the middle of a block
-    assert steps[0] > BLOCK > steps[1]  # not only in the first one
+    assert any(step % UPDATES_PER_WINDOW not in (0, UPDATES_PER_WINDOW - 1) for step in steps)  # in its middle
+    assert steps[0] > UPDATES_PER_WINDOW > steps[1]  # not only in the first one
 
 
 def test_a_diverged_run_has_no_numbers_but_its_curve_so_far():
@@ -493,9 +494,9 @@ def test_looking_at_the_test_set_changes_nothing():
 def test_every_update_is_counted_once(name):
     task = {"blobs": cases.blobs_task, "unvectorisable": cases.unvectorisable_task}[name]()
     counted: list[int] = []
-    specs = [cases.spec(task, seed=seed, num_steps=BLOCK + 6, num_evaluations=2) for seed in range(3)]
+    specs = [cases.spec(task, seed=seed, num_steps=UPDATES_PER_WINDOW + 6, num_evaluations=2) for seed in range(3)]
     run_fleet(placed_of(task), specs, on_steps=counted.append)
-    assert sum(counted) == 3 * (BLOCK + 6)
+    assert sum(counted) == 3 * (UPDATES_PER_WINDOW + 6)
     counted.clear()
     run_reference(placed_of(task), specs[0], on_steps=counted.append)
-    assert sum(counted) == BLOCK + 6
+    assert sum(counted) == UPDATES_PER_WINDOW + 6

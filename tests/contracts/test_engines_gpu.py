@@ -24,9 +24,10 @@ from cases_paper import (
 )
 from helpers_engines import Trained, assert_same, by_fleet, by_reference, distance
 from isotherm.core.records import Outcome, RunSpec
-from isotherm.engine import parameters, stack
-from isotherm.engine.fleet import wants_own_streams
+from isotherm.engine import parameters
+from isotherm.engine.fleet_checks import FleetChecks
 from isotherm.engine.placed_task import PlacedTask, place_task
+from isotherm.engine.stack import plan
 from isotherm.kernels import availability
 from isotherm.kernels.ops import convolution as convolution_ops
 from isotherm.tasks.task import Task
@@ -59,13 +60,13 @@ def specs_of(task: Task, **changes: Any) -> list[Any]:
 def test_a_fleet_equals_the_reference(
     name: str, is_compiled: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(stack, "UPDATES_WORTH_COMPILING", 1 if is_compiled else 10**9)
+    monkeypatch.setattr(plan, "UPDATES_WORTH_COMPILING", 1 if is_compiled else 10**9)
     make, settings = TASKS[name]
     task = make()
     placed = place_task(task, precision="float64", device="cuda")
     specs = specs_of(task, **settings)
     with caplog.at_level(logging.WARNING, logger="isotherm"):
-        ours = by_fleet(placed, specs, block=7)
+        ours = by_fleet(placed, specs, updates_per_window=7)
     assert "one run at a time" not in caplog.text
     # Images become float32 values by a division, which a compiled program rounds otherwise in the last place; the rest
     # is float64. After 25 updates a loss differs by 5e-9; SkipInit's scalars start at zero and are still small.
@@ -91,7 +92,7 @@ def test_a_fleet_in_mixed_precision_agrees_with_the_reference_as_bfloat16_does(
     calls = []
     update = parameters.update_by_factors
     monkeypatch.setattr(parameters, "update_by_factors", lambda *given: calls.append(update(*given)))
-    monkeypatch.setattr(stack, "UPDATES_WORTH_COMPILING", 1 if is_compiled else 10**9)
+    monkeypatch.setattr(plan, "UPDATES_WORTH_COMPILING", 1 if is_compiled else 10**9)
     has_kernels = availability.HAS_TRITON and availability.ENABLED
     gradients_of_units = watched_units(monkeypatch) if has_kernels else []
     make, settings = IN_MIXED[name]
@@ -99,7 +100,7 @@ def test_a_fleet_in_mixed_precision_agrees_with_the_reference_as_bfloat16_does(
     placed = place_task(task, precision="mixed", device="cuda")
     specs = specs_of(task, precision="mixed", **settings)
     with caplog.at_level(logging.WARNING, logger="isotherm"):
-        ours = by_fleet(placed, specs, block=7)
+        ours = by_fleet(placed, specs, updates_per_window=7)
     assert "one run at a time" not in caplog.text
     assert bool(calls) == (has_kernels and name == "autoencoder")  # clipping needs the gradients themselves
     assert bool(gradients_of_units) == (has_kernels and name == MANY_ROWS)
@@ -157,14 +158,14 @@ def test_convolutions_of_a_fleet_in_mixed_precision_agree_with_the_reference_as_
     by_rows = availability.in_gluon("row_convolution")
     are_rows_usable = by_rows is not None and by_rows.are_usable(torch.device("cuda"))  # tried before they are watched
     numbers_of_runs, calls_by_rows = watched_convolutions(monkeypatch) if by_kernels else ([], [])
-    monkeypatch.setattr(stack, "UPDATES_WORTH_COMPILING", 1 if is_compiled else 10**9)
+    monkeypatch.setattr(plan, "UPDATES_WORTH_COMPILING", 1 if is_compiled else 10**9)
     make, of_parameters = WITH_CONVOLUTIONS[name]
     task = make()
     placed = place_task(task, precision="mixed", device="cuda")
     specs = specs_of(task, precision="mixed", batch_size=16)
-    assert wants_own_streams(placed, 16) != by_kernels
+    assert FleetChecks().wants_own_streams(placed, 16) != by_kernels
     with caplog.at_level(logging.WARNING, logger="isotherm"):
-        ours = by_fleet(placed, specs, block=7)
+        ours = by_fleet(placed, specs, updates_per_window=7)
     assert "one run at a time" not in caplog.text
     if by_kernels:
         assert set(numbers_of_runs) == {len(specs)}  # all at once

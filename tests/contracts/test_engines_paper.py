@@ -40,15 +40,18 @@ from cases_paper import (
 from helpers_engines import Trained, assert_same, assert_same_result, by_fleet, by_reference, distance
 from isotherm.core.records import CurvePoint, Outcome, RunResult, RunSpec
 from isotherm.data.augment import CropAndFlip
-from isotherm.engine import evaluation, reference, scoring, stack
+from isotherm.engine import evaluation, reference
 from isotherm.engine.dropout import KeyedBits, run_keys
 from isotherm.engine.fleet import run_fleet
 from isotherm.engine.placed_task import place_task, running_window
 from isotherm.engine.reference import clip_gradients, run_reference
+from isotherm.engine.stack import scoring, updates
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
 from isotherm.models.lstm import LSTMLanguageModel
+from isotherm.tasks.losses import cross_entropy
+from isotherm.tasks.model_check import check_model
 from isotherm.tasks.seeding import DataOrder, initial_model
-from isotherm.tasks.task import Task, check_model, cross_entropy
+from isotherm.tasks.task import Task
 
 
 def trained(task: Task, spec: RunSpec, **options: Any) -> tuple[RunResult, nn.Module]:
@@ -381,7 +384,7 @@ def test_a_fleet_reads_every_batch_once_for_each_seed():
         spec_of(task, seed=s, batch_size=16, num_steps=9, effective_learning_rate=r)
         for s, r in zip(seeds, (0.1, 0.1, 0.2), strict=True)
     ]
-    run_fleet(placed, specs, block=4)
+    run_fleet(placed, specs, updates_per_window=4)
     training = [call for call in task.train[0].calls if call[1] is not None and call[2] > 1]  # two are tried out before
     expected = {
         (tuple(DataOrder(seed=seed, num_train=48, batch_size=16).block(step, 1)[0].tolist()), seed, step)
@@ -455,9 +458,9 @@ def test_one_run_alone_equals_the_same_run_in_company(name, caplog):
 
 
 @pytest.mark.parametrize("name", ["language", "lazy"])
-def test_numbers_do_not_depend_on_the_block(name):
+def test_numbers_do_not_depend_on_the_window(name):
     placed = place_task(TASKS[name](), precision="float64")
-    assert_same(by_fleet(placed, members(name), block=3), shared_reference(name))
+    assert_same(by_fleet(placed, members(name), updates_per_window=3), shared_reference(name))
 
 
 def test_fleet_equals_reference_for_ghosts_of_different_sizes():
@@ -528,19 +531,19 @@ def shrinking_specs(name: str, **changes: Any) -> list[RunSpec]:
 def test_a_fleet_that_loses_runs_goes_on_with_the_references_numbers(name, clips, monkeypatch):
     """Its state of streams, buffers, batches from disk and clipping limits stay with the runs they belong to."""
     sizes: list[int] = []
-    plain = stack.trace
+    plain = updates.trace
 
     def watch(function, *arguments, **options):
         sizes.append(len(arguments[0]))
         return plain(function, *arguments, **options)
 
-    monkeypatch.setattr(stack, "trace", watch)
+    monkeypatch.setattr(updates, "trace", watch)
     placed = place_task(SHRINKING[name](), precision="float64")
     specs = shrinking_specs(name)
     if clips:
         specs = [dataclasses.replace(s, clip_norm=0.2 * (1 + i)) for i, s in enumerate(specs)]
     expected = [by_reference(placed, spec) for spec in specs]
-    ours = by_fleet(placed, specs, block=4)
+    ours = by_fleet(placed, specs, updates_per_window=4)
     for (result, _), (theirs, _) in zip(ours, expected, strict=True):
         assert_same_result(result, theirs)
     assert [i for i, (result, _) in enumerate(expected) if result.outcome is Outcome.DIVERGED] == [1, 3]
@@ -557,19 +560,19 @@ def test_looks_are_told_as_they_happen(num_runs):
     placed = place_task(task, precision="float64")
     specs = members("language", num_steps=12, num_evaluations=3)[:num_runs]
     seen: list[tuple[int, CurvePoint]] = []
-    results = run_fleet(placed, specs, on_look=lambda index, point: seen.append((index, point)))
+    results = run_fleet(placed, specs, on_evaluation=lambda index, point: seen.append((index, point)))
     assert [index for index, _ in seen] == list(range(num_runs)) * 3
     for index, result in enumerate(results):
         assert tuple(point for i, point in seen if i == index) == result.curve
         told: list[CurvePoint] = []
-        assert run_reference(placed, specs[index], on_look=told.append).curve == tuple(told)
+        assert run_reference(placed, specs[index], on_evaluation=told.append).curve == tuple(told)
 
 
 def test_looks_of_diverged_runs_are_not_told():
     specs = shrinking_specs("autoencoder", num_evaluations=8)
     seen: list[tuple[int, CurvePoint]] = []
     placed = place_task(autoencoder_task(), precision="float64")
-    results = run_fleet(placed, specs, on_look=lambda index, point: seen.append((index, point)))
+    results = run_fleet(placed, specs, on_evaluation=lambda index, point: seen.append((index, point)))
     for index, result in enumerate(results):
         told = tuple(point for i, point in seen if i == index)
         assert told[: len(result.curve)] == result.curve
@@ -582,7 +585,7 @@ def test_looks_are_told_by_one_run_at_a_time_too():
     placed = place_task(task, precision="float64")
     specs = [spec_of(task, seed=seed, num_steps=6, num_evaluations=2) for seed in (0, 1)]
     seen: list[tuple[int, CurvePoint]] = []
-    results = run_fleet(placed, specs, on_look=lambda index, point: seen.append((index, point)))
+    results = run_fleet(placed, specs, on_evaluation=lambda index, point: seen.append((index, point)))
     assert seen == [(index, point) for index, result in enumerate(results) for point in result.curve]
 
 
@@ -681,11 +684,8 @@ def test_training_starts_every_pass_from_the_models_own_state() -> None:
     assert other.last_batch_loss != result.last_batch_loss
 
 
-def test_blocks_of_one_update_leave_room_for_the_trials_before_a_recording() -> None:
+def test_numbers_do_not_depend_on_windows_of_one_update() -> None:
     task = autoencoder_task()
     placed = place_task(task, precision="float64")
     spec = spec_of(task, batch_size=8, num_steps=4)
-    alone = stack.RunStack(placed, [spec], stack.Listeners(lambda _: None, lambda *_: None, lambda *_: None), block=1)
-    for _ in range(3):  # two trials and the recording
-        alone._recorded_update()
-    assert_same(by_fleet(placed, [spec], block=1), [by_reference(placed, spec)])
+    assert_same(by_fleet(placed, [spec], updates_per_window=1), [by_reference(placed, spec)])

@@ -90,7 +90,7 @@ class TestReading:
     def test_damaged_gzip(self, tmp_path: Path) -> None:
         path, packed = tmp_path / "x.gz", gzip.compress(CONTENT)
         path.write_bytes(packed[:-100])
-        with pytest.raises(UserError, match=r"x\.gz breaks off after .* bytes; remove x\.gz and run"):
+        with pytest.raises(UserError, match=r"x\.gz is truncated after .* bytes; remove x\.gz and run"):
             read_gzip(path, name="toy")
         path.write_bytes(b"no gzip at all")
         with pytest.raises(UserError, match="not an intact gzip file"):
@@ -172,7 +172,7 @@ class TestDownload:
         (tmp_path / "toy" / "toy.bin.part").write_bytes(CONTENT[:1000])
         with serving(CONTENT) as server:
             server.shift = 5
-            with pytest.raises(UserError, match="asked for the bytes from 1,000 on, the server sends 'bytes 1005-"):
+            with pytest.raises(UserError, match="asked for the bytes from 1,000 on, the server sent 'bytes 1005-"):
                 fetch(plain_dataset(CONTENT, server.url), tmp_path)
 
     def test_a_complete_part_is_not_asked_for_again(self, tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ class TestDownload:
     def test_the_servers_answer_is_in_the_message(self, tmp_path: Path) -> None:
         with serving(CONTENT) as server:
             server.status = 404
-            with pytest.raises(UserError, match="the server answers 404 Not Found"):
+            with pytest.raises(UserError, match="the server answered 404 Not Found"):
                 fetch(plain_dataset(CONTENT, server.url), tmp_path)
 
     def test_a_folder_that_cannot_be_written(self, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_truncated_gzip(tmp_path: Path) -> None:
     write_mnist(tmp_path)
     path = tmp_path / "mnist" / f"{TRAIN_IMAGES}.gz"
     path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(UserError, match=rf"{TRAIN_IMAGES}\.gz breaks off"):
+    with pytest.raises(UserError, match=rf"{TRAIN_IMAGES}\.gz is truncated"):
         mnist.load(tmp_path)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from cases import blobs, build_mlp, classification
 from helpers_machine import Machine
-from isotherm.diagnose import Diagnosis, diagnose
+from isotherm.diagnose import DiagnoseOptions, Diagnosis, diagnose
 from isotherm.diagnose.searches import MOST_SEEDS, SHORT_EPOCHS, STABILITY_STEPS
 from isotherm.errors import UserError
 from isotherm.tasks.task import Task
@@ -65,7 +65,7 @@ def spend(task: Task, minutes: float, **prices: Any) -> tuple[Diagnosis | str, M
     with pytest.MonkeyPatch.context() as patch:
         machine.install(patch)
         try:
-            return diagnose(task, minutes=minutes, _now=machine), machine
+            return diagnose(task, DiagnoseOptions(minutes=minutes), _now=machine), machine
         except UserError as error:
             return str(error), machine
 

@@ -10,7 +10,8 @@ from isotherm.core.records import CurvePoint, Outcome
 from isotherm.engine import evaluation
 from isotherm.engine.evaluation import Evaluator, Scores, diverged, evaluate_all, evaluate_split, final_result
 from isotherm.engine.placed_task import PlacedTask, place_task
-from isotherm.tasks.task import accuracy, cross_entropy
+from isotherm.tasks.losses import cross_entropy
+from isotherm.tasks.metrics import accuracy
 
 POINTS = (
     CurvePoint(step=1, test_loss=1.0, test_metric=0.5),

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
+from typing import ClassVar
 
 import pytest
 import torch
@@ -12,15 +13,20 @@ from torch import Tensor, nn
 import cases
 from cases_paper import lazy_task
 from isotherm.core.records import Outcome
-from isotherm.engine import fleet, stack
-from isotherm.engine.fleet import run_fleet, wants_own_streams
+from isotherm.engine import fleet
+from isotherm.engine.fleet import run_fleet
+from isotherm.engine.fleet_checks import FleetChecks
 from isotherm.engine.placed_task import LARGEST_BATCH_TOGETHER, place_task
 from isotherm.engine.reference import run_reference
-from isotherm.engine.stack import BLOCK
+from isotherm.engine.stack import updates, vmap_check
+from isotherm.engine.stack.parts import StackParts
+from isotherm.engine.stack.plan import UPDATES_PER_WINDOW, StackPlan
+from isotherm.engine.stack.run_stack import Listeners, RunStack
 from isotherm.errors import UserError
 from isotherm.kernels.layout import has_channels_last, of_all_runs
 from isotherm.kernels.ops import convolution as convolution_ops
 from isotherm.kernels.ops import ghost_norm as ghost_norm_ops
+from isotherm.tasks.seeding import DataOrder
 
 
 def placed_of(task):
@@ -29,23 +35,15 @@ def placed_of(task):
 
 @pytest.fixture
 def sizes(monkeypatch) -> list[int]:
-    """Return the list of fleet sizes that were traced, without those of a trial beforehand."""
+    """Return the list of fleet sizes that are traced."""
     seen: list[int] = []
-    plain = stack.trace
+    plain = updates.trace
 
     def watch(function, *arguments, **options):
         seen.append(len(arguments[0]))
         return plain(function, *arguments, **options)
 
-    train = fleet._train
-
-    def without_trial(stacks, checkpoint):
-        if stacks[0]._program is None:
-            seen.clear()
-        return train(stacks, checkpoint)
-
-    monkeypatch.setattr(stack, "trace", watch)
-    monkeypatch.setattr(fleet, "_train", without_trial)
+    monkeypatch.setattr(updates, "trace", watch)
     return seen
 
 
@@ -100,7 +98,7 @@ def test_a_fleet_shrinks_when_an_eighth_has_diverged(sizes):
 def test_a_fleet_keeps_its_size_when_fewer_have(sizes):
     results = diverging_fleet(1, 8)
     assert results[0].outcome is Outcome.DIVERGED
-    assert results[0].divergence_step < BLOCK
+    assert results[0].divergence_step < UPDATES_PER_WINDOW
     assert sizes == [9]
 
 
@@ -109,13 +107,13 @@ def test_a_fleet_of_diverged_runs_stops(sizes):
     task = cases.regression_task()
     specs = [cases.spec(task, seed=s, effective_learning_rate=1e3, momentum=0.0) for s in range(3)]
     run_fleet(placed_of(task), specs, on_steps=counted.append)
-    assert sum(counted) == 3 * BLOCK
+    assert sum(counted) == 3 * UPDATES_PER_WINDOW
     assert sizes == [3]
 
 
 def test_a_finished_fleet_is_traced_once(sizes):
     task = cases.blobs_task()
-    run_fleet(placed_of(task), [cases.spec(task, num_steps=2 * BLOCK + 5, num_evaluations=3)])
+    run_fleet(placed_of(task), [cases.spec(task, num_steps=2 * UPDATES_PER_WINDOW + 5, num_evaluations=3)])
     assert sizes == [1]
 
 
@@ -134,7 +132,7 @@ def test_out_of_memory_is_no_reason_to_train_one_at_a_time(monkeypatch, error, c
     def trace(*_, **__):
         raise error
 
-    monkeypatch.setattr(stack, "trace", trace)
+    monkeypatch.setattr(updates, "trace", trace)
     task = cases.blobs_task()
     with pytest.raises(type(error)):
         run_fleet(placed_of(task), [cases.spec(task, num_steps=3, seed=seed) for seed in range(4)])
@@ -145,7 +143,7 @@ def test_a_module_that_refuses_without_a_word_falls_back_too(monkeypatch, caplog
     def trace(*_, **__):
         raise AssertionError  # as a bare assert in somebody's forward does
 
-    monkeypatch.setattr(stack, "trace", trace)
+    monkeypatch.setattr(updates, "trace", trace)
     task = cases.blobs_task()
     [result] = run_fleet(placed_of(task), [cases.spec(task, num_steps=3)])
     assert result.outcome is Outcome.FINISHED
@@ -163,28 +161,31 @@ class Remembering(torch.nn.Linear):
         return super().forward(input) * self.calls
 
 
-def test_a_placed_task_in_mixed_precision_is_tried_once_at_every_batch_size(monkeypatch, caplog):
+def test_a_placed_task_in_mixed_precision_is_checked_once_at_every_batch_size(monkeypatch, caplog):
     tried: list[int] = []
-    plain = fleet.probe
+    plain = vmap_check.check_gradients
 
-    def watch(given):
-        tried.append(given.batch_size)
-        plain(given)
+    def watch(parts):
+        tried.append(parts.plan.batch_size)
+        plain(parts)
 
-    monkeypatch.setattr(fleet, "probe", watch)
-    task = cases.blobs_task()
+    monkeypatch.setattr(vmap_check, "check_gradients", watch)
+    task, checks = cases.blobs_task(), FleetChecks()
     placed = place_task(task, precision="mixed")
     for batch_size, seed in ((4, 0), (4, 1), (8, 0), (4, 2), (8, 1)):
         spec = cases.spec(task, batch_size=batch_size, num_steps=2, seed=seed, precision="mixed")
-        run_fleet(placed, [spec, cases.spec(task, batch_size=batch_size, num_steps=2, seed=9, precision="mixed")])
+        other = cases.spec(task, batch_size=batch_size, num_steps=2, seed=9, precision="mixed")
+        run_fleet(placed, [spec, other], checks=checks)
     assert tried == [4, 8]
-    run_fleet(placed, [cases.spec(task, batch_size=4, num_steps=2, precision="mixed")])
+    run_fleet(placed, [cases.spec(task, batch_size=4, num_steps=2, precision="mixed")], checks=checks)
     assert tried == [4, 8, 4]  # one run alone is another matter
     # One that fails is tried again, and again refused.
     refused = place_task(dataclasses.replace(task, model=functools.partial(Remembering, 2, 3)), precision="mixed")
+    specs = [cases.spec(task, batch_size=4, num_steps=2, seed=s, precision="mixed") for s in (0, 1)]
+    checks = FleetChecks()
     for _ in range(2):
         caplog.clear()
-        run_fleet(refused, [cases.spec(task, batch_size=4, num_steps=2, seed=s, precision="mixed") for s in (0, 1)])
+        run_fleet(refused, specs, checks=checks)
         assert "one run at a time" in caplog.text
     assert tried == [4, 8, 4, 4, 4]
 
@@ -214,77 +215,84 @@ def test_a_run_alone_says_nothing_of_several_at_once(caplog):
     task = dataclasses.replace(cases.blobs_task(), model=functools.partial(Doubling, 2, 3))
     placed = place_task(task, precision="mixed")
     specs = [cases.spec(task, batch_size=4, num_steps=2, seed=seed, precision="mixed") for seed in range(3)]
-    run_fleet(placed, specs[:1])
+    checks = FleetChecks()
+    run_fleet(placed, specs[:1], checks=checks)
     assert caplog.text == ""
-    results = run_fleet(placed, specs[1:])
+    results = run_fleet(placed, specs[1:], checks=checks)
     assert "one run at a time" in caplog.text
     assert [result.outcome for result in results] == [Outcome.FINISHED] * 2
 
 
 class Stub:
-    """A stack that is over after so many blocks."""
+    """A stack that is over after so many windows."""
 
-    def __init__(self, blocks: int) -> None:
-        self.blocks, self.shared = blocks, None
-        self.wants_a_look = self.is_asynchronous = False
+    def __init__(self, windows: int) -> None:
+        self.windows, self.shared = windows, None
+        self.wants_evaluation = self.is_asynchronous = False
 
     @property
     def is_done(self) -> bool:
-        return self.blocks == 0
+        return self.windows == 0
 
     def share_program(self, other) -> None:
         self.shared = other
 
-    def start_block(self) -> None:
+    def start_window(self) -> None:
         assert self.shared is None or self.shared.has_started
         self.has_started = True
 
-    def finish_block(self) -> None:
-        self.blocks -= 1
+    def finish_window(self) -> None:
+        self.windows -= 1
 
     def shrink(self) -> None:
         pass
 
 
-@pytest.mark.parametrize("blocks", [(2, 3, 1), (0, 2, 3), (0, 0, 1), (0, 0, 0), (3,)], ids=str)
-def test_stacks_share_the_program_of_one_that_still_trains(blocks):
+@pytest.mark.parametrize("windows", [(2, 3, 1), (0, 2, 3), (0, 0, 1), (0, 0, 0), (3,)], ids=str)
+def test_stacks_share_the_program_of_one_that_still_trains(windows):
     """After a restart the first may be done: it makes no program."""
-    stacks = [Stub(num) for num in blocks]
+    stacks = [Stub(num) for num in windows]
     fleet._train(stacks, None)
     assert all(stack.is_done for stack in stacks)
-    active = [stack for stack, num in zip(stacks, blocks, strict=True) if num]
+    active = [stack for stack, num in zip(stacks, windows, strict=True) if num]
     assert all(stack.shared is (None if stack is active[0] else active[0]) for stack in active)
 
 
-class OnGpu(stack.RunStack):
+class OnGpu(RunStack):
     """A stack that is told to draw ahead, as on a GPU."""
 
     is_asynchronous = True
 
 
 def test_stacks_on_a_gpu_train_with_examples_drawn_ahead(monkeypatch):
-    """Blocks end where the test set is looked at; half of the runs diverge and leave."""
+    """Windows end where the test set is evaluated; half of the runs diverge and leave."""
     task = cases.blobs_task()
     specs = [
         cases.spec(task, num_steps=23, num_evaluations=3, seed=seed, effective_learning_rate=rate)
         for seed in (0, 1)
         for rate in (0.1, 1e200)
     ]
-    ours, plain = (
-        kind(placed_of(task), specs, stack.Listeners(*[lambda *_: None] * 3), block=5)
-        for kind in (OnGpu, stack.RunStack)
-    )
-    draws = []  # where a block begins, and what was done when it was drawn
-    draw = ours.blocks._drawn
-    monkeypatch.setattr(ours.blocks, "_drawn", lambda start: draws.append((start, ours.num_done)) or draw(start))
-    for each in (ours, plain):
-        fleet._train([each], None)
-    starts = [start for start, _ in draws]
-    assert [done for _, done in draws] == [0, *starts[:-1]]  # each during the one before
+    plan = StackPlan.of(placed_of(task), specs, convolves=False, updates_per_window=5)
+    ours, plain = StackParts.of(plan), StackParts.of(plan)
+    draws = []  # where a window begins, and what was done when it was drawn
+    draw = DataOrder.block
+
+    def watch(order, start, size):
+        if size > 1:
+            draws.append((start, ours.state.num_done))
+        return draw(order, start, size)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DataOrder, "block", watch)
+        fleet._train([OnGpu(ours, Listeners())], None)
+    fleet._train([RunStack(plain, Listeners())], None)
+    assert draws[::2] == draws[1::2]  # of both seeds
+    starts = [start for start, _ in draws[::2]]
+    assert [done for _, done in draws[::2]] == [0, *starts[:-1]]  # each during the one before
     assert starts[-1] < 23 <= starts[-1] + 5
-    assert ours.index_M == plain.index_M == [0, 2]
-    assert torch.equal(ours.last_M, plain.last_M)
-    for value, other in zip(ours.weights.values, plain.weights.values, strict=True):
+    assert ours.divergence.index_M == plain.divergence.index_M == (0, 2)
+    assert torch.equal(ours.state.last_M, plain.state.last_M)
+    for value, other in zip(ours.state.weights.values, plain.state.weights.values, strict=True):
         assert torch.equal(value, other)
 
 
@@ -315,7 +323,7 @@ def test_which_runs_are_programs_of_their_own(make, precision, device, expected,
 
     monkeypatch.setattr(convolution_ops, "are_usable", usable)
     placed = dataclasses.replace(place_task(make(), precision=precision), device=torch.device(device))
-    found = [wants_own_streams(placed, batch_size) for batch_size in (SMALL_BATCH, LARGE_BATCH)]
+    found = [FleetChecks().wants_own_streams(placed, batch_size) for batch_size in (SMALL_BATCH, LARGE_BATCH)]
     if placed.has_convolutions and device == "cuda" and not are_usable:
         expected = [True, True]
     assert found == expected
@@ -330,32 +338,58 @@ def test_modules_that_do_not_suit_and_inputs_from_disk_are_programs_of_their_own
     on_gpu = {"device": torch.device("cuda")}
     placed = dataclasses.replace(place_task(cases.conv_task(), precision="mixed"), **on_gpu)
     assert placed.convolutions_suit_kernels
-    assert not wants_own_streams(placed, 4)
-    assert wants_own_streams(dataclasses.replace(placed, convolutions_suit_kernels=False), 4)
+    assert not FleetChecks().wants_own_streams(placed, 4)
+    assert FleetChecks().wants_own_streams(dataclasses.replace(placed, convolutions_suit_kernels=False), 4)
     circular = functools.partial(torch.nn.Conv2d, 1, 3, 8, padding_mode="circular")
     other = place_task(dataclasses.replace(cases.conv_task(), model=circular), precision="mixed")
     assert not other.convolutions_suit_kernels
     lazy = place_task(lazy_task(), precision="mixed")
     assert lazy.convolutions_suit_kernels
-    assert wants_own_streams(dataclasses.replace(lazy, **on_gpu), 4)
+    assert FleetChecks().wants_own_streams(dataclasses.replace(lazy, **on_gpu), 4)
+
+
+class FakeStack:
+    """Trains nothing and counts runs."""
+
+    compared: ClassVar[list[int]] = []
+    tried: ClassVar[list[int]] = []
+    is_done, device = True, torch.device("cpu")
+
+    def __init__(self, plan):
+        self.specs = list(plan.specs)
+
+    @classmethod
+    def of(cls, plan, _listeners):
+        return cls(plan)
+
+    def check_gradients(self):
+        self.compared.append(len(self.specs))
+
+    def check_program(self):
+        self.tried.append(len(self.specs))
+
+    def share_program(self, other):
+        assert len(other.specs) == len(self.specs) == 1
+
+    def results(self):
+        return [(spec, len(self.specs)) for spec in self.specs]
 
 
 @pytest.mark.parametrize("are_usable", [True, False], ids=["with kernels", "without"])
-def test_a_trial_is_of_several_runs_where_they_train_together(are_usable, monkeypatch):
-    """Else one run alone is tried, as it will be trained. By kernels the program itself is tried too, of all runs."""
-    compared: list[int] = []
-    tried: list[int] = []
+def test_several_runs_are_checked_where_they_train_together(are_usable, monkeypatch):
+    """Else one run by itself is, as it will be trained. With kernels the program of all runs is checked too."""
+    monkeypatch.setattr(FakeStack, "compared", [])
+    monkeypatch.setattr(FakeStack, "tried", [])
     monkeypatch.setattr(convolution_ops, "are_usable", lambda _device: are_usable)
-    monkeypatch.setattr(fleet, "probe", lambda stack: compared.append(stack))
-    monkeypatch.setattr(fleet, "try_program", lambda stack: tried.append(stack))
-    monkeypatch.setattr(fleet, "RunStack", lambda _placed, specs, _listeners, **_: len(specs))
-    task = cases.conv_task()
+    monkeypatch.setattr(fleet, "RunStack", FakeStack)
+    monkeypatch.setattr(fleet, "seeded", lambda *_: contextlib.nullcontext())
+    task, checks = cases.conv_task(), FleetChecks()
     placed = dataclasses.replace(place_task(task, precision="mixed"), device=torch.device("cuda"))
     for batch_size, num_runs in ((4, 3), (LARGE_BATCH, 3), (8, 1), (4, 3)):
         specs = [cases.spec(task, batch_size=batch_size, seed=seed, precision="mixed") for seed in range(num_runs)]
-        fleet._probed(placed, specs, None, block=1)
-    assert compared == ([2, 1, 1] if are_usable else [1, 1, 1])
-    assert tried == ([3, 1] if are_usable else [])
+        run_fleet(placed, specs, checks=checks)
+    assert FakeStack.compared == ([2, 1, 1] if are_usable else [1, 1, 1])
+    assert FakeStack.tried == ([3, 1] if are_usable else [])
 
 
 class Flattened(nn.Module):
@@ -381,20 +415,20 @@ class Odd(nn.Module):
         return self.linear(self.second(torch.relu(self.first(x))).mean(dim=(2, 3)))
 
 
-@pytest.mark.parametrize(("model", "reason"), [(Flattened, "view size is not compatible"), (Odd, "such sides")])
+@pytest.mark.parametrize(("model", "reason"), [(Flattened, "view size is not"), (Odd, "images of this size")])
 def test_modules_that_kernels_do_not_take_are_trained_without_them(model, reason, monkeypatch, caplog):
     task = dataclasses.replace(cases.conv_task(), model=model)
     specs = [cases.spec(task, batch_size=4, seed=seed, precision="mixed") for seed in range(2)]
     expected = run_fleet(place_task(task, precision="mixed"), specs)
     monkeypatch.setattr(convolution_ops, "are_usable", lambda _device: True)
-    placed = place_task(task, precision="mixed")
+    placed, checks = place_task(task, precision="mixed"), FleetChecks()
     with caplog.at_level(logging.WARNING, logger="isotherm"):
-        assert run_fleet(placed, specs) == expected
-        assert run_fleet(placed, specs) == expected
+        assert run_fleet(placed, specs, checks=checks) == expected
+        assert run_fleet(placed, specs, checks=checks) == expected
     (message,) = [record.getMessage() for record in caplog.records]  # once for a batch size
     assert message.startswith("convolutions are not computed for all runs at once, but run by run: ")
     assert reason in message
-    assert not placed.convolves_together(4)
+    assert not checks.convolves_together(placed, 4)
 
 
 class Normed(nn.Module):
@@ -439,16 +473,11 @@ def test_a_user_s_batch_norms_are_computed_by_kernels_too(monkeypatch, caplog):
 
 @pytest.mark.parametrize("are_usable", [True, False], ids=["with kernels", "without"])
 def test_a_fleet_of_convolutions_is_one_stack_or_one_for_each_run(are_usable, monkeypatch):
-    stacks_of_fleets: list[list[int]] = []
     monkeypatch.setattr(convolution_ops, "are_usable", lambda _device: are_usable)
-    monkeypatch.setattr(fleet, "_probed", lambda *_, **__: None)
-    monkeypatch.setattr(fleet, "RunStack", lambda _placed, specs, *_, **__: list(specs))
-    monkeypatch.setattr(fleet, "_train", lambda stacks, _: stacks_of_fleets.append([len(specs) for specs in stacks]))
-    monkeypatch.setattr(fleet, "results", list)
+    monkeypatch.setattr(fleet, "RunStack", FakeStack)
     monkeypatch.setattr(fleet, "seeded", lambda *_: contextlib.nullcontext())
     task = cases.conv_task()
     placed = dataclasses.replace(place_task(task, precision="mixed"), device=torch.device("cuda"))
-    for batch_size in (4, LARGE_BATCH):
+    for batch_size, is_together in ((4, are_usable), (LARGE_BATCH, False)):
         specs = [cases.spec(task, batch_size=batch_size, seed=seed, precision="mixed") for seed in range(3)]
-        assert run_fleet(placed, specs) == specs
-    assert stacks_of_fleets == ([[3], [1, 1, 1]] if are_usable else [[1, 1, 1]] * 2)
+        assert run_fleet(placed, specs) == [(spec, 3 if is_together else 1) for spec in specs]

@@ -22,8 +22,8 @@ from isotherm.engine.placed_task import PlacedTask, place_task
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
 from isotherm.tasks.task import Task
 
-BLOCK = 4
-NUM_STEPS = 22  # not a multiple of a block; a look falls between
+WINDOW = 4
+NUM_STEPS = 22  # not a multiple of a window; an evaluation falls between
 
 
 class Stop(BaseException):
@@ -78,11 +78,11 @@ def members(task: Task, *, precision: Precision = "float64", diverges: bool = Tr
 
 
 def checkpoint_at(path: Path, *, identity: str = "fleet") -> Checkpoint:
-    return Checkpoint(path, seconds=0.0, identity=identity)  # due after every block
+    return Checkpoint(path, seconds=0.0, identity=identity)  # due after every window
 
 
 class Counter:
-    """Counts updates and can stop at the n-th block."""
+    """Counts updates and can stop at the n-th window."""
 
     def __init__(self, *, stop_after: int | None = None) -> None:
         self.steps: list[int] = []
@@ -94,11 +94,11 @@ class Counter:
         if len(self.steps) == self._stop_after:
             raise Stop
 
-    def on_look(self, index: int, point: CurvePoint) -> None:
+    def on_evaluation(self, index: int, point: CurvePoint) -> None:
         self.looks.append((index, point))
 
     def listeners(self) -> dict[str, Any]:
-        return {"on_steps": self.on_steps, "on_look": self.on_look, "block": BLOCK}
+        return {"on_steps": self.on_steps, "on_evaluation": self.on_evaluation, "updates_per_window": WINDOW}
 
 
 @pytest.mark.slow
@@ -113,7 +113,7 @@ def test_a_fleet_goes_on_with_the_same_bits(tmp_path: Path, name: str) -> None:
     assert {Outcome.DIVERGED} & {result.outcome for result in expected} == ({Outcome.DIVERGED} if diverges else set())
     path = tmp_path / "folder" / "fleet.checkpoint"
     stops = [Counter(stop_after=n) for n in ((2, 3) if name == "dropout" else (4,))]
-    for counter in stops:  # the last block of each is lost
+    for counter in stops:  # the last window of each is lost
         with pytest.raises(Stop):
             run_fleet(
                 place_task(task, precision=precision), specs, checkpoint=checkpoint_at(path), **counter.listeners()
@@ -184,7 +184,7 @@ def test_a_checkpoint_of_other_programs_starts_the_fleet_over(
 ) -> None:
     """As when kernels for many runs at once were turned on or off in between."""
     path = tmp_path / "fleet.checkpoint"
-    run_fleet(plain.placed, plain.specs, checkpoint=checkpoint_at(path), block=BLOCK)
+    run_fleet(plain.placed, plain.specs, checkpoint=checkpoint_at(path), updates_per_window=WINDOW)
     saved = checkpoint_at(path).load("cpu")
     assert saved is not None
     checkpoint_at(path).save({"stacks": saved["stacks"] * num_stacks})
@@ -200,14 +200,17 @@ def test_a_checkpoint_of_other_shapes_starts_the_fleet_over(
     tmp_path: Path, plain: Plain, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "fleet.checkpoint"
-    run_fleet(plain.placed, plain.specs, checkpoint=checkpoint_at(path), block=BLOCK)
+    run_fleet(plain.placed, plain.specs, checkpoint=checkpoint_at(path), updates_per_window=WINDOW)
     saved = checkpoint_at(path).load("cpu")
     assert saved is not None
     (state,) = saved["stacks"]
     wider = [torch.cat([value, value], dim=1) for value in state["values"]]
     checkpoint_at(path).save({"stacks": [{**state, "values": wider}]})
     with caplog.at_level(logging.WARNING, logger="isotherm"):
-        assert run_fleet(plain.placed, plain.specs, checkpoint=checkpoint_at(path), block=BLOCK) == plain.results
+        assert (
+            run_fleet(plain.placed, plain.specs, checkpoint=checkpoint_at(path), updates_per_window=WINDOW)
+            == plain.results
+        )
     assert "not trained as they would be now" in caplog.text
 
 

@@ -9,8 +9,9 @@ import cases
 from isotherm.core.records import Outcome, RunSpec
 from isotherm.engine.placed_task import place_task
 from isotherm.engine.reference import run_reference
+from isotherm.tasks.losses import cross_entropy
 from isotherm.tasks.seeding import DataOrder, initial_model
-from isotherm.tasks.task import Task, cross_entropy
+from isotherm.tasks.task import Task
 
 
 def trained(task: Task, spec: RunSpec):

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from helpers_models import num_parameters, shaken
 from isotherm.models import MODELS, lstm
 from isotherm.models.lstm import LSTMLanguageModel
-from isotherm.tasks.task import cross_entropy
+from isotherm.tasks.losses import cross_entropy
 
 VOCABULARY, WIDTH, LAYERS = 11, 6, 2
 

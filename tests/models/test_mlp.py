@@ -6,7 +6,7 @@ from torch import nn
 
 from isotherm.models import MODELS
 from isotherm.models.mlp import mlp
-from isotherm.tasks.task import call_model
+from isotherm.tasks.model_check import call_model
 
 
 def test_layers_alternate_and_end_linear() -> None:

@@ -20,7 +20,8 @@ from helpers_models import (
 from isotherm.models import MODELS
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
 from isotherm.models.resnet50 import BottleneckResNet, resnet50
-from isotherm.tasks.task import Task, cross_entropy
+from isotherm.tasks.losses import cross_entropy
+from isotherm.tasks.task import Task
 
 small = partial(BottleneckResNet, num_blocks=(2, 1), width=4, num_classes=3, ghost_size=4)
 

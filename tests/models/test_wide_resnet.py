@@ -22,7 +22,8 @@ from isotherm.errors import UserError
 from isotherm.models import MODELS
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
 from isotherm.models.wide_resnet import wide_resnet
-from isotherm.tasks.task import Task, cross_entropy
+from isotherm.tasks.losses import cross_entropy
+from isotherm.tasks.task import Task
 
 NORMALISATIONS = ("ghost_batch_norm", "skip_init")
 small = partial(wide_resnet, depth=10, width=1, num_classes=3, ghost_size=4, drop_probability=0.0)

@@ -162,7 +162,7 @@ def test_killed_fleets_go_on_with_the_same_bits(
     for attempt in range(num_kills):
         delay = generator.uniform(0.0, SECONDS)
         said = kill(killed, sweep, workers, folder=folder, num_saved=len(batch_sizes), delay=delay)
-        goes_on = [f"going on from the checkpoint {folder.path / name}" for name in saves(folder)]
+        goes_on = [f"continuing from the checkpoint {folder.path / name}" for name in saves(folder)]
         assert said == (goes_on if attempt and workers == 1 else [])  # what workers tell at this level is not passed on
         assert 1 <= len(saves(folder)) <= len(batch_sizes)  # one of two fleets may be done
     *_, work = finish(killed, sweep, workers)

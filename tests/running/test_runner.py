@@ -21,7 +21,7 @@ from isotherm.errors import StoreError, UserError
 from isotherm.models.wide_resnet import wide_resnet
 from isotherm.running.runner import run, run_study, work_of
 from isotherm.running.store import Store
-from isotherm.sweep.plan import StudyPlan
+from isotherm.sweep.plan import StudyPlan, TuneOn
 from isotherm.sweep.protocol import Edge
 from isotherm.sweep.results import Results
 from isotherm.sweep.study import Study
@@ -112,6 +112,52 @@ def test_study_is_kept_with_its_runs(path: Path) -> None:
     with Store.read(path) as store:
         definition = store.studies()["mine"]
     assert StudyPlan.from_json(definition) == Study.of(sweep).plan()
+
+
+# -- one task object, changed between two runs -----------------------------------------------------
+
+
+@pytest.mark.parametrize("tune_on", ["test", "validation"])
+def test_data_changed_in_place_are_other_data(tune_on: TuneOn) -> None:
+    task = blobs_task()
+    sweep = tiny_sweep(task=task, tune_on=tune_on)
+    with Store.in_memory() as store:
+        before = by_key(run(sweep, store=store))
+        task.train[0].mul_(-2.0)
+        changed = run(sweep, store=store)
+        assert changed.counts()["finished"] == 6
+        assert len(store.results()) == 12
+        task.train[0].div_(-2.0)
+        recorder = Recorder()
+        restored = run(sweep, store=store, progress=recorder)
+        assert recorder.rounds == []
+        assert {key: restored.by_key[key] for key in before} == before
+    assert by_key(changed).keys() > before.keys()
+    fresh = run(tiny_sweep(task=blobs_task(train=(blobs()[0] * -2.0, blobs()[1])), tune_on=tune_on))
+    assert {key: changed.by_key[key] for key in fresh.by_key} == by_key(fresh)  # nothing of the old data was used
+
+
+SLOPE = {"negative": 0.0}
+
+
+class Leaky(nn.Module):
+    """A network with a global setting."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.leaky_relu(self.layer(x), SLOPE["negative"])
+
+
+def test_a_global_changed_in_place_is_another_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = tiny_sweep(task=blobs_task(model=Leaky))
+    with Store.in_memory() as store:
+        run(sweep, store=store)
+        monkeypatch.setitem(SLOPE, "negative", 0.5)
+        run(sweep, store=store)
+        assert len(store.results()) == 12
 
 
 # -- more of the same ------------------------------------------------------------------------------

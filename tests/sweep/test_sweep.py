@@ -219,8 +219,8 @@ def test_held_out_examples_are_neither_lost_nor_shared() -> None:
 def test_own_validation_set_is_used_as_it_is() -> None:
     task = blobs_task(validation=blobs(6, seed=2))
     plan = tiny_sweep(task=task, tune_on="validation").plan()
-    assert (plan.num_train, plan.data_id) == (32, task.data_id)
-    assert task.data_id != blobs_task().data_id
+    assert (plan.num_train, plan.data_id) == (32, task.identify().data_id)
+    assert plan.data_id != blobs_task().identify().data_id
 
 
 def test_metric_to_be_minimised_gives_its_direction() -> None:

@@ -24,8 +24,8 @@ from helpers_hessian import (
 )
 from isotherm.core.statistics import Floats, t_interval
 from isotherm.errors import UserError
+from isotherm.tasks.losses import cross_entropy, half_squared_error
 from isotherm.tasks.seeding import initial_model
-from isotherm.tasks.task import cross_entropy, half_squared_error
 from isotherm.theory import curvature
 from isotherm.theory.curvature import SharpnessProbe, largest_eigenpairs, sampled_sharpness, spectrum
 from isotherm.theory.demonstration import Demonstration

@@ -29,8 +29,8 @@ from helpers_hessian import (
 from isotherm.core.l2 import is_penalised
 from isotherm.data.augment import Scaled
 from isotherm.errors import UserError
+from isotherm.tasks.losses import LossFunction, cross_entropy, half_squared_error
 from isotherm.tasks.seeding import initial_model
-from isotherm.tasks.task import LossFunction, cross_entropy, half_squared_error
 from isotherm.theory.hessian import Differentiation, Hessian, NotFiniteError, hessian_of_task
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # PyTorch's forward derivatives
@@ -127,7 +127,7 @@ def test_ghosts_are_not_cut() -> None:
     with pytest.raises(UserError, match=r"examples_at_once=12 would cut groups of 8 .* multiple of 8"):
         hessian_of("ghost batch norm", examples_at_once=12)
     x, y = cases.images(20, seed=0)
-    with pytest.raises(UserError, match="a batch of 20 cannot be cut into ghost batches of 8"):
+    with pytest.raises(UserError, match="a batch of 20 cannot be split into ghost batches of 8"):
         Hessian(built(ghost_net), cross_entropy, inputs=x, targets=y, mode="train")
     assert hessian_of("ghost batch norm, running", examples_at_once=12).group_size == 1
 
@@ -242,7 +242,7 @@ class FunctionalDropout(nn.Module):
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (cases.DropoutNet, "the dropout in drop draws another loss"),
+        (cases.DropoutNet, "the dropout in drop changes the loss"),
         (FunctionalDropout, "the same examples gave a loss of .* and then of"),
         (cases.NoisyNet, "the same examples gave a loss of .* and then of"),
     ],
@@ -339,10 +339,13 @@ def test_a_second_derivative_that_is_not_finite_is_refused() -> None:
         ({"mode": "test"}, "mode='test' is unknown; use one of 'train', 'eval'"),
         ({"precision": "mixed"}, "precision='mixed' is unknown"),
         ({"differentiation": "symbolic"}, "differentiation='symbolic' is unknown"),
-        ({"differentiation": "finite_difference", "precision": "float32"}, "would be rounding; use 'float64'"),
+        (
+            {"differentiation": "finite_difference", "precision": "float32"},
+            "would measure rounding errors; use 'float64'",
+        ),
         ({"l2": -1.0}, "l2=-1.0 is not a number >= 0"),
         ({"l2_scope": "bias"}, "l2_scope='bias' is unknown"),
-        ({"examples_at_once": 0}, "examples_at_once=0 computes nothing"),
+        ({"examples_at_once": 0}, "examples_at_once=0 is not positive"),
         ({"targets": torch.zeros(23, dtype=torch.int64)}, "24 inputs and 23 targets"),
         ({"loss": lambda o, t: (o - 1).square()}, r"must return a scalar tensor.* not \(24, 3\)"),
         ({"unroll": 3}, r"needs a method initial_state\(batch_size\)"),
@@ -385,7 +388,7 @@ def test_a_wide_residual_network_with_ghost_batch_norm_in_both_modes() -> None:
         vector = np.random.default_rng(7).standard_normal(ways[0].num_parameters)
         np.testing.assert_allclose(ways[0].product(vector), ways[1].product(vector), atol=1e-10)
     skipping = cases_paper.skip_init_task()
-    with pytest.raises(UserError, match="task 'images': in mode 'train' the dropout in dropout draws"):
+    with pytest.raises(UserError, match="task 'images': in mode 'train' the dropout in dropout changes the loss"):
         hessian_of_task(skipping, initial_model(skipping.model, seed=0), mode="train")
 
 

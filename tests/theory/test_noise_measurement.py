@@ -20,8 +20,9 @@ import cases_paper
 from isotherm.data.augment import CropAndFlip
 from isotherm.errors import UserError
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
+from isotherm.tasks.losses import cross_entropy, mean_squared_error
 from isotherm.tasks.seeding import initial_model
-from isotherm.tasks.task import Task, cross_entropy, mean_squared_error
+from isotherm.tasks.task import Task
 from isotherm.theory import batch_gradients
 from isotherm.theory.noise_measurement import (
     Measurement,
@@ -354,7 +355,7 @@ def test_what_does_not_fit_together_is_refused() -> None:
     with pytest.raises(UserError, match="64 inputs and 63 targets"):
         gradient_noise_scale(module_in(), "cross_entropy", x, y[1:], measurement=SMALL)
     for penalty in ({"l2": -1.0}, {"l2": NAN}, {"l2": 0.1, "l2_scope": "biases"}):
-        with pytest.raises(UserError, match="is no penalty; give a number >= 0 and 'weights' or 'all'"):
+        with pytest.raises(UserError, match="is not a valid penalty; give a number >= 0 and 'weights' or 'all'"):
             gradient_noise_scale(module_in(), "cross_entropy", x, y, measurement=SMALL, **penalty)
     with pytest.raises(UserError, match=r"the model is in torch\.bfloat16"):
         gradient_noise_scale(module_in(torch.bfloat16), "cross_entropy", x, y, measurement=SMALL)

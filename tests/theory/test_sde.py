@@ -321,7 +321,7 @@ def test_unusable_arguments_are_refused_before_the_first_step(changes: dict[str,
         ({"covariance": lambda w: np.tile(np.array([[0.0, 1.0], [1.0, 0.0]]), (4, 1, 1))}, "positive semidefinite"),
         ({"normals": [np.zeros((4, 1))]}, r"normals of step 0 have shape \(4, 1\)"),
         ({"drift": lambda w: 1e200 * w, "normals": [np.zeros((4, 2))] * 9}, "smaller steps"),
-        ({"drift": lambda w: np.full_like(w, 1.7e308), "step_size": 2.0}, "left the finite numbers at step 0"),
+        ({"drift": lambda w: np.full_like(w, 1.7e308), "step_size": 2.0}, "a trajectory overflowed at step 0"),
     ],
 )
 def test_unusable_functions_are_refused_at_their_step(changes: dict[str, Any], message: str) -> None:

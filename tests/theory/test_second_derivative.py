@@ -17,7 +17,7 @@ from helpers_hessian import (
 )
 from helpers_second_derivative import CubeOnce
 from isotherm.errors import UserError
-from isotherm.tasks.task import cross_entropy
+from isotherm.tasks.losses import cross_entropy
 from isotherm.theory.hessian import Differentiation, Hessian
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # PyTorch's forward derivatives

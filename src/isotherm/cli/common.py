@@ -1,13 +1,13 @@
-"""What the commands share: exit codes, sentences for what a user can mend, and JSON."""
+"""What the commands share: exit codes, one sentence for what a user can mend, and JSON."""
 
 from __future__ import annotations
 
 import errno
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console
@@ -22,44 +22,45 @@ R = TypeVar("R")
 EXIT_USER = 2
 EXIT_FAILED_RUNS = 3
 EXIT_INTERRUPTED = 130
-
-JsonOption = Annotated[
-    Path | None, typer.Option("--json", metavar="PATH", help="Write the results as JSON too; '-' for standard output.")
-]
-DataOption = Annotated[
-    Path | None,
-    typer.Option("--data", metavar="FOLDER", help="Folder of the data sets; default: ISOTHERM_DATA, or the cache."),
-]
+_NOT_WRITABLE = (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EPERM, errno.EDQUOT)
 
 
-def guarded(command: Callable[P, R]) -> Callable[P, R]:
+def guarded(function: Callable[P, R]) -> Callable[P, R]:
     """Turn what a user can mend into one sentence and an exit code."""
 
-    @functools.wraps(command)
+    @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            return command(*args, **kwargs)
+            return function(*args, **kwargs)
         except UserError as error:
-            errors().print(f"[bold red]error:[/] {escaped(str(error))}", highlight=False, soft_wrap=True)
+            _print_error(str(error))
             raise typer.Exit(EXIT_USER) from error
         except KeyboardInterrupt as error:
-            errors().print("[bold]stopped.[/] What was finished is in the store; the same command goes on from there.")
-            raise typer.Exit(EXIT_INTERRUPTED) from error
+            raise stopped("Finished runs are in the store; the same command resumes from there.") from error
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EPERM, errno.EDQUOT):
+            if error.errno not in _NOT_WRITABLE:
                 raise
-            errors().print(
-                f"[bold red]error:[/] {escaped(str(error.filename or 'a file'))} cannot be written: {error.strerror}; "
-                "what is in the store is intact: make room or choose another folder, and run again",
-                soft_wrap=True,
+            _print_error(
+                f"{error.filename or 'a file'} cannot be written: {error.strerror}; the store is intact: free some "
+                "space or choose another folder, and run again"
             )
             raise typer.Exit(EXIT_USER) from error
 
     return call
 
 
+def stopped(sentence: str) -> typer.Exit:
+    """Say what an interrupt leaves behind, and return what ends the command."""
+    errors().print(f"[bold]stopped.[/] {escaped(sentence)}", highlight=False, soft_wrap=True)
+    return typer.Exit(EXIT_INTERRUPTED)
+
+
+def _print_error(sentence: str) -> None:
+    errors().print(f"[bold red]error:[/] {escaped(sentence)}", highlight=False, soft_wrap=True)
+
+
 def console_for(json_path: Path | None) -> Console:
-    """Return where people read: standard output, or standard error where that carries JSON."""
+    """Return where people read: standard output, or standard error where the former carries JSON."""
     return Console(stderr=json_path == Path("-"))
 
 
@@ -69,8 +70,21 @@ def errors() -> Console:
 
 
 def escaped(text: str) -> str:
-    """Return a text that may hold square brackets as Rich prints it unchanged."""
+    """Return a text with square brackets as Rich prints it unchanged."""
     return text.replace("[", r"\[")
+
+
+def print_notes(notes: Iterable[str], console: Console) -> None:
+    """Print each note once."""
+    for note in dict.fromkeys(notes):
+        console.print(f"note: {escaped(note)}", highlight=False)
+
+
+def print_written(paths: Iterable[Path | None], console: Console) -> None:
+    """Say which files were written."""
+    for path in paths:
+        if path not in (None, Path("-")):
+            console.print(f"Written to {escaped(str(path))}", highlight=False, soft_wrap=True)
 
 
 def check_json(path: Path | None) -> None:

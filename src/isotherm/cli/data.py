@@ -1,96 +1,109 @@
-"""`isotherm data`: which data sets there are, whether they are right, and fetching them."""
+"""`isotherm data`: list, verify and fetch the data sets of the built-in tasks."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
-from rich.console import Console
-from rich.filesize import decimal
 from rich.table import Table
 
+from isotherm.cli.command import command
 from isotherm.cli.common import (
-    EXIT_INTERRUPTED,
     EXIT_USER,
-    DataOption,
-    JsonOption,
     check_json,
     console_for,
     errors,
     escaped,
     give_json,
-    guarded,
+    stopped,
 )
-from isotherm.cli.progress import FetchProgress
-from isotherm.data import files
+from isotherm.cli.options import DataOption, JsonOption
 from isotherm.data.catalogue import DATASETS, Dataset, data_folder, get_dataset
-from isotherm.data.files import FileStatus
-from isotherm.data.listing import Listed, Presence, listed
 from isotherm.errors import UserError
 
-app = typer.Typer(name="data", help="The data sets of the built-in tasks: list, verify, fetch.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from rich.console import Console
 
-_COLOURS = {Presence.COMPLETE: "green", Presence.MISSING: "yellow", Presence.WRONG: "red"}
+    from isotherm.data.files import FileStatus
+    from isotherm.data.listing import Listed
+
+app = typer.Typer(name="data", help="List, verify and fetch the data sets of the built-in tasks.", no_args_is_help=True)
+
+_COLOURS = {"complete": "green", "missing": "yellow", "wrong": "red"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ListOptions:
+    """The options of `isotherm data list`."""
+
+    data: DataOption = None
+    json_path: JsonOption = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VerifyOptions:
+    """The options of `isotherm data verify`."""
+
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME", help="Data sets; default: all that have a folder.")
+    ] = None
+    data: DataOption = None
+    json_path: JsonOption = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FetchOptions:
+    """The options of `isotherm data fetch`."""
+
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Data sets, as `isotherm data list` names them.")]
+    data: DataOption = None
+    json_path: JsonOption = None
 
 
 @app.command("list")
-@guarded
-def list_command(data: DataOption = None, json_path: JsonOption = None) -> None:
-    """Show which data sets there are, where each is expected, and whether it is there, by names and sizes."""
-    console = console_for(json_path)
-    check_json(json_path)
-    folder = data_folder(data)
+@command(ListOptions)
+def list_data(options: ListOptions) -> None:
+    """Show every data set, where it is expected and whether it is there, judged by file names and sizes."""
+    from isotherm.data.listing import listed
+
+    console = console_for(options.json_path)
+    check_json(options.json_path)
+    folder = data_folder(options.data)
     found = listed(folder)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in ("name", "what it is, and where it is expected", "size", "state"):
-        table.add_column(name, justify="right" if name == "size" else "left", no_wrap=name in ("name", "size"))
-    for one in found:
-        table.add_row(
-            one.dataset.name,
-            f"{escaped(one.dataset.title)}\n[dim]{escaped(str(one.folder))}[/]",
-            "–" if one.size is None else decimal(one.size),
-            f"[{_COLOURS[one.presence]}]{one.presence}[/]\n[dim]{escaped(one.detail)}[/]",
-        )
-    console.print(table, highlight=False)
-    console.print("States are told by names and sizes; `isotherm data verify` reads the files and checks their sha256.")
-    give_json(json_path, {"folder": str(folder), "checked": "sizes", "datasets": [_listed_entry(one) for one in found]})
+    console.print(_table(found), highlight=False)
+    console.print("Judged by names and sizes; `isotherm data verify` reads the files and checks their sha256.")
+    content = {"folder": str(folder), "checked": "sizes", "datasets": [_listed_entry(one) for one in found]}
+    give_json(options.json_path, content)
 
 
-@app.command()
-@guarded
-def verify(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME", help="Data sets; default: all that have a folder.")
-    ] = None,
-    data: DataOption = None,
-    json_path: JsonOption = None,
-) -> None:
-    """Check size and sha256 of every file; exit code 2 when something is wrong or missing."""
-    console = console_for(json_path)
-    check_json(json_path)
-    folder = data_folder(data)
+@app.command("verify")
+@command(VerifyOptions)
+def verify_data(options: VerifyOptions) -> None:
+    """Read every file and check its size and sha256. Exit code 2 if one is wrong or missing."""
+    from isotherm.data.files import verify
+
+    console = console_for(options.json_path)
+    check_json(options.json_path)
+    folder = data_folder(options.data)
     checked: dict[str, list[FileStatus]] = {}
-    for dataset in _chosen(names, folder):
+    for dataset in _chosen(options.names, folder):
         with console.status(f"reading {dataset.name}"):
-            checked[dataset.name] = files.verify(dataset, folder)
+            checked[dataset.name] = verify(dataset, folder)
         _print_statuses(dataset, checked[dataset.name], console)
-    _conclude(folder, checked, json_path)
+    _conclude(folder, checked, options.json_path)
 
 
-@app.command()
-@guarded
-def fetch(
-    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Data sets, as `isotherm data list` names them.")],
-    data: DataOption = None,
-    json_path: JsonOption = None,
-) -> None:
-    """Bring data sets into the data folder and check them; what broke off is resumed."""
-    console = console_for(json_path)
-    check_json(json_path)
-    folder = data_folder(data)
-    datasets = [get_dataset(name) for name in dict.fromkeys(names)]
+@app.command("fetch")
+@command(FetchOptions)
+def fetch_data(options: FetchOptions) -> None:
+    """Download data sets into the data folder and check them. A broken download resumes."""
+    console = console_for(options.json_path)
+    check_json(options.json_path)
+    folder = data_folder(options.data)
+    datasets = [get_dataset(name) for name in dict.fromkeys(options.names)]
     checked: dict[str, list[FileStatus]] = {}
     for dataset in datasets:
         console.print(
@@ -100,16 +113,18 @@ def fetch(
             console.print(escaped(dataset.note), highlight=False)
         checked[dataset.name] = _fetched(dataset, folder, console)
         _print_statuses(dataset, checked[dataset.name], console)
-    _conclude(folder, checked, json_path)
+    _conclude(folder, checked, options.json_path)
 
 
 def _fetched(dataset: Dataset, folder: Path, console: Console) -> list[FileStatus]:
+    from isotherm.cli.download_progress import DownloadProgress
+    from isotherm.data.files import fetch
+
     try:
-        with FetchProgress(console) as progress:
-            return files.fetch(dataset, folder, on_progress=progress)
+        with DownloadProgress(console) as progress:
+            return fetch(dataset, folder, on_progress=progress)
     except KeyboardInterrupt as error:
-        errors().print("[bold]stopped.[/] What has come is kept; the same command goes on from there.")
-        raise typer.Exit(EXIT_INTERRUPTED) from error
+        raise stopped("What was downloaded is kept; the same command resumes from there.") from error
 
 
 def _chosen(names: list[str] | None, folder: Path) -> list[Dataset]:
@@ -123,6 +138,22 @@ def _chosen(names: list[str] | None, folder: Path) -> list[Dataset]:
             "them with --data or the environment variable ISOTHERM_DATA"
         )
     return found
+
+
+def _table(found: list[Listed]) -> Table:
+    from rich.filesize import decimal
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in ("name", "what it is, and where it is expected", "size", "state"):
+        table.add_column(name, justify="right" if name == "size" else "left", no_wrap=name in ("name", "size"))
+    for one in found:
+        table.add_row(
+            one.dataset.name,
+            f"{escaped(one.dataset.title)}\n[dim]{escaped(str(one.folder))}[/]",
+            "–" if one.size is None else decimal(one.size),
+            f"[{_COLOURS[one.presence]}]{one.presence}[/]\n[dim]{escaped(one.detail)}[/]",
+        )
+    return table
 
 
 def _print_statuses(dataset: Dataset, statuses: list[FileStatus], console: Console) -> None:

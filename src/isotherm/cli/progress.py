@@ -1,4 +1,4 @@
-"""What the terminal shows while runs go on and files come."""
+"""What the terminal shows while runs are trained."""
 
 from __future__ import annotations
 
@@ -8,17 +8,9 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TransferSpeedColumn,
-)
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from isotherm.cli.cell import metric_text, number_text
+from isotherm.cli.show.numbers import metric_text, number_text
 from isotherm.core.records import CurvePoint, Outcome, RunResult, RunSpec
 from isotherm.running.executors.local import work_of
 
@@ -75,8 +67,8 @@ class RunProgress:
         self._done += work
         self._show()
 
-    def looked(self, spec: RunSpec, point: CurvePoint) -> None:
-        """Print nothing: a study has thousands of looks."""
+    def evaluated(self, spec: RunSpec, point: CurvePoint) -> None:
+        """Print nothing: a study has thousands of evaluations."""
 
     def runs_done(self, results: Sequence[RunResult]) -> None:
         """Count a fleet's runs."""
@@ -84,6 +76,10 @@ class RunProgress:
         self._num_diverged += sum(r.outcome is Outcome.DIVERGED for r in results)
         self._num_failed += sum(r.outcome is Outcome.FAILED for r in results)
         self._show()
+
+    def noted(self, sentence: str) -> None:
+        """Print what there is to know about the store."""
+        self._console.print(f"{sentence}.", highlight=False, markup=False, soft_wrap=True)
 
     def _status(self) -> str:
         parts = [f"{self._num_done}/{self._num_runs} runs", f"{self._num_diverged} diverged"]
@@ -108,7 +104,7 @@ class RunProgress:
 
 
 class CellProgress(RunProgress):
-    """The same for a single cell, with a line for every look at the test set."""
+    """The same for a single cell, with a line for every evaluation on the test set."""
 
     base_label = "training"
 
@@ -116,8 +112,8 @@ class CellProgress(RunProgress):
         super().__init__(console)
         self._metric = metric
 
-    def looked(self, spec: RunSpec, point: CurvePoint) -> None:
-        """Print what a look gave."""
+    def evaluated(self, spec: RunSpec, point: CurvePoint) -> None:
+        """Print what an evaluation gave."""
         width = len(f"{spec.num_steps:,}")
         self._console.print(
             f"seed {spec.seed}, update {point.step:>{width},}: test loss {number_text(point.test_loss)}, "
@@ -125,38 +121,3 @@ class CellProgress(RunProgress):
             highlight=False,
             markup=False,
         )
-
-
-class FetchProgress:
-    """Downloads: a live bar for each on a terminal, a line for each that is complete in a log."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        )
-        self._tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> Self:
-        self._bar.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.__exit__(kind, error, trace)
-
-    def __call__(self, name: str, done: int, total: int) -> None:
-        """Show that so many bytes of a download have come."""
-        if not self._console.is_terminal:
-            if done == total:
-                self._console.print(f"{name}: {total:,} bytes have come", highlight=False, markup=False)
-            return
-        if name not in self._tasks:
-            self._tasks[name] = self._bar.add_task(name, total=total)
-        self._bar.update(self._tasks[name], completed=done, total=total)

@@ -41,10 +41,25 @@ class Direction(enum.StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Identity:
+    """What the results of a task are kept under: two content hashes, and the named parts they were made of."""
+
+    data_id: str
+    model_id: str
+    data_parts: dict[str, str]
+    model_parts: dict[str, str]
+
+    @property
+    def ids(self) -> tuple[str, str]:
+        """The pair by which runs refer to a task."""
+        return self.data_id, self.model_id
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RunSpec:
     """Everything that determines one run's numbers.
 
-    `data_id` and `model_id` are content hashes; `task` is for people and is not part of the key.
+    `data_id` and `model_id` are those of `Identity`; `task` is for people and is not part of the key.
     """
 
     task: str

@@ -1,1 +1,1 @@
-"""Datasets as tensors, one file per family."""
+"""Data sets as tensors, one file per family."""

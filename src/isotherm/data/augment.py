@@ -1,7 +1,7 @@
-"""Images from bytes to values: crop, flip and normalisation of a whole batch as tensor operations.
+"""Images from bytes to model inputs: crop, flip and normalise a whole batch with tensor operations.
 
-The random numbers come from the caller, so that a run's crops depend on its seed and the update alone, one run at a
-time or in a fleet.
+The random numbers come from the caller, so that a run's crops depend only on its seed and the update, whether it is
+trained alone or in a fleet.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ class Transform(Protocol):
     """What happens to a batch of inputs between storage and model."""
 
     def train(self, inputs: Tensor, bits: RandomBits) -> Tensor:
-        """Return what the model is trained on."""
+        """Return the inputs for training."""
 
     def evaluate(self, inputs: Tensor) -> Tensor:
-        """Return what the model is evaluated on."""
+        """Return the inputs for evaluation."""
 
     def targets(self, targets: Tensor) -> Tensor:
-        """Return what its output is compared with."""
+        """Return the targets of the loss."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scaled:
-    """Divides bytes by 255, nothing else.
+    """Divides bytes by 255 and nothing else.
 
     >>> Scaled().evaluate(torch.tensor([[0, 51, 255]], dtype=torch.uint8)).tolist()
     [[0.0, 0.20000000298023224, 1.0]]
@@ -49,18 +49,18 @@ class Scaled:
         return inputs.to(torch.float32) / 255.0
 
     def targets(self, targets: Tensor) -> Tensor:
-        """Return images as targets on the same scale, labels as they are."""
+        """Return images as targets on the same scale, labels unchanged."""
         return self.evaluate(targets) if targets.dtype == torch.uint8 else targets
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CropAndFlip:
-    """The CIFAR pipeline: pad, crop at random to the same size, flip at random, normalise.
+    """The CIFAR pipeline: pad, crop at random to the original size, flip at random, normalise.
 
     Args:
         mean: of every channel, on the scale 0 to 255.
         std: of every channel.
-        pad: pixels added on each side before the crop; 0 crops nothing.
+        pad: pixels added on each side before the crop; 0 for no crop.
         padding: "reflect" mirrors the image at its edge, "zero" adds black pixels.
         flip: mirror left and right with probability 1/2.
     """
@@ -86,7 +86,7 @@ class CropAndFlip:
             raise UserError("mean and std need one value per channel each, std above 0")
 
     def train(self, inputs: Tensor, bits: RandomBits) -> Tensor:
-        """Return crops (n, channels, height, width) in float32."""
+        """Return random crops (n, channels, height, width) in float32."""
         num, channels, height, width = inputs.shape
         if self.pad >= min(height, width):
             raise UserError(f"pad={self.pad} is not below the image size {height} x {width}; use a smaller one")
@@ -107,7 +107,7 @@ class CropAndFlip:
         return self.evaluate(crops)
 
     def evaluate(self, inputs: Tensor) -> Tensor:
-        """Return the images normalised, in float32."""
+        """Return the normalised images in float32."""
         if inputs.shape[1] != len(self.mean):
             raise UserError(f"images with {inputs.shape[1]} channels, but {len(self.mean)} means; make them agree")
         mean, std = (_per_channel(values, inputs.device) for values in (self.mean, self.std))
@@ -118,7 +118,7 @@ class CropAndFlip:
         return targets
 
     def _source(self, index: Tensor, size: int) -> tuple[Tensor, Tensor]:
-        """Return for places of the padded image which place of the image they show, and whether they lie in it."""
+        """Return the source index of positions in the padded image, and whether they lie inside the image."""
         is_inside = (index >= 0) & (index < size)
         if self.padding == "zero":
             return index.clamp(0, size - 1), is_inside
@@ -127,5 +127,5 @@ class CropAndFlip:
 
 
 def _per_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
-    """Return values as a tensor (channels, 1, 1), made on the device: a captured program can copy nothing to it."""
+    """Return values as a tensor (channels, 1, 1), created on the device: a captured CUDA graph cannot copy to it."""
     return torch.stack([torch.full((1, 1), value, dtype=torch.float32, device=device) for value in values])

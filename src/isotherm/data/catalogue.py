@@ -1,6 +1,6 @@
-"""Which data sets there are, which files they consist of, and where those are published.
+"""The catalogue of data sets: their files, and where these are published.
 
-The data folder holds one folder per data set, named like it, with the official file names inside:
+The data folder holds one folder per data set, named after it, with the official file names inside:
 `mnist/train-images-idx3-ubyte.gz`, `cifar10/cifar-10-batches-bin/data_batch_1.bin`, `ptb/ptb.train.txt` and so on.
 """
 
@@ -24,16 +24,16 @@ class DataFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Download:
-    """A published file: the addresses that have it, tried in order, and what it must be.
+    """A published file: its addresses, tried in order, and its size and checksums.
 
     Args:
-        name: the name under which it lands in the data set's folder.
+        name: of the file in the data set's folder.
         urls: http or https addresses of equal content.
         size: in bytes.
-        sha256: checked where it is known.
-        md5: checked where it is known; some publishers give nothing else.
+        sha256: checked if known.
+        md5: checked if known; some publishers give nothing else.
         members: for a tar archive, pairs (name in the archive, path of the `DataFile`); nothing else is extracted.
-            Empty when the download itself is the file.
+            Empty if the download itself is the file.
     """
 
     name: str
@@ -45,22 +45,22 @@ class Download:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The paths of the data files that come out of it."""
+        """The paths of the data files that it contains."""
         return tuple(path for _, path in self.members) or (self.name,)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dataset:
-    """A data set: what it is, its files, and how to come by them.
+    """A data set: what it is, its files, and how to get them.
 
     Args:
         name: also the name of its folder inside the data folder.
         title: for people.
         page: where it is described and published.
-        files: what `files.verify` checks.
-        downloads: what `files.fetch` takes; empty when there is nothing to fetch.
-        splits: for a folder of images that the user brings: the splits it must have.
-        alternatives: folders or files of another published layout that the loader reads when `files` are absent.
+        files: checked by `files.verify`.
+        downloads: fetched by `files.fetch`; empty if there is nothing to fetch.
+        splits: the splits that a user's own folder of images must have.
+        alternatives: folders or files of another published layout that the loader reads if `files` are absent.
         note: what a user should know before fetching or using it.
     """
 
@@ -172,7 +172,7 @@ def _cifar10() -> Dataset:
 
 
 def _cifar100() -> Dataset:
-    # Published sums: unlike those of the other data sets they were not recomputed from the files for this table.
+    # Published checksums; unlike those of the other data sets, they were not recomputed from the files.
     sums = {
         "train.bin": (153_700_000, "f31298fc616915fa142368359df1c4ca2ae984d6915ca468b998a5ec6aeebf29"),
         "test.bin": (30_740_000, "d8b1e6b7b3bee4020055f0699b111f60b1af1e262aeb93a0b659061746f8224a"),

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 from the binary layout, or from the python layout where only that is there."""
+"""CIFAR-10 and CIFAR-100 from the binary layout, or from the python layout if only that is present."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from isotherm.data.files import fetch_again, read_bytes, remedy, require_folder
 from isotherm.data.mnist1d import Split
 from isotherm.errors import UserError
 
-# How many examples the files of a split hold together; a file with another number is not the published one.
+# Examples in all files of a split; any other number means that a file is not the published one.
 NUM_EXAMPLES = {"train": 50_000, "test": 10_000}
 
 _PIXELS = 3 * 32 * 32
@@ -44,7 +44,7 @@ def load(folder: Path, *, num_classes: Literal[10, 100]) -> tuple[Split, Split]:
     Args:
         folder: the data folder; the files are in `cifar10` or `cifar100` inside it, in the layout of the archive
             `cifar-10-binary.tar.gz` or `cifar-100-binary.tar.gz`, or else of the python archives.
-        num_classes: which of the two data sets.
+        num_classes: 10 or 100, for the data set of that name.
 
     Raises:
         UserError: a file is missing, damaged or not CIFAR's.
@@ -92,7 +92,7 @@ def _read_binary(path: Path, name: str, num_classes: int) -> _Arrays:
 
 
 def _read_pickle(path: Path, name: str, num_classes: int) -> _Arrays:
-    """Return pixels (n, 3072) and labels (n,) of a file of the python layout."""
+    """Return pixels (n, 3072) and labels (n,) of a file in the python layout."""
     if not path.is_file():
         raise UserError(f"{path} is missing; {remedy(name)}")
     content = restricted_pickle.read(read_bytes(path, name=name), path)

@@ -1,7 +1,7 @@
-"""Check the files of a data set, fetch those that are missing, and read them with errors that name the remedy.
+"""Check the files of a data set, fetch missing ones, and read them with errors that name the remedy.
 
-Nothing takes its place in the data folder before its checksum is right: downloads grow as `NAME.part`, archives are
-unpacked beside their destination, and a rename puts the finished file there. One process at a time may fetch.
+No file enters the data folder before its checksum is verified: downloads grow as `NAME.part`, archives are unpacked
+next to their destination, and a rename puts the finished file in place. Only one process may fetch at a time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class State(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileStatus:
-    """One file of a data set as it was found, with a sentence for people."""
+    """The state of one file of a data set, with a sentence for people."""
 
     path: Path
     state: State
@@ -51,12 +51,12 @@ class FileStatus:
 
     @property
     def ok(self) -> bool:
-        """Whether it can be used."""
+        """Whether the file can be used."""
         return self.state is State.OK
 
 
 def remedy(name: str) -> str:
-    """Return what to do when files of a data set are not where they should be."""
+    """Return what to do if files of a data set are not where they should be."""
     return (
         f"run `isotherm data fetch {name}`, or name the folder that has {name}/ with --data or the environment "
         "variable ISOTHERM_DATA"
@@ -87,33 +87,35 @@ def read_bytes(path: Path, *, name: str) -> bytes:
     except FileNotFoundError as error:
         raise UserError(f"{path} is missing; {remedy(name)}") from error
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}; check the file and its rights") from error
+        raise UserError(
+            f"{path} cannot be read: {error.strerror or error}; check the file and its permissions"
+        ) from error
 
 
 def read_gzip(path: Path, *, name: str) -> bytes:
     """Return the decompressed content of a gzip file of the data set `name`.
 
     Raises:
-        UserError: it is missing, cannot be read, breaks off, or is damaged.
+        UserError: it is missing, unreadable, truncated or damaged.
     """
     packed = read_bytes(path, name=name)
     try:
         return gzip.decompress(packed)
     except EOFError as error:
-        raise UserError(f"{path} breaks off after {len(packed):,} bytes; {fetch_again(path, name)}") from error
+        raise UserError(f"{path} is truncated after {len(packed):,} bytes; {fetch_again(path, name)}") from error
     except (OSError, zlib.error) as error:
         raise UserError(f"{path} is not an intact gzip file ({error}); {fetch_again(path, name)}") from error
 
 
 def fetch_again(path: Path, name: str) -> str:
-    """Return what to do about a file of the data set `name` that is damaged."""
+    """Return what to do about a damaged file of the data set `name`."""
     return f"remove {path.name} and run `isotherm data fetch {name}`"
 
 
 def verify(dataset: Dataset, folder: Path, *, sizes_only: bool = False) -> list[FileStatus]:
-    """Return how every file of a data set stands in the data folder; for a folder of images, its structure.
+    """Return the status of every file of a data set in the data folder; for a folder of images, of its structure.
 
-    Empty for a data set that is generated. A file's size is compared first, then, unless `sizes_only`, its sha256.
+    Empty for a generated data set. A file's size is compared first, then, unless `sizes_only`, its sha256.
     """
     own = folder / dataset.name
     if dataset.splits:
@@ -122,19 +124,19 @@ def verify(dataset: Dataset, folder: Path, *, sizes_only: bool = False) -> list[
 
 
 def fetch(dataset: Dataset, folder: Path, *, on_progress: Progress | None = None) -> list[FileStatus]:
-    """Bring every file of a data set into the data folder, and return how they stand then.
+    """Bring every file of a data set into the data folder, and return their status.
 
-    Files that are there and right are left alone, and where all are, the network is not touched. A download that
-    broke off is resumed. An archive that the user has put into the data set's folder is used instead of a download.
+    Files that are present and correct are left alone; if all are, there is no network access. An interrupted download
+    is resumed. An archive that the user has put into the data set's folder is used instead of a download.
 
     Args:
         dataset: an entry of `catalogue.DATASETS`.
-        folder: the data folder; the files land in the folder of the data set's name inside it.
+        folder: the data folder; the files go into the data set's folder inside it.
         on_progress: called with (name, bytes so far, bytes in all) as a download grows.
 
     Raises:
-        UserError: the data set has to be brought by hand, the network or the publisher does not answer, a checksum
-            is wrong, or the folder cannot be written. The message says which file to put where.
+        UserError: the data set must be obtained by hand, the network or the publisher does not answer, a checksum is
+            wrong, or the folder cannot be written. The message says which file to put where.
     """
     if dataset.splits:
         statuses = verify(dataset, folder)
@@ -183,7 +185,7 @@ def _file_status(own: Path, file: DataFile, dataset: Dataset, *, sizes_only: boo
 
 
 def _stands_for(other: Path, path: Path) -> bool:
-    """Whether a path of another layout exists and holds what `path` should: the same file unpacked, or a folder."""
+    """Whether a path of another layout exists and replaces `path`: the same file unpacked, or a folder."""
     return other.is_dir() or (other.is_file() and path.name.startswith(other.name))
 
 
@@ -211,7 +213,7 @@ def _digest(path: Path, algorithm: str) -> str:
 
 
 def _fault(path: Path, download: Download) -> str | None:
-    """Return in what a downloaded file differs from the published one; None if it is right."""
+    """Return how a downloaded file differs from the published one; None if it does not."""
     size = path.stat().st_size
     if size != download.size:
         return f"it has {size:,} bytes, expected {download.size:,}"
@@ -227,7 +229,7 @@ def _fetch_one(dataset: Dataset, download: Download, own: Path, on_progress: Pro
     if not download.members:
         os.replace(_downloaded(dataset, download, own, on_progress), place)
         return
-    if place.exists():  # the user's own; it stays
+    if place.exists():  # the user's own file is kept
         if fault := _fault(place, download):
             raise UserError(f"{place} is not the published archive: {fault}; remove it and run this again")
         _unpack(place, dataset, download, own)
@@ -238,7 +240,7 @@ def _fetch_one(dataset: Dataset, download: Download, own: Path, on_progress: Pro
 
 
 def _downloaded(dataset: Dataset, download: Download, own: Path, on_progress: Progress) -> Path:
-    """Return the path of a complete `.part` with the right checksums."""
+    """Return the path of a complete `.part` with correct checksums."""
     part = own / f"{download.name}.part"
     problems = []
     for url in download.urls:
@@ -272,7 +274,7 @@ def _by_hand(dataset: Dataset, download: Download, own: Path, problems: list[str
 
 
 class _Unreachable(Exception):
-    """An address gave no complete file."""
+    """An address did not deliver the complete file."""
 
 
 def _size(path: Path) -> int:
@@ -280,7 +282,7 @@ def _size(path: Path) -> int:
 
 
 def _receive(url: str, part: Path, download: Download, on_progress: Progress) -> None:
-    """Bring `part` to the download's full size from one address, going on from where it stands."""
+    """Complete `part` from one address, resuming where it stands."""
     offset = _size(part)
     if offset > download.size:
         part.unlink()
@@ -307,17 +309,17 @@ def _read(response: http.client.HTTPResponse, size: int) -> bytes:
 
 
 def _start(response: http.client.HTTPResponse, offset: int) -> int:
-    """Return the position in the file of the first byte of a response: 0 where the server sends all of it."""
+    """Return the file position of the first byte of a response: 0 if the server sends the whole file."""
     if response.status != http.HTTPStatus.PARTIAL_CONTENT:
         return 0
     given = response.headers.get("Content-Range", "")
     if not given.startswith(f"bytes {offset}-"):
-        raise _Unreachable(f"asked for the bytes from {offset:,} on, the server sends {given!r}")
+        raise _Unreachable(f"asked for the bytes from {offset:,} on, the server sent {given!r}")
     return offset
 
 
 def _open(url: str, part: Path, offset: int) -> http.client.HTTPResponse:
-    """Ask for a file from a position on."""
+    """Request a file from a position on."""
     headers = {"User-Agent": "isotherm", "Accept-Encoding": "identity"}
     if offset:
         headers["Range"] = f"bytes={offset}-"
@@ -330,7 +332,7 @@ def _open(url: str, part: Path, offset: int) -> http.client.HTTPResponse:
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             part.unlink()
             raise _Unreachable(f"the server has no more than {offset:,} bytes; {part} was removed") from error
-        raise _Unreachable(f"the server answers {error.code} {error.reason}") from error
+        raise _Unreachable(f"the server answered {error.code} {error.reason}") from error
     except urllib.error.URLError as error:
         raise _Unreachable(f"no connection, {error.reason}") from error
     except (http.client.HTTPException, OSError) as error:
@@ -340,7 +342,7 @@ def _open(url: str, part: Path, offset: int) -> http.client.HTTPResponse:
 
 
 def _opener() -> urllib.request.OpenerDirector:
-    """Return an opener for http and https and nothing else, also after redirections."""
+    """Return an opener for http and https and nothing else, also after redirects."""
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler,
@@ -356,7 +358,7 @@ def _opener() -> urllib.request.OpenerDirector:
 
 
 def _unpack(archive: Path, dataset: Dataset, download: Download, own: Path) -> None:
-    """Take the expected members out of a tar archive, check each, and rename them to their places."""
+    """Extract the expected members of a tar archive, check each, and rename them into place."""
     staging = Path(tempfile.mkdtemp(prefix=".unpacking-", dir=own))
     try:
         staged = _extract(archive, dataset, download, staging)
@@ -378,7 +380,7 @@ def _extract(archive: Path, dataset: Dataset, download: Download, staging: Path)
                 if path is None or path in staged:
                     continue
                 _check_member(member, expected[path], download)
-                # Under our own name, so that nothing written depends on names in the archive.
+                # Under a name of our own, so that nothing written depends on names in the archive.
                 tar.extract(member.replace(name=path, deep=False), staging, set_attrs=False, filter="data")
                 staged[path] = staging / path
                 if _digest(staged[path], "sha256") != expected[path].sha256:

@@ -1,8 +1,8 @@
-"""ImageNet, or any images in its layout, decoded when they are needed: class folders, or tar shards.
+"""ImageNet, or any images in its layout, decoded on demand: class folders, or tar shards.
 
 Folders: `train/<class>/*.JPEG` and `val/<class>/*.JPEG`; the classes in sorted order are the labels 0, 1, and so on.
 Shards: `train-*.tar` and `val-*.tar`, plain tar with `KEY.jpg` (or `.jpeg`, `.png`) and `KEY.cls`, a whole number, for
-every image. Shards are not unpacked: their headers are read once, and every image then at its place in the file.
+every image. Shards are not unpacked: their headers are read once, and images are then read at their offsets.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NAME = "imagenet"
 
 _SUFFIXES = (".jpeg", ".jpg", ".png")
 _EIGHT_BIT_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "RGBa", "La", "CMYK", "YCbCr", "HSV", "LAB")
-_MAX_LABEL_BYTES = 6  # a million classes are enough
+_MAX_LABEL_BYTES = 6  # a million classes is enough
 _MIN_AREA = 0.08  # of the image, in a random crop
 _MAX_RATIO = 4 / 3  # width over height of a random crop, and its inverse the other way
 _NUM_TRIES = 10
@@ -37,7 +37,7 @@ _NUM_TRIES = 10
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """Where an image is: a file of its own, or `size` bytes from `offset` in a shard."""
+    """Where an image is: a file of its own, or `size` bytes at `offset` in a shard."""
 
     file: str  # relative to the source's folder
     label: int
@@ -49,9 +49,9 @@ class _Entry:
 class ImageSource:
     """Images on disk that look like a uint8 tensor (n, 3, s, s), decoded when they are fetched.
 
-    Decoding runs in threads: Pillow lets go of the interpreter while it decodes and resizes, so threads can use all
-    cores, start at once, and hand over pixels without a copy. They start with the first fetch, anew in a forked or
-    spawned process, and end with `close`.
+    Decoding runs in threads: Pillow releases the GIL while it decodes and resizes, so threads use all cores, start at
+    once, and hand over pixels without a copy. They start with the first fetch, again in a forked or spawned process,
+    and end with `close`.
     """
 
     def __init__(
@@ -88,20 +88,20 @@ class ImageSource:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of the pixels, `torch.uint8`."""
+        """The dtype of the pixels, `torch.uint8`."""
         return torch.uint8
 
     def name(self, index: int) -> str:
-        """Return the path of an image inside the data set's folder; in a shard, shard and member."""
+        """Return the path of an image inside the data set's folder; for a shard, shard and member."""
         entry = self._entries[index]
         return entry.file if entry.member is None else f"{entry.file}/{entry.member}"
 
     def identity(self) -> str:
-        """Return a content hash of what names the images, not of their pixels.
+        """Return a content hash of the images' names, not of their pixels.
 
-        It covers the sorted names with the sizes in bytes and the labels of all images, the list of classes, and the
-        image size. An image exchanged for another of the same name and size goes unnoticed: reading 140 GB for
-        every study would cost more than it protects.
+        It covers the sorted names, sizes in bytes and labels of all images, the list of classes, and the image size.
+        An image replaced by another of the same name and size goes unnoticed: reading 140 GB for every study would cost
+        more than it protects.
         """
         images = sorted([self.name(i), self._size(i), entry.label] for i, entry in enumerate(self._entries))
         return content_hash({"classes": list(self.classes), "image_size": self.image_size, "images": images})
@@ -111,10 +111,10 @@ class ImageSource:
 
         Args:
             indices: positions in the source; repetition is allowed.
-            seed: with one, every image is cropped and mirrored at random: a rectangle of 8 to 100 % of its area and
-                of ratio 3/4 to 4/3 (uniform in its logarithm; after ten rectangles that do not fit, the largest
-                centred one), resized bilinearly, mirrored left to right half the time. Without a seed: the short side
-                to 256/224 of the image size, then the centre.
+            seed: if given, every image is cropped and mirrored at random: a rectangle of 8 to 100 % of its area and of
+                ratio 3/4 to 4/3 (log-uniform; after ten rectangles that do not fit, the largest centred one), resized
+                bilinearly, mirrored left to right half the time. Without a seed: the short side is resized to 256/224
+                of the image size, then the centre is cropped.
             step: of the training, 0 or more. The random numbers of an image derive from (seed, step, its position in
                 `indices`), so the order in which threads decode changes nothing.
 
@@ -139,7 +139,7 @@ class ImageSource:
         return torch.from_numpy(pixels)
 
     def close(self) -> None:
-        """End the threads; a later fetch starts them again."""
+        """Stop the threads; a later fetch starts them again."""
         if self._pool is not None and self._pool_process == os.getpid():
             self._pool.shutdown()
         self._pool = None
@@ -160,7 +160,9 @@ class ImageSource:
         except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
             raise UserError(f"{self._place(index)} has too many pixels to be safe: {error}; remove it") from error
         except FileNotFoundError as error:
-            raise UserError(f"{self._place(index)} is gone since the folder was read; restore it") from error
+            raise UserError(
+                f"{self._place(index)} is gone; it was there when the folder was read, so restore it"
+            ) from error
         except Exception as error:  # a damaged image can raise nearly anything
             raise UserError(
                 f"{self._place(index)} cannot be decoded ({type(error).__name__}: {error}); replace or remove it"
@@ -193,8 +195,8 @@ def load(folder: Path, *, image_size: int = 224, num_workers: int | None = None)
 
     Args:
         folder: the data folder; `train` and `val`, or the shards, are in `imagenet` inside it.
-        image_size: height and width of the images that are handed out, in pixels.
-        num_workers: threads that decode; as many as there are cores unless said otherwise, 0 for none.
+        image_size: height and width of the returned images, in pixels.
+        num_workers: decoding threads, by default one per core; 0 for none.
 
     Raises:
         UserError: a split is missing, empty or in both layouts, the classes of the two differ, or a shard is damaged.
@@ -225,7 +227,7 @@ def _num_cores() -> int:
 
 
 def _scan(own: Path, split: str) -> tuple[list[_Entry], tuple[str, ...] | None]:
-    """Return the images of a split, and its classes where it has class folders."""
+    """Return the images of a split, and its classes if it has class folders."""
     shards = sorted(own.glob(f"{split}-*.tar"))
     path = own / split
     if path.is_dir() and shards:
@@ -338,7 +340,7 @@ def _decode(content: bytes) -> Image.Image:
 
 
 def _centre_crop(image: Image.Image, size: int) -> Image.Image:
-    """Return the image with its short side resized to 256/224 of `size`, then cropped; in one step."""
+    """Return the image with its short side resized to 256/224 of `size` and cropped, in one step."""
     short = round(size * 256 / 224)
     width, height = (round(side * short / min(image.size)) for side in image.size)
     left, top = (width - size) // 2, (height - size) // 2

@@ -1,4 +1,4 @@
-"""Which data sets of the catalogue lie in a data folder, told by names and sizes alone, without reading them."""
+"""Which data sets of the catalogue are in a data folder, from names and sizes alone, without reading them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from isotherm.data.catalogue import DATASETS, DataFile, Dataset
 
 
 class Presence(enum.StrEnum):
-    """Whether a data set can be expected to load."""
+    """Whether a data set is likely to load."""
 
     COMPLETE = "complete"
     MISSING = "missing"
@@ -20,7 +20,7 @@ class Presence(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Listed:
-    """A data set as it stands in a data folder; `detail` says what the state rests on."""
+    """The state of a data set in a data folder; `detail` says what it is based on."""
 
     dataset: Dataset
     folder: Path
@@ -29,17 +29,17 @@ class Listed:
 
     @property
     def size(self) -> int | None:
-        """How many bytes its files have; None where the catalogue does not know them."""
+        """The size of its files in bytes; None if the catalogue does not know it."""
         return sum(file.size for file in self.dataset.files) or None
 
 
 def listed(folder: Path) -> list[Listed]:
-    """Return how every data set of the catalogue stands in the data folder."""
+    """Return the state of every data set of the catalogue in the data folder."""
     return [list_one(dataset, folder) for dataset in DATASETS.values()]
 
 
 def list_one(dataset: Dataset, folder: Path) -> Listed:
-    """Return how one data set stands; files by their sizes, a folder of images by its structure."""
+    """Return the state of one data set: files by their sizes, a folder of images by its structure."""
     presence, detail = _presence(dataset, folder)
     return Listed(dataset=dataset, folder=folder / dataset.name, presence=presence, detail=detail)
 
@@ -64,7 +64,7 @@ def _presence(dataset: Dataset, folder: Path) -> tuple[Presence, str]:
 
 
 def _has_stand_in(own: Path, file: DataFile, dataset: Dataset) -> bool:
-    """Tell whether the loader finds a file, or reads another layout of the data set in its place."""
+    """Tell whether the loader finds the file, or another layout of the data set instead."""
     path = own / file.path
     if path.is_file():
         return True

@@ -16,7 +16,7 @@ NAME = "mnist"
 IMAGE_SHAPE = (28, 28)
 NUM_CLASSES = 10
 
-_UNSIGNED_BYTE = 0x08  # the idx format's code for the type of the values
+_UNSIGNED_BYTE = 0x08  # the idx format's type code
 
 
 def load(folder: Path) -> tuple[Split, Split]:
@@ -44,7 +44,7 @@ def _load_split(own: Path, prefix: str) -> Split:
     if len(images) != len(labels):
         raise UserError(
             f"{image_path} has {len(images):,} images but {label_path} {len(labels):,} labels; "
-            f"the two do not belong together: remove both and run `isotherm data fetch {NAME}`"
+            f"the two do not match: remove both and run `isotherm data fetch {NAME}`"
         )
     if len(images) == 0:
         raise UserError(f"{image_path} holds no images; {fetch_again(image_path, NAME)}")
@@ -58,7 +58,7 @@ def _load_split(own: Path, prefix: str) -> Split:
 
 
 def _read_idx(path: Path, *, num_dimensions: int) -> tuple[Path, np.ndarray]:
-    """Return the path that was read, the plain one where there is no gzipped one, and its array of bytes."""
+    """Return the path that was read, unpacked if there is no gzipped file, and its array of bytes."""
     plain = path.with_suffix("")
     if not path.exists() and plain.exists():
         path, content = plain, read_bytes(plain, name=NAME)

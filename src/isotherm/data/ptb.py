@@ -1,4 +1,4 @@
-"""A corpus of words in three text files: Mikolov's Penn TreeBank, or any other in that layout."""
+"""A corpus of words in three text files: Mikolov's Penn Treebank, or any other in that layout."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _SPLITS = ("train", "valid", "test")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Corpus:
-    """Three streams of tokens, each a position in the vocabulary, of shape (n,) in int64.
+    """Three streams of tokens, each an index into the vocabulary, of shape (n,) in int64.
 
-    `num_unknown` counts, for each split, the words that the vocabulary lacks and that were read as `<unk>`; the
-    `<unk>` already written in the files are not among them.
+    `num_unknown` counts, for each split, the words that are not in the vocabulary and were read as `<unk>`; an `<unk>`
+    that is already in the files is not counted.
     """
 
     train: Tensor
@@ -35,15 +35,15 @@ class Corpus:
 
 
 def load(folder: Path) -> Corpus:
-    """Read `ptb.train.txt`, `ptb.valid.txt` and `ptb.test.txt`: words between blanks, `<eos>` for every line end.
+    """Read `ptb.train.txt`, `ptb.valid.txt` and `ptb.test.txt`: words separated by blanks, `<eos>` at every line end.
 
-    The vocabulary is that of the training file, by falling frequency, equal ones in the order of their code points.
+    The vocabulary is that of the training file, by falling frequency, ties in code-point order.
 
     Args:
         folder: the data folder; the files are in `ptb` inside it.
 
     Raises:
-        UserError: a file is missing, empty or not UTF-8, or a word is new after training and there is no `<unk>`.
+        UserError: a file is missing, empty or not UTF-8, or a word is not in the vocabulary and there is no `<unk>`.
     """
     own = require_folder(folder, NAME)
     paths = {split: own / f"ptb.{split}.txt" for split in _SPLITS}
@@ -68,7 +68,7 @@ def _read_words(path: Path) -> list[str]:
         raise UserError(f"{path} is not UTF-8 text at byte {error.start:,}; save it as UTF-8") from error
     words = text.replace("\n", f" {END_OF_SENTENCE} ").split()
     if not words:
-        raise UserError(f"{path} is empty; put a text of one sentence a line there")
+        raise UserError(f"{path} is empty; put a text there, one sentence per line")
     return words
 
 

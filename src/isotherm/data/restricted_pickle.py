@@ -1,7 +1,7 @@
-"""Read the pickles of CIFAR's python layout without running anything that a pickle could name.
+"""Read the pickles of CIFAR's python layout without running any code that a pickle could name.
 
-A pickle may call whatever it can import. Here the few NumPy names that an array needs stand for inert records of the
-call, every other name is refused, and the array is put together afterwards from its checked parts.
+A pickle may call whatever it can import. Here the few NumPy names that an array needs are replaced by inert records of
+the call, every other name is refused, and the array is rebuilt afterwards from its checked parts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _REMEDY = "use the binary layout of the data set instead"
 
 
 class _Inert:
-    """What an allowed name gives: it notes the arguments of a call and the state, and makes bytes but nothing else."""
+    """The stand-in for an allowed name: it records call arguments and state, and creates bytes but nothing else."""
 
     __slots__ = ("arguments", "kind", "state")
 
@@ -45,7 +45,7 @@ class _Inert:
                 return b""
             case (str(text), "latin1" | b"latin1"):
                 return text.encode("latin-1")
-        raise ValueError("bytes in a form that is not known")
+        raise ValueError("bytes in an unknown form")
 
     def __setstate__(self, state: object) -> None:
         self.state = state
@@ -64,10 +64,10 @@ class _Unpickler(pickle.Unpickler):
 
 
 def read(content: bytes, path: Path) -> dict[str, object]:
-    """Return the dictionary in a pickle, its arrays of bytes as uint8 arrays; `path` is for error messages.
+    """Return the dictionary in a pickle, its byte arrays as uint8 arrays; `path` is for error messages.
 
     Raises:
-        UserError: the pickle names anything but arrays, is damaged, or is not a dictionary with names for keys.
+        UserError: the pickle names anything but arrays, is damaged, or is not a dictionary with string keys.
     """
     try:
         value = _Unpickler(content, path).load()
@@ -95,7 +95,7 @@ def _array(record: _Inert, path: Path) -> np.ndarray:
         ) and all(type(n) is int and n >= 0 for n in shape):
             pass
         case _:
-            raise UserError(f"{path} has an array in a form that is not known; {_REMEDY}")
+            raise UserError(f"{path} has an array in an unknown form; {_REMEDY}")
     if dtype.arguments[:1] not in ((b"u1",), ("u1",)):
         raise UserError(f"{path} has an array of type {dtype.arguments[:1]}, expected ('u1',) for bytes; {_REMEDY}")
     if len(values) != math.prod(shape):

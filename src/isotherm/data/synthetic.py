@@ -1,4 +1,4 @@
-"""Made-up data in the shape of real data, for timing where the real data are not at hand. There is nothing to learn."""
+"""Synthetic data in the shape of real data, for timing without the real data. There is nothing to learn."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _generator() -> torch.Generator:
 
 
 def vectors(*, num_features: int, num_classes: int, num_train: int = 4_000) -> tuple[_Split, _Split]:
-    """Return normal vectors and labels, for training and testing."""
+    """Return normally distributed vectors and labels, for training and testing."""
     generator = _generator()
     sizes = (num_train, _NUM_TEST)
     train, test = (
@@ -30,7 +30,7 @@ def vectors(*, num_features: int, num_classes: int, num_train: int = 4_000) -> t
 
 
 def images(*, num_train: int, shape: tuple[int, ...], num_classes: int) -> tuple[_Split, _Split]:
-    """Return bytes of a shape and labels, for training and testing."""
+    """Return random bytes of a given image shape and labels, for training and testing."""
     generator = _generator()
     train, test = (
         (
@@ -43,9 +43,9 @@ def images(*, num_train: int, shape: tuple[int, ...], num_classes: int) -> tuple
 
 
 def text(*, num_words: int, num_tokens: tuple[int, int, int]) -> Corpus:
-    """Return random words, rare ones as rare as in a language, for training, validation and testing."""
+    """Return random words with the word frequencies of a natural language, for training, validation and testing."""
     frequency = 1.0 / torch.arange(2, num_words + 2, dtype=torch.float64)
     drawn = torch.multinomial(frequency, sum(num_tokens), replacement=True, generator=_generator())
     train, valid, test = torch.split(drawn, list(num_tokens))
-    vocabulary = tuple(f"word{place}" for place in range(num_words))
+    vocabulary = tuple(f"word{index}" for index in range(num_words))
     return Corpus(train=train, valid=valid, test=test, vocabulary=vocabulary, num_unknown={})

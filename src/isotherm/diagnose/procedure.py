@@ -23,8 +23,9 @@ from isotherm.diagnose.answer import (
     expectations,
     recommended_size,
 )
-from isotherm.diagnose.diagnosis import Cost, Diagnosis, Isotherm, Probe, Stability
+from isotherm.diagnose.diagnosis import Cost, Current, Diagnosis, Isotherm, Probe, Stability
 from isotherm.diagnose.fits import ratio
+from isotherm.diagnose.options import DiagnoseOptions
 from isotherm.diagnose.probes import Prober, has_layer
 from isotherm.diagnose.searches import (
     COARSE_SEEDS,
@@ -46,9 +47,9 @@ from isotherm.diagnose.searches import (
 from isotherm.diagnose.short_runs import Clock, ShortGridSpec, ShortRuns, held_out_task
 from isotherm.engine.placed_task import checked_device, place_task
 from isotherm.errors import UserError
-from isotherm.running.executors.pool import can_fork
+from isotherm.tasks.model_check import call_model, example_batch
 from isotherm.tasks.seeding import initial_model
-from isotherm.tasks.task import Task, call_model, example_batch
+from isotherm.tasks.task import Task
 from isotherm.theory.closed_forms import critical_learning_rate
 
 # Part of the time for curvature and noise at the start, and parts of it by which each stage after that ends.
@@ -66,15 +67,8 @@ _RUNS_OF_A_FLEET = 8
 
 def diagnose(
     task: Task,
+    options: DiagnoseOptions | None = None,
     *,
-    batch_size: int | None = None,
-    learning_rate: float | None = None,
-    momentum: float = 0.9,
-    minutes: float = 5.0,
-    batch_sizes: Sequence[int] | None = None,
-    seed: int = 0,
-    device: str = "cpu",
-    workers: int = 1,
     on_stage: Callable[[str], None] = lambda _: None,
     _now: Callable[[], float] = time.perf_counter,
 ) -> Diagnosis:
@@ -82,78 +76,33 @@ def diagnose(
 
     Args:
         task: what is trained.
-        batch_size: the one used at present.
-        learning_rate: the one used at present, as an optimiser gets it.
-        momentum: the one used at present or wanted; plain SGD is looked at in any case, and with 0 also momentum 0.9.
-        minutes: to spend. What does not fit is left out and told.
-        batch_sizes: of the short grids, two or more; by default three.
-        seed: of everything.
-        device: "cpu" or "cuda".
-        workers: processes, on a CPU.
+        options: what is used at present, and how much time there is; None takes every default.
         on_stage: told what is being done.
 
     Raises:
         UserError: the task cannot be trained, or the time is too short for it.
     """
-    _check(
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        momentum=momentum,
-        minutes=minutes,
-        workers=workers,
-        device=device,
-    )
-    checked_device(device)
-    clock = Clock(seconds=60 * minutes, now=_now)
+    options = options or DiagnoseOptions()
+    checked_device(options.device)
+    clock = Clock(seconds=60 * options.minutes, now=_now)
     on_stage("checking the task")
     short, judged_by = held_out_task(task)
-    sizes = three_batch_sizes(short, batch_sizes, centre=batch_size)
+    sizes = three_batch_sizes(short, options.batch_sizes, centre=options.batch_size)
     _check_start(short)
     missing: list[str] = []
     if judged_by == "test":
         missing.append("held-out data: the task has no validation set and none can be cut off, so the test set is used")
     with ShortRuns(
-        short, judged_by=judged_by, first_seed=1000 * seed, device=device, workers=workers, now=_now
+        short,
+        judged_by=judged_by,
+        first_seed=1000 * options.seed,
+        device=options.device,
+        workers=options.workers,
+        now=_now,
     ) as runs:
         return _Diagnostician(
-            task=task,
-            runs=runs,
-            clock=clock,
-            sizes=sizes,
-            seed=seed,
-            momentum=momentum or _OTHER_MOMENTUM,
-            on_stage=on_stage,
-            missing=missing,
-        ).diagnosis(
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            present_momentum=momentum,
-            settings={
-                "minutes": minutes,
-                "batch_sizes": list(sizes),
-                "seed": seed,
-                "device": device,
-                "workers": workers,
-                "judged_by": judged_by,
-            },
-        )
-
-
-def _check(
-    *, batch_size: int | None, learning_rate: float | None, momentum: float, minutes: float, workers: int, device: str
-) -> None:
-    if not (isinstance(minutes, int | float) and math.isfinite(minutes) and minutes > 0):
-        raise UserError(f"minutes={minutes!r} is not a positive number; give e.g. 5")
-    if not (isinstance(momentum, int | float) and 0 <= momentum < 1):
-        raise UserError(f"momentum={momentum!r} is not in [0, 1); use the one you train with, 0 for plain SGD")
-    if learning_rate is not None and not (math.isfinite(learning_rate) and learning_rate > 0):
-        raise UserError(f"learning_rate={learning_rate!r} is not positive; give the one you use, or leave it out")
-    if (learning_rate is None) != (batch_size is None) and learning_rate is not None:
-        raise UserError("a present learning rate needs the batch size it is used with; give batch_size too")
-    if batch_size is not None and (isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1):
-        raise UserError(f"batch_size={batch_size!r} is not a whole number of at least 1")
-    if workers < 1 or (workers > 1 and (device != "cpu" or not can_fork())):
-        raise UserError(f"workers={workers} on {device!r}; use 1 here, or on the CPU of a Linux machine one per core")
+            task=task, runs=runs, clock=clock, sizes=sizes, options=options, on_stage=on_stage, missing=missing
+        ).diagnosis()
 
 
 def _check_start(task: Task) -> None:
@@ -208,14 +157,16 @@ class _Diagnostician:
         runs: ShortRuns,
         clock: Clock,
         sizes: tuple[int, ...],
-        seed: int,
-        momentum: float,
+        options: DiagnoseOptions,
         on_stage: Callable[[str], None],
         missing: list[str],
     ) -> None:
         self._task, self._runs, self._clock, self._sizes = task, runs, clock, sizes
-        self._momentum, self._on_stage, self._missing = momentum, on_stage, missing
-        self._prober = Prober(task=runs.task, seed=seed, device=runs.device, on_missing=self._miss, now=clock.now)
+        self._options, self._on_stage, self._missing = options, on_stage, missing
+        self._momentum = options.momentum or _OTHER_MOMENTUM
+        self._prober = Prober(
+            task=runs.task, seed=options.seed, device=runs.device, on_missing=self._miss, now=clock.now
+        )
         self._unroll = runs.task.unroll or 1
         self._large = large_batch_size(runs.task, sizes)
 
@@ -226,9 +177,7 @@ class _Diagnostician:
     def _until(self, stage: str) -> float:
         return _ENDS[stage] * self._clock.seconds
 
-    def diagnosis(
-        self, *, batch_size: int | None, learning_rate: float | None, present_momentum: float, settings: dict[str, Any]
-    ) -> Diagnosis:
+    def diagnosis(self) -> Diagnosis:
         self._on_stage("how fast this machine trains")
         paces = self._paces()
         self._on_stage("curvature and gradient noise at the start")
@@ -252,15 +201,6 @@ class _Diagnostician:
         border = None
         if isotherm.temperature is not None and limit is not None:
             border = ratio(ceiling(limit), isotherm.temperature)
-        current = None
-        if batch_size is not None and learning_rate is not None:
-            current = current_setting(
-                batch_size=batch_size,
-                learning_rate=learning_rate,
-                momentum=present_momentum,
-                isotherm=isotherm,
-                limit=limits[present_momentum],
-            )
         return Diagnosis(
             task=self._task.name,
             momentum=self._momentum,
@@ -271,14 +211,37 @@ class _Diagnostician:
             probes=probes,
             boundaries=found,
             agreement=agreement,
-            current=current,
+            current=self._current(isotherm, limits),
             choices=answers,
             recommended=recommended_size(answers, border=border),
             expectations=expectations(isotherm, limits),
             missing=tuple(self._missing),
             cost=Cost(seconds=self._clock.spent, num_runs=self._runs.num_runs, num_examples=self._runs.num_examples),
-            settings=settings,
+            settings=self._settings(),
         )
+
+    def _current(self, isotherm: Isotherm, limits: Mapping[float, Interval | None]) -> Current | None:
+        """Return where the present setting lies, if it was told."""
+        options = self._options
+        if options.batch_size is None or options.learning_rate is None:
+            return None
+        return current_setting(
+            batch_size=options.batch_size,
+            learning_rate=options.learning_rate,
+            momentum=options.momentum,
+            isotherm=isotherm,
+            limit=limits[options.momentum],
+        )
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "minutes": self._options.minutes,
+            "batch_sizes": list(self._sizes),
+            "seed": self._options.seed,
+            "device": self._options.device,
+            "workers": self._options.workers,
+            "judged_by": self._runs.judged_by,
+        }
 
     # -- stages -----------------------------------------------------------------------------------------------------
 

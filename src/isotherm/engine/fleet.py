@@ -19,17 +19,18 @@ from torch import nn
 from isotherm.core.records import CurvePoint, RunResult, RunSpec
 from isotherm.engine.checkpoint import Checkpoint, State
 from isotherm.engine.evaluation import Tensors
+from isotherm.engine.fleet_checks import FleetChecks
 from isotherm.engine.placed_task import PlacedTask, exact_arithmetic
 from isotherm.engine.reference import run_reference
-from isotherm.engine.scoring import look, results
-from isotherm.engine.stack import BLOCK, Listeners, NotVectorisable, RunStack
-from isotherm.engine.vmap_check import probe, try_program
+from isotherm.engine.stack.model import NotVectorisable
+from isotherm.engine.stack.plan import UPDATES_PER_WINDOW, StackPlan
+from isotherm.engine.stack.run_stack import Listeners, RunStack
 from isotherm.errors import UserError
 from isotherm.tasks.seeding import seeded
 
 logger = logging.getLogger("isotherm")
 
-# Above it two runs in full precision may be more than a GPU has memory for, and one is tried.
+# Above this, two runs in float32 may not fit into a GPU's memory, and one is checked.
 LARGEST_BATCH_OF_TWO = 1024
 
 
@@ -38,141 +39,163 @@ def run_fleet(
     specs: Sequence[RunSpec],
     *,
     on_steps: Callable[[int], None] = lambda _: None,
-    on_look: Callable[[int, CurvePoint], None] = lambda _index, _point: None,
+    on_evaluation: Callable[[int, CurvePoint], None] = lambda _index, _point: None,
     on_trained: Callable[[int, Tensors], None] = lambda _index, _parameters: None,
     checkpoint: Checkpoint | None = None,
-    block: int = BLOCK,
+    checks: FleetChecks | None = None,
+    updates_per_window: int = UPDATES_PER_WINDOW,
 ) -> list[RunResult]:
-    """Train all runs and return what each gave, in the order given.
+    """Train all runs and return their results, in the order given.
 
     A module that `torch.func.vmap` cannot take is trained one run at a time, with a warning in the log.
 
     Args:
         placed: the task on a device.
         specs: runs of one batch size and one number of updates.
-        on_steps: told how many run-updates were made, now and then.
-        on_look: told a run's index and what a look at the test set along the way gave.
+        on_steps: told now and then how many run-updates were made.
+        on_evaluation: told a run's index and its scores on the test set along the way.
         on_trained: handed every finished run's index and parameters.
-        checkpoint: where the state is kept now and then, and taken from if it is there; whoever gives it removes it.
+        checkpoint: where the state is saved now and then, and restored from if it is there; the caller removes it.
             Runs that are trained one at a time have none.
-        block: updates between two looks at the losses; results do not depend on it.
+        checks: what earlier fleets of this task have shown; added to.
+        updates_per_window: updates between two checks of the losses; results do not depend on it.
     """
     _check_alike(specs)
-    with exact_arithmetic(placed.device):
-        return _run(placed, specs, Listeners(on_steps, on_look, on_trained), checkpoint, block=block)
-
-
-def _run(
-    placed: PlacedTask,
-    specs: Sequence[RunSpec],
-    listeners: Listeners,
-    checkpoint: Checkpoint | None,
-    *,
-    block: int,
-) -> list[RunResult]:
-    try:
-        with seeded(0, "probe"):  # what it draws disturbs nobody's stream
-            fleet = _probed(placed, specs, listeners, block=block)
-    except NotVectorisable as reason:
-        if placed.convolves_together(specs[0].batch_size):
-            logger.warning("convolutions are not computed for all runs at once, but run by run: %s", reason)
-            placed.kept_apart.add(specs[0].batch_size)
-            return _run(placed, specs, listeners, checkpoint, block=block)
-        logger.warning("training one run at a time, as this model cannot be trained as a fleet: %s", reason)
-        return [_run_alone(placed, spec, index, listeners) for index, spec in enumerate(specs)]
-    if wants_own_streams(placed, specs[0].batch_size):
-        stacks = _stacks(placed, specs, listeners, block=block)
-    else:
-        stacks = [fleet or RunStack(placed, specs, listeners, block=block)]
-    _train(stacks, checkpoint)
-    return [result for stack in stacks for result in results(stack)]
-
-
-def _run_alone(placed: PlacedTask, spec: RunSpec, index: int, listeners: Listeners) -> RunResult:
-    """Train one run by the reference, telling the fleet's listeners."""
-
-    def on_trained(model: nn.Module) -> None:
-        trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
-        listeners.on_trained(index, trained)
-
-    return run_reference(
-        placed,
-        spec,
-        on_steps=listeners.on_steps,
-        on_look=lambda point: listeners.on_look(index, point),
-        on_trained=on_trained,
+    fleet = _Fleet(
+        placed=placed,
+        specs=tuple(specs),
+        listeners=Listeners(on_steps=on_steps, on_evaluation=on_evaluation, on_trained=on_trained),
+        checks=FleetChecks() if checks is None else checks,
+        updates_per_window=updates_per_window,
     )
+    with exact_arithmetic(placed.device):
+        return fleet.run(checkpoint)
 
 
-def _probed(placed: PlacedTask, specs: Sequence[RunSpec], listeners: Listeners, *, block: int) -> RunStack | None:
-    """Try the module as a fleet; return the fleet if what was tried can be trained on.
+@dataclasses.dataclass(kw_only=True, eq=False, slots=True)
+class _Fleet:
+    """The runs of one call of `run_fleet`."""
 
-    Whether a module can be vectorised does not depend on rounding, but whether two results agree does; so mixed
-    precision is tried in float32, and what will be compiled is tried before that, with the first and the last run; once
-    is enough there for all fleets of a problem at a batch size. Kernels for the convolutions of all runs want images in
-    another layout and in half precision, which not every module takes; so there the program itself is tried too.
-    """
-    if not placed.is_mixed and placed.device.type == "cpu":
-        whole = RunStack(placed, specs, listeners, block=block)
-        probe(whole)
-        return whole
-    batch_size = specs[0].batch_size
-    is_alone = len(specs) == 1 or wants_own_streams(placed, batch_size) or batch_size > LARGEST_BATCH_OF_TWO
-    ends = [specs[0]] if is_alone else [specs[0], specs[-1]]
-    tried = batch_size, len(ends) > 1  # one run alone is tried without `vmap`
-    if tried in placed.tried:
-        return None
-    probe(RunStack(dataclasses.replace(placed, is_mixed=False), ends, listeners))
-    fleet = None
-    if placed.convolves_together(batch_size):
-        fleet = RunStack(placed, specs, listeners, block=block)
-        try_program(fleet)
-    placed.tried.add(tried)
-    return fleet
+    placed: PlacedTask
+    specs: tuple[RunSpec, ...]
+    listeners: Listeners
+    checks: FleetChecks
+    updates_per_window: int
 
+    @property
+    def batch_size(self) -> int:
+        return self.specs[0].batch_size
 
-def wants_own_streams(placed: PlacedTask, batch_size: int) -> bool:
-    """Tell whether each run should be a program of its own: on a GPU, where convolutions are faster so."""
-    has_convolutions = placed.device.type == "cuda" and placed.has_convolutions
-    return has_convolutions and not placed.convolves_together(batch_size)
+    @property
+    def convolves(self) -> bool:
+        """Tell whether kernels compute the convolutions of all runs at once."""
+        return self.checks.convolves_together(self.placed, self.batch_size)
 
+    def run(self, checkpoint: Checkpoint | None) -> list[RunResult]:
+        try:
+            with seeded(0, "probe"):  # what the check draws disturbs no other stream
+                checked = self.check()
+        except NotVectorisable as reason:
+            if self.convolves:
+                logger.warning("convolutions are not computed for all runs at once, but run by run: %s", reason)
+                self.checks.add_without_kernels(self.batch_size)
+                return self.run(checkpoint)
+            logger.warning("training one run at a time, as this model cannot be trained as a fleet: %s", reason)
+            return [self.run_alone(index) for index in range(len(self.specs))]
+        stacks = [checked] if checked is not None else self.stacks()
+        _train(stacks, checkpoint)
+        return [result for stack in stacks for result in stack.results()]
 
-def _stacks(placed: PlacedTask, specs: Sequence[RunSpec], listeners: Listeners, *, block: int) -> list[RunStack]:
-    """Return every run as a fleet of one on its own stream."""
-    return [RunStack(placed, [spec], listeners, block=block, first_index=index) for index, spec in enumerate(specs)]
+    def run_alone(self, index: int) -> RunResult:
+        """Train one run by the reference, telling the fleet's listeners."""
+
+        def on_trained(model: nn.Module) -> None:
+            trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+            self.listeners.on_trained(index, trained)
+
+        return run_reference(
+            self.placed,
+            self.specs[index],
+            on_steps=self.listeners.on_steps,
+            on_evaluation=lambda point: self.listeners.on_evaluation(index, point),
+            on_trained=on_trained,
+        )
+
+    def check(self) -> RunStack | None:
+        """Check the module as a fleet; return the stack of all runs if that is what was checked.
+
+        Whether a module can be vectorised does not depend on rounding, but whether two results agree does; so mixed
+        precision is checked in float32, and what will be compiled is checked before that, with the first and the last
+        run; once is enough for all fleets of a task at a batch size. Kernels for the convolutions of all runs want
+        images in another layout and in bfloat16, which not every module takes; so there the program itself is checked
+        too.
+        """
+        if not self.placed.is_mixed and self.placed.device.type == "cpu":
+            whole = self.stack(self.specs)
+            whole.check_gradients()
+            return whole
+        has_own_streams = self.checks.wants_own_streams(self.placed, self.batch_size)
+        is_alone = len(self.specs) == 1 or has_own_streams or self.batch_size > LARGEST_BATCH_OF_TWO
+        if self.checks.has_passed(self.batch_size, as_one=not is_alone):  # a run by itself is checked without `vmap`
+            return None
+        ends = self.specs[:1] if is_alone else (self.specs[0], self.specs[-1])
+        exact = dataclasses.replace(self.placed, is_mixed=False)
+        RunStack.of(StackPlan.of(exact, ends, convolves=False), self.listeners).check_gradients()
+        found = None
+        if self.convolves:
+            found = self.stack(self.specs)
+            found.check_program()
+        self.checks.add_passed(self.batch_size, as_one=not is_alone)
+        return found
+
+    def stacks(self) -> list[RunStack]:
+        """Return all runs as one stack, or every run as a stack of its own."""
+        if not self.checks.wants_own_streams(self.placed, self.batch_size):
+            return [self.stack(self.specs)]
+        return [self.stack([spec], first_index=index) for index, spec in enumerate(self.specs)]
+
+    def stack(self, specs: Sequence[RunSpec], *, first_index: int = 0) -> RunStack:
+        plan = StackPlan.of(
+            self.placed,
+            specs,
+            convolves=self.convolves,
+            updates_per_window=self.updates_per_window,
+            first_index=first_index,
+        )
+        return RunStack.of(plan, self.listeners)
 
 
 def _train(stacks: Sequence[RunStack], checkpoint: Checkpoint | None) -> None:
-    """Make all updates, block by block, from where a checkpoint left off; several stacks share one program."""
-    for stack, state in zip(stacks, _saved_states(stacks, checkpoint), strict=False):
-        stack.restore(state)
+    """Make all updates, window by window, from where a checkpoint left off; several stacks share one program."""
+    for stack, saved in zip(stacks, _saved(stacks, checkpoint), strict=False):
+        stack.restore(saved)
     first, *others = [stack for stack in stacks if not stack.is_done] or stacks  # one that is done makes no program
     for stack in others:
         stack.share_program(first)
     while active := [stack for stack in stacks if not stack.is_done]:
         for stack in active:
-            stack.start_block()
+            stack.start_window()
         for stack in active:
             if stack.is_asynchronous:
                 stack.draw_ahead()
         for stack in active:
-            stack.finish_block()
-            if stack.wants_a_look:
-                stack.note_looks(look(stack))
+            stack.finish_window()
+            if stack.wants_evaluation:
+                stack.evaluate()
             if not stack.is_done:
                 stack.shrink()
         if checkpoint is not None and checkpoint.is_due():
-            checkpoint.save({"stacks": [stack.state() for stack in stacks]})
+            checkpoint.save({"stacks": [stack.saved() for stack in stacks]})
 
 
-def _saved_states(stacks: Sequence[RunStack], checkpoint: Checkpoint | None) -> list[State]:
+def _saved(stacks: Sequence[RunStack], checkpoint: Checkpoint | None) -> list[State]:
     """Return the states of all stacks from a checkpoint, or none."""
-    saved = None if checkpoint is None else checkpoint.load(stacks[0].placed.device)
+    saved = None if checkpoint is None else checkpoint.load(stacks[0].device)
     if checkpoint is None or saved is None:
         return []
     states: list[State] = saved["stacks"]
-    if len(states) == len(stacks) and all(map(RunStack.can_go_on_from, stacks, states)):
-        logger.info("going on from the checkpoint %s", checkpoint.path)
+    if len(states) == len(stacks) and all(map(RunStack.can_restore, stacks, states)):
+        logger.info("continuing from the checkpoint %s", checkpoint.path)
         return states
     # Kernels were turned on or off, or it is of another GPU.
     checkpoint.refuse("its runs were not trained as they would be now, all at once or each by itself")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,10 @@ from isotherm.engine.dropout import KeyedBits, KeyedDropout
 from isotherm.errors import UserError
 from isotherm.kernels.ops import convolution as convolution_ops
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
+from isotherm.tasks.inputs import Inputs, Split
+from isotherm.tasks.losses import LossFunction
 from isotherm.tasks.seeding import DataOrder, StreamOrder, initial_model
-from isotherm.tasks.task import Inputs, LossFunction, Task
+from isotherm.tasks.task import Task
 
 DTYPES: dict[Precision, torch.dtype] = {
     "float32": torch.float32,
@@ -39,7 +41,7 @@ class PlacedTask:
     build: Callable[[], nn.Module]
     loss: LossFunction
     metric: LossFunction
-    splits: dict[str, tuple[Inputs, Tensor]]
+    splits: Mapping[str, Split]
     dtype: torch.dtype
     device: torch.device
     transform: Transform | None = None
@@ -50,16 +52,12 @@ class PlacedTask:
     has_convolutions: bool = False
     convolutions_suit_kernels: bool = False
     num_parameters: int = 0
-    # Batch sizes at which the module was found to be trainable, and whether by several runs at once.
-    tried: set[tuple[int, bool]] = field(default_factory=set)
-    # Batch sizes at which convolutions of many runs at once were tried in vain.
-    kept_apart: set[int] = field(default_factory=set)
 
     def convolves_together(self, batch_size: int) -> bool:
         """Tell whether the convolutions of many runs, each with its own filters, are best done at once, by kernels."""
         suit = self.has_convolutions and self.convolutions_suit_kernels and not self.is_lazy
         is_possible = suit and self.is_mixed and convolution_ops.are_usable(self.device)
-        return is_possible and batch_size <= LARGEST_BATCH_TOGETHER and batch_size not in self.kept_apart
+        return is_possible and batch_size <= LARGEST_BATCH_TOGETHER
 
     @property
     def num_train(self) -> int:
@@ -248,13 +246,6 @@ def checked_device(device: torch.device | str) -> torch.device:
     if place.type == "cuda" and not torch.cuda.is_available():
         raise UserError(f"device {device!r} was asked for, but PyTorch sees no GPU here; use --device cpu")
     return place
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an error says that memory ran out, on the CPU or on a GPU."""
-    if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError):
-        return True
-    return isinstance(error, RuntimeError) and ("allocate memory" in str(error) or "out of memory" in str(error))
 
 
 def ghost_layers(module: nn.Module) -> dict[str, int]:

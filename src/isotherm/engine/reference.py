@@ -34,7 +34,7 @@ def run_reference(
     spec: RunSpec,
     *,
     on_steps: Callable[[int], None] = lambda _: None,
-    on_look: Callable[[CurvePoint], None] = lambda _: None,
+    on_evaluation: Callable[[CurvePoint], None] = lambda _: None,
     on_trained: Callable[[nn.Module], None] = lambda _: None,
 ) -> RunResult:
     """Train one run and return what it gave.
@@ -43,18 +43,18 @@ def run_reference(
         placed: the task on a device.
         spec: the run.
         on_steps: told how many updates were made, now and then.
-        on_look: told of every look at the test set along the way.
+        on_evaluation: told of every look at the test set along the way.
         on_trained: handed the module after its last update.
     """
     with exact_arithmetic(placed.device):
-        return _run(placed, spec, on_steps, on_look, on_trained)
+        return _run(placed, spec, on_steps, on_evaluation, on_trained)
 
 
 def _run(
     placed: PlacedTask,
     spec: RunSpec,
     on_steps: Callable[[int], None],
-    on_look: Callable[[CurvePoint], None],
+    on_evaluation: Callable[[CurvePoint], None],
     on_trained: Callable[[nn.Module], None],
 ) -> RunResult:
     model = placed.model(seed=spec.seed, batch_size=spec.batch_size)
@@ -97,7 +97,7 @@ def _run(
                 with _statistics(placed, model, keys, spec, num_examples=EXAMPLES_FOR_A_LOOK):
                     score = evaluate_split(placed, evaluator_of(placed, model), "test")[0]
                 curve.append(CurvePoint(step=step + 1, test_loss=score.loss, test_metric=score.metric))
-                on_look(curve[-1])
+                on_evaluation(curve[-1])
         test_metric_running = None
         if placed.reestimates and ghost_layers(model):
             test_metric_running = evaluate_split(placed, evaluator_of(placed, model), "test")[0].metric

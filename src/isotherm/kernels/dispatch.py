@@ -1,9 +1,9 @@
-"""A context in which kernels compute what many runs do with images, in a user's modules as much as in ours.
+"""A context that sends the image operations of many runs to kernels, in users' modules as in ours.
 
-    torch.conv2d                       convolutions, each run with its own filters (`convolution_ops`)
-    torch.nn.functional.batch_norm     in training mode, a ghost as large as the batch (`ghost_norm_ops`)
+    torch.conv2d                       each run has its own filters (`ops.convolution`)
+    torch.nn.functional.batch_norm     in training mode, as one ghost batch (`ops.ghost_norm`)
 
-Only under `vmap`, and where the kernels are made for it; everything else is left to PyTorch.
+It acts only under `vmap` and where a kernel supports the call; PyTorch does everything else.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from isotherm.kernels.ops import convolution as convolution_ops
 from isotherm.kernels.ops import ghost_norm as ghost_norm_ops
 
-# What takes the place of a function, or None where it does not.
+# The replacement of a function; it returns None for calls that it does not support.
 _BY_KERNELS: dict[Callable[..., Any], Callable[..., Tensor | None]] = {
     torch.conv2d: convolution_ops.convolution,
     functional.batch_norm: ghost_norm_ops.batch_norm,
@@ -27,7 +27,7 @@ _BY_KERNELS: dict[Callable[..., Any], Callable[..., Tensor | None]] = {
 
 
 class ByKernels(TorchFunctionMode):
-    """Within this context kernels compute what they are made for."""
+    """Within this context kernels compute every call that they support."""
 
     def __torch_function__(
         self,
@@ -36,14 +36,14 @@ class ByKernels(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Replace some functions, pass everything else on."""
+        """Replace supported calls and pass the others on."""
         replacement = _BY_KERNELS.get(func)
         found = None if replacement is None else replacement(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {})) if found is None else found
 
 
 def by_kernels(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of many runs that is computed within the context."""
+    """Return a function over many runs that runs within this context."""
 
     def within(*arguments: Any) -> Any:
         with ByKernels():

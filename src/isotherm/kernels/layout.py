@@ -1,6 +1,6 @@
-"""Where the values of many runs lie in memory, for operations that take those of all runs at once.
+"""Memory layout of many runs' tensors, for operations that take all runs at once.
 
-Images, and filters alike, are (..., C, H, W) to PyTorch; in memory their channels come last.
+Images and filters have shape (..., C, H, W); in memory their channels come last.
 """
 
 from __future__ import annotations
@@ -14,39 +14,39 @@ from torch._C import _functorch
 
 
 def has_channels_last(x: Tensor) -> bool:
-    """Tell whether images (..., C, H, W) lie in memory one after another, each with the channels last."""
+    """Tell whether images (..., C, H, W) are dense in memory with the channels last."""
     return x.movedim(-3, -1).is_contiguous()
 
 
 def with_channels_last(x: Tensor) -> Tensor:
-    """Return images (..., C, H, W) that lie so, copied where they do not."""
+    """Return images (..., C, H, W) with the channels last in memory, copied if need be."""
     return x if has_channels_last(x) else x.movedim(-3, -1).contiguous().movedim(-1, -3)
 
 
 def empty_images(like: Tensor, shape: Sequence[int], *, dtype: torch.dtype | None = None) -> Tensor:
-    """Return new images (..., C, H, W), on the device of others, that lie so."""
+    """Return uninitialised images (..., C, H, W) with the channels last, on the device of others."""
     *others, num_channels, height, width = shape
     return like.new_empty((*others, height, width, num_channels), dtype=dtype or like.dtype).movedim(-1, -3)
 
 
 def of_all_runs(x: Tensor) -> Tensor | None:
-    """Return the tensor behind those of `torch.func`, under `vmap` with the runs in front, or None if it is not so.
+    """Return the tensor of all runs behind a `vmap` tensor, with the runs in front; None if it has another layout.
 
-    A compiler that reads this code is told of no `vmap`.
+    While a compiler traces this code, no `vmap` is visible.
     """
     if torch.compiler.is_compiling():
         return x
-    places = []
+    batch_dims = []
     while _functorch.is_functorch_wrapped_tensor(x):
         if _functorch.is_batchedtensor(x):
-            places.append(_functorch.maybe_get_bdim(x))
+            batch_dims.append(_functorch.maybe_get_bdim(x))
         x = _functorch.get_unwrapped(x)
     num_vmaps = _num_vmaps()
-    return x if num_vmaps < 2 and places == [0] * num_vmaps else None
+    return x if num_vmaps < 2 and batch_dims == [0] * num_vmaps else None
 
 
 def is_under_one_vmap() -> bool:
-    """Tell whether many runs are computed at once, and nothing else is."""
+    """Tell whether exactly one `vmap`, that over runs, is active."""
     return not torch.compiler.is_compiling() and _num_vmaps() == 1
 
 
@@ -56,9 +56,9 @@ def _num_vmaps() -> int:
 
 
 def runs_first(info: Any, in_dims: Any, arguments: tuple[Any, ...]) -> list[Any]:
-    """Return what `vmap` hands over to an operation with the runs in front, repeated if it has none.
+    """Return an argument of an operation under `vmap` with the runs in front, repeated if all runs share it.
 
-    Images (M, B, C, H, W) have the channels last; of anything else one value lies after the other.
+    Images (M, B, C, H, W) get their channels last in memory; everything else becomes contiguous.
     """
     return [
         _stored(with_runs_first(argument, dim, info.batch_size)) if isinstance(argument, Tensor) else argument
@@ -67,7 +67,7 @@ def runs_first(info: Any, in_dims: Any, arguments: tuple[Any, ...]) -> list[Any]
 
 
 def with_runs_first(tensor: Tensor, dim: int | None, num_runs: int) -> Tensor:
-    """Return a tensor that `vmap` hands over with the runs in front, repeated without a copy if it has none."""
+    """Return an argument of an operation under `vmap` with the runs in front, expanded without a copy if shared."""
     if dim is None:
         return tensor.expand(num_runs, *tensor.shape)
     return tensor if dim == 0 else tensor.movedim(dim, 0)
@@ -75,5 +75,5 @@ def with_runs_first(tensor: Tensor, dim: int | None, num_runs: int) -> Tensor:
 
 def _stored(tensor_M: Tensor) -> Tensor:
     if tensor_M.ndim > 5:
-        raise RuntimeError("there are no kernels for a vmap within another; ISOTHERM_KERNELS=0 goes without them")
+        raise RuntimeError("the kernels do not support nested vmap; set ISOTHERM_KERNELS=0 to run without them")
     return with_channels_last(tensor_M) if tensor_M.ndim == 5 else tensor_M.contiguous()

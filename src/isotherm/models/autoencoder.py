@@ -17,10 +17,10 @@ NUM_INCOMING = 15
 
 
 def autoencoder(*, units: Units = "tanh", encoder_widths: Sequence[int] = (784, 1000, 500, 250, 30)) -> nn.Sequential:
-    """Return the encoder and its mirror image: linear code, logistic output, all biases zero.
+    """Return an encoder and its mirror image as decoder: linear code, logistic output, all biases zero.
 
     Args:
-        units: hidden units and how their weights start: 'tanh' with Glorot uniform weights, the paper's, or 'logistic'
+        units: hidden units and their initialisation: 'tanh' with Glorot uniform weights, as in the paper, or 'logistic'
             with 15 incoming weights from N(0, 1) per unit and zeros otherwise.
         encoder_widths: from the input to the code.
 
@@ -30,7 +30,9 @@ def autoencoder(*, units: Units = "tanh", encoder_widths: Sequence[int] = (784, 
     if units not in get_args(Units):
         raise UserError(f"unknown units {units!r}; {nearest(units, get_args(Units))}")
     if len(encoder_widths) < 2 or min(encoder_widths) < 1:
-        raise UserError(f"encoder_widths={tuple(encoder_widths)} needs an input width and a code width of at least 1")
+        raise UserError(
+            f"encoder_widths={tuple(encoder_widths)} must list an input width and a code width, each at least 1"
+        )
     widths = [*encoder_widths, *reversed(encoder_widths[:-1])]
     layers: list[nn.Module] = []
     for index, (num_in, num_out) in enumerate(pairwise(widths), start=1):
@@ -50,7 +52,7 @@ def autoencoder(*, units: Units = "tanh", encoder_widths: Sequence[int] = (784, 
 
 @torch.no_grad()
 def _set_sparse(linear: nn.Linear) -> None:
-    """Give every unit a few incoming weights from N(0, 1), at random places."""
+    """Give every unit a few incoming weights from N(0, 1), at random positions."""
     num = min(NUM_INCOMING, linear.in_features)
     places = torch.rand(linear.weight.shape).topk(num, dim=1).indices
     linear.weight.zero_().scatter_(1, places, torch.randn(places.shape))

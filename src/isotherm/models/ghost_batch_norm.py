@@ -1,11 +1,11 @@
 """Batch normalisation over ghost batches: groups of fixed size, whatever the batch size.
 
-The noise that batch normalisation adds depends on how many examples share their statistics. Ghost batches hold that
+The noise that batch normalisation adds depends on how many examples share their statistics. Ghost batches keep that
 number constant (Hoffer et al. 2017), so that a sweep over batch sizes does not change the normalisation.
 
-On a GPU, in mixed precision and with the channels last, kernels of our own compute the same (`ghost_norm_ops`).
+On a GPU, in mixed precision and channels last, custom kernels compute the same (`kernels.ops.ghost_norm`).
 
-Shape suffixes: G ghosts, N examples of each, C channels, H x W pixels.
+Shape suffixes: G ghost batches, N examples of each, C channels, H x W pixels.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from isotherm.errors import UserError
-from isotherm.kernels.ops import (
-    ghost_norm as ghost_norm_ops,  # by its module's name: which way it is computed identifies no run
-)
+from isotherm.kernels.ops import ghost_norm as ghost_norm_ops
 
 Activation = Literal["relu"]
 
@@ -26,15 +24,16 @@ Activation = Literal["relu"]
 class GhostBatchNorm2d(nn.Module):
     """Normalise each ghost batch by its own mean and variance; in evaluation mode by running statistics.
 
-    The running statistics follow the mean over ghosts of their means and unbiased variances, once per forward pass,
-    by the buffer `update_rate`; set to one, they are those of the last batch. Half precision is normalised in float32.
+    Once per forward pass the running statistics move towards the batch's: the means and unbiased variances, averaged
+    over ghost batches. The buffer `update_rate` says how far; at one, they are those of the last batch. Half precision
+    is normalised in float32.
 
     Args:
         num_features: channels of the input, shape (batch, channels, height, width).
-        ghost_size: examples that share their statistics; a smaller batch is one ghost.
+        ghost_size: examples per ghost batch; a smaller batch is one ghost batch.
         eps: added to the variance.
-        update_rate: share of the newest batch in the running statistics.
-        activation: 'relu' for the positive part of the result; a kernel then needs no second pass for it.
+        update_rate: weight of the newest batch in the running statistics.
+        activation: 'relu' to rectify the result, which a kernel does in the same pass.
     """
 
     weight: Tensor
@@ -57,7 +56,7 @@ class GhostBatchNorm2d(nn.Module):
             raise UserError(f"ghost_size={ghost_size!r} is not a positive number of examples; the paper uses 64")
         if activation is not None and activation not in get_args(Activation):
             raise UserError(
-                f"activation={activation!r} is not one this layer has; use 'relu', or None and apply your own"
+                f"activation={activation!r} is not supported by this layer; use 'relu', or None and apply your own"
             )
         self.num_features, self.ghost_size, self.eps, self.activation = num_features, ghost_size, eps, activation
         self.weight = nn.Parameter(torch.ones(num_features))
@@ -67,7 +66,7 @@ class GhostBatchNorm2d(nn.Module):
         self.register_buffer("update_rate", torch.tensor(update_rate))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x normalised, scaled, shifted per channel and activated, in the precision of x."""
+        """Return x normalised, scaled, shifted per channel and activated, in the dtype of x."""
         if x.ndim != 4 or x.shape[1] != self.num_features:
             raise UserError(
                 f"an input of shape {tuple(x.shape)} cannot be normalised over {self.num_features} channels; "
@@ -103,7 +102,7 @@ class GhostBatchNorm2d(nn.Module):
         return ((x_GNCHW - mean_G1C11) * scale_G1C11 + self.bias.view(-1, 1, 1)).flatten(0, 1).to(x.dtype)
 
     def _ghost_size_in(self, x: Tensor) -> int:
-        """Return how many examples of this batch share their statistics, or refuse the batch."""
+        """Return the ghost batch size for this batch, or raise a UserError."""
         size = self.checked_ghost_size(x.shape[0])
         if size * x.shape[2] * x.shape[3] < 2:
             raise UserError(
@@ -113,13 +112,13 @@ class GhostBatchNorm2d(nn.Module):
         return size
 
     def checked_ghost_size(self, batch_size: int) -> int:
-        """Return how many examples of a batch of this size share their statistics, or refuse the size."""
+        """Return the ghost batch size for a batch size, or raise a UserError."""
         size = min(batch_size, self.ghost_size)
         if size == 0 or batch_size % size:
             lower = batch_size // self.ghost_size * self.ghost_size
             fitting = f"{lower} or {lower + self.ghost_size}" if lower else f"{self.ghost_size}"
             raise UserError(
-                f"a batch of {batch_size} cannot be cut into ghost batches of {self.ghost_size}; "
+                f"a batch of {batch_size} cannot be split into ghost batches of {self.ghost_size}; "
                 f"use a batch size of {fitting}, or another ghost size"
             )
         return size

@@ -1,9 +1,9 @@
 """A word-level LSTM language model with dropout between its layers (Zaremba et al. 2014).
 
-Written out so that many runs can be trained as one program: one matrix product per token for all of them, and one per
-layer for the gradient of the recurrent weights.
+Written out so that many runs can be trained as one program: one batched matmul per token, and one per layer for the
+gradient of the recurrent weights.
 
-Shape suffixes: T tokens of a window, B streams, H units of a layer, G = 4 H gates (input, forget, cell, output).
+Shape suffixes: T tokens of a window, B streams, H hidden units, G = 4 H gates (input, forget, cell, output).
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from torch.nn import functional
 
 from isotherm.kernels.ops import lstm_step as lstm_step_ops
 
-# Tensor cores want rows that begin at multiples of 16 bytes; units added for that are zero and stay zero.
+# Tensor cores need rows aligned to 16 bytes; the padding units are zero and stay zero.
 _ALIGNED_UNITS = 8
 
 
 class LSTMLanguageModel(nn.Module):
-    """Embedding, LSTM layers with dropout before, between and after them, and a softmax layer of its own weights.
+    """Embedding, LSTM layers with dropout before, between and after them, and a softmax layer with untied weights.
 
     Args:
         vocabulary: number of words.
-        width: units of the embedding and of every layer.
-        num_layers: LSTM layers.
-        drop_probability: of inputs of the layers and of the softmax layer, drawn anew for every token; recurrent paths
-            drop nothing.
-        initial_range: every parameter is drawn uniformly from minus this to this.
+        width: size of the embedding and of every layer.
+        num_layers: number of LSTM layers.
+        drop_probability: for the inputs of every layer and of the softmax layer, drawn anew for every token; there is
+            no dropout on recurrent connections.
+        initial_range: every parameter is drawn uniformly from [-initial_range, initial_range].
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class LSTMLanguageModel(nn.Module):
             nn.init.uniform_(parameter, -initial_range, initial_range)
 
     def initial_state(self, batch_size: int) -> Tensor:
-        """Return the state before the first token: hidden and cell values of every layer, all zero."""
+        """Return the state before the first token: hidden states and cells of every layer, all zero."""
         return torch.zeros(2 * self.num_layers, batch_size, self.width)
 
     def forward(self, tokens_BT: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Return logits (B, T, vocabulary) and the state after the last token, (2 layers, B, H), without gradient."""
+        """Return logits (B, T, vocabulary) and the detached state after the last token, (2 layers, B, H)."""
         dtype = _compute_dtype(self.embedding)
         extra = -self.width % _ALIGNED_UNITS if dtype == torch.bfloat16 else 0
         x_TBH = functional.pad(_apply(_Lookup, self.embedding, tokens_BT.t()).to(dtype), (0, extra))
@@ -85,13 +85,13 @@ def _apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
 
 
 def _compute_dtype(parameter: Tensor) -> torch.dtype:
-    """Return the type in which matrices are multiplied here: autocast's, or the parameter's own."""
+    """Return the dtype of matmuls: autocast's, or the parameter's own."""
     kind = parameter.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else parameter.dtype
 
 
 def _padded_gates(weight: Tensor, width: int, extra: int) -> Tensor:
-    """Return a layer's weights or biases with `extra` units of zeros added, inputs of as many."""
+    """Return a layer's weights or biases padded with zeros for `extra` hidden units, and as many inputs."""
     if not extra:
         return weight
     gates = weight.view(4, width, *weight.shape[1:])
@@ -101,15 +101,15 @@ def _padded_gates(weight: Tensor, width: int, extra: int) -> Tensor:
 class _Recurrence(torch.autograd.Function):
     """The recurrent part of one layer over a window.
 
-    Autograd through the loop would add up the gradient of the recurrent weights token by token; here it is one product.
-    Cell values are kept in the precision of the initial cell, whatever the matrices are multiplied in.
+    Autograd through the loop would accumulate the gradient of the recurrent weights token by token; here it is one
+    matmul. Cells keep the dtype of the initial cell, whatever the dtype of the matmuls.
     """
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(projected_TBG: Tensor, weight_hh_GH: Tensor, hidden_BH: Tensor, cell_BH: Tensor) -> tuple[Tensor, ...]:
-        """Return the hidden values of all tokens, then the cells of every token, then what was added to its gates."""
+        """Return the hidden states of all tokens, then their cells, then their recurrent projections."""
         weight_HG = weight_hh_GH.t()
         hiddens, cells, products = [], [], []
         for projected_BG in projected_TBG.unbind(0):
@@ -122,7 +122,7 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-        """Keep what the gradient needs; only the hidden values are differentiable."""
+        """Save what the gradient needs; only the hidden states are differentiable."""
         projected_TBG, weight_hh_GH, hidden_BH, cell_BH = inputs
         hiddens_TBH, *by_token = output
         ctx.mark_non_differentiable(*by_token)
@@ -135,7 +135,7 @@ class _Recurrence(torch.autograd.Function):
 
 
 class _RecurrenceGradient(torch.autograd.Function):
-    """Backward through a window; a function of its own, so that a second derivative is refused and not wrong."""
+    """Backward through a window, a function of its own so that a second derivative is refused and not wrong."""
 
     generate_vmap_rule = True
 
@@ -148,7 +148,7 @@ class _RecurrenceGradient(torch.autograd.Function):
         hiddens_TBH: Tensor,
         *cells_and_products: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Walk from the last token to the first."""
+        """Backpropagate from the last token to the first."""
         num_tokens = gradient_TBH.shape[0]
         cells, products = cells_and_products[: num_tokens + 1], cells_and_products[num_tokens + 1 :]
         back = lstm_step_ops.backward_steps(gradient_TBH, projected_TBG, products, cells)
@@ -165,18 +165,18 @@ class _RecurrenceGradient(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-        """Keep nothing."""
+        """Save nothing."""
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        """Refuse."""
+        """Refuse a second derivative."""
         raise NotImplementedError(
             "LSTMLanguageModel has no second derivative: its recurrence is differentiated by hand"
         )
 
 
 class _Lookup(torch.autograd.Function):
-    """Rows of a table; many tables at once are one table with the tokens shifted."""
+    """Embedding lookup; many runs' tables are one table with shifted tokens."""
 
     @staticmethod
     def forward(table_VH: Tensor, tokens: Tensor) -> Tensor:
@@ -185,7 +185,7 @@ class _Lookup(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        """Keep the tokens."""
+        """Save the tokens."""
         ctx.save_for_backward(inputs[1])
         ctx.num_rows = inputs[0].shape[0]
 
@@ -206,7 +206,7 @@ class _Lookup(torch.autograd.Function):
 
 
 class _ScatteredSum(torch.autograd.Function):
-    """The adjoint of `_Lookup`: rows are added up where their tokens say."""
+    """The adjoint of `_Lookup`: add rows up by token."""
 
     @staticmethod
     def forward(rows: Tensor, tokens: Tensor, num_rows: int) -> Tensor:
@@ -216,12 +216,12 @@ class _ScatteredSum(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, int], output: Tensor) -> None:
-        """Keep the tokens."""
+        """Save the tokens."""
         ctx.save_for_backward(inputs[1])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        """Return the rows' gradient."""
+        """Return the gradient of the rows."""
         (tokens,) = ctx.saved_tensors
         return _apply(_Lookup, gradients[0], tokens), None, None
 
@@ -242,6 +242,6 @@ def _runs_first(tensor: Tensor, dim: int | None, num_runs: int) -> Tensor:
 
 
 def _shifted(tokens_M: Tensor, num_rows: int) -> Tensor:
-    """Return tokens of run m moved by m tables."""
+    """Return the tokens of run m shifted by m tables."""
     offsets = torch.arange(tokens_M.shape[0], device=tokens_M.device) * num_rows
     return tokens_M + offsets.view(-1, *[1] * (tokens_M.ndim - 1))

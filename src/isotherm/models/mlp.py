@@ -9,7 +9,7 @@ from torch import nn
 
 
 def mlp(widths: Sequence[int]) -> nn.Sequential:
-    """Return a fully connected ReLU network, e.g. widths (40, 100, 100, 10), in PyTorch's default initialisation.
+    """Return a fully connected ReLU network, e.g. widths (40, 100, 100, 10), with PyTorch's default initialisation.
 
     >>> sum(p.numel() for p in mlp((40, 100, 100, 10)).parameters())
     15210

@@ -14,9 +14,9 @@ EXPANSION = 4
 
 
 class Bottleneck(nn.Module):
-    """Convolutions 1x1, 3x3 and 1x1, each normalised, and a shortcut; the stride is on the 3x3 convolution.
+    """1x1, 3x3 and 1x1 convolutions, each normalised, and a shortcut; the 3x3 convolution carries the stride.
 
-    The last normalisation starts with a scale of zero, so that at first the block is its shortcut.
+    The scale of the last normalisation starts at zero, so that the block initially equals its shortcut.
     """
 
     def __init__(self, num_in: int, num_inner: int, *, stride: int, ghost_size: int) -> None:
@@ -80,6 +80,6 @@ def resnet50(*, num_classes: int = 1000, ghost_size: int = 64) -> BottleneckResN
 
     Args:
         num_classes: outputs.
-        ghost_size: examples that share their statistics.
+        ghost_size: examples per ghost batch.
     """
     return BottleneckResNet(num_blocks=(3, 4, 6, 3), width=64, num_classes=num_classes, ghost_size=ghost_size)

@@ -1,7 +1,7 @@
-"""Wide residual networks (Zagoruyko & Komodakis 2016), with ghost batch normalisation or with SkipInit.
+"""Wide residual networks (Zagoruyko & Komodakis 2016), with ghost batch normalisation or SkipInit.
 
-SkipInit (De & Smith 2020) has no normalisation: every residual branch ends in a learnable scalar that starts at zero,
-convolutions have biases, and one dropout layer comes before the last layer.
+SkipInit (De & Smith 2020) does not normalise: every residual branch ends in a learnable scalar that starts at zero,
+convolutions have biases, and a dropout layer precedes the last layer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Normalisation = Literal["ghost_batch_norm", "skip_init"]
 class WideBlock(nn.Module):
     """Two 3x3 convolutions, each after normalisation and ReLU, and a shortcut.
 
-    Where the width changes, the shortcut is a 1x1 convolution of the activated input.
+    If the width changes, the shortcut is a 1x1 convolution of the activated input.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class WideBlock(nn.Module):
         self.norm2 = _activated_norm(num_out, normalisation=normalisation, ghost_size=ghost_size)
         self.conv2 = nn.Conv2d(num_out, num_out, 3, padding=1, bias=skip_init)
         self.projection = None if num_in == num_out else nn.Conv2d(num_in, num_out, 1, stride=stride, bias=skip_init)
-        # One dimension and not two, so that L2 on the weights leaves it out.
+        # One-dimensional, so that L2 on the weights leaves it out.
         self.alpha = nn.Parameter(torch.zeros(1)) if skip_init else None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -41,7 +41,7 @@ class WideBlock(nn.Module):
         activated = self.norm1(x)
         branch: Tensor = self.conv2(self.norm2(self.conv1(activated)))
         if self.alpha is not None:
-            branch = (self.alpha * branch).to(branch.dtype)  # in mixed precision the scalar alone is float32
+            branch = (self.alpha * branch).to(branch.dtype)  # in mixed precision only the scalar is float32
         shortcut: Tensor = x if self.projection is None else self.projection(activated)
         return shortcut + branch
 
@@ -88,7 +88,7 @@ class WideResNet(nn.Module):
 
 
 def _activated_norm(num_features: int, *, normalisation: Normalisation, ghost_size: int) -> nn.Module:
-    """Return normalisation and ReLU as one layer; of SkipInit, which does not normalise, the ReLU."""
+    """Return normalisation and ReLU as one layer; for SkipInit, the ReLU alone."""
     if normalisation == "skip_init":
         return nn.ReLU()
     return GhostBatchNorm2d(num_features, ghost_size=ghost_size, activation="relu")
@@ -106,11 +106,11 @@ def wide_resnet(
     """Return a Wide-ResNet for 32 x 32 images; weights are He normal by fan-in, biases zero.
 
     Args:
-        depth: convolutions that carry the width, 6n + 4 for n blocks in each of the three groups.
+        depth: 6n + 4 for n blocks in each of the three groups.
         width: the factor k on the widths 16, 32 and 64.
         num_classes: outputs.
         normalisation: 'ghost_batch_norm', or 'skip_init' for Regularized SkipInit.
-        ghost_size: examples that share their statistics; ghost batch normalisation only.
+        ghost_size: examples per ghost batch; ghost batch normalisation only.
         drop_probability: of the pooled features; SkipInit only.
 
     >>> sum(p.numel() for p in wide_resnet(depth=16, width=4).parameters())

@@ -18,9 +18,10 @@ from isotherm.running.store import Store
 from isotherm.sweep.plan import StudyPlan
 from isotherm.sweep.protocol import missing_runs, next_round
 from isotherm.sweep.results import Results, StudyResults
-from isotherm.sweep.study import Study
+from isotherm.sweep.study import PreparedStudy, Study
 from isotherm.sweep.sweep import Sweep
-from isotherm.tasks.task import Task, check_model
+from isotherm.tasks.model_check import check_model
+from isotherm.tasks.task import Task
 
 # A fleet is saved so often; shorter ones never are.
 CHECKPOINT_SECONDS = 60.0
@@ -35,11 +36,14 @@ class Progress(Protocol):
     def advanced(self, work: float) -> None:
         """So much work was done, in the units of `work_of`."""
 
-    def looked(self, spec: RunSpec, point: CurvePoint) -> None:
-        """A run's test set was looked at along the way."""
+    def evaluated(self, spec: RunSpec, point: CurvePoint) -> None:
+        """A run was evaluated on the test set along the way."""
 
     def runs_done(self, results: Sequence[RunResult]) -> None:
         """A fleet's runs are in the store."""
+
+    def noted(self, sentence: str) -> None:
+        """There is something to know about the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +56,13 @@ class Silent:
     def advanced(self, work: float) -> None:
         """Say nothing."""
 
-    def looked(self, spec: RunSpec, point: CurvePoint) -> None:
+    def evaluated(self, spec: RunSpec, point: CurvePoint) -> None:
         """Say nothing."""
 
     def runs_done(self, results: Sequence[RunResult]) -> None:
+        """Say nothing."""
+
+    def noted(self, sentence: str) -> None:
         """Say nothing."""
 
 
@@ -105,27 +112,31 @@ def run_study(
     """Run what is missing of a study and return all its results; arguments as for `run`."""
     told = progress or Silent()
     checkpoints = _checkpoints_of(store, seconds=checkpoint_seconds)
-    tasks = checked_tasks(study)
-    plan = study.plan()
+    prepared = prepared_study(study)
+    plan = prepared.plan
 
     def on_steps(batch_size: int, num_updates: int) -> None:
         told.advanced(work_of(batch_size, num_updates))
 
     options: dict[str, Any] = {"fleet_size": fleet_size, "checkpoints": checkpoints}
-    options |= {"on_steps": on_steps, "on_look": told.looked}
+    options |= {"on_steps": on_steps, "on_evaluation": told.evaluated}
     # Workers are forked before the store is opened, so that none of them holds its lock.
     with contextlib.ExitStack() as stack:
         executor: LocalExecutor | PoolExecutor
         if workers == 1:
-            executor = LocalExecutor(tasks, device=device, **options)
+            executor = LocalExecutor(prepared.tasks, device=device, **options)
         else:
             _check_pool(device)
-            executor = PoolExecutor(tasks, num_workers=workers, **options)
+            executor = PoolExecutor(prepared.tasks, num_workers=workers, **options)
             stack.enter_context(executor)
         if isinstance(store, Store):
             opened = store
         else:
             opened = stack.enter_context(Store.in_memory() if store is None else Store.write(store))
+        if num := opened.num_unidentified():
+            told.noted(earlier_runs(num))
+        for identity in prepared.identities.values():
+            opened.put_identity(identity)
         opened.put_study(plan.name, plan.to_json())
         results = opened.results()
         if checkpoints is not None and checkpoints.path.is_dir():
@@ -144,6 +155,16 @@ def run_study(
         if checkpoints is not None:
             checkpoints.remove_if_empty()
         return StudyResults(plan=plan, by_key=results)
+
+
+def earlier_runs(num: int) -> str:
+    """Return the sentence about runs that an earlier Isotherm stored.
+
+    >>> earlier_runs(1)
+    '1 run in the store is of an earlier Isotherm with other keys: it is kept and reported, not reused'
+    """
+    runs, kept = ("run in the store is", "it is") if num == 1 else ("runs in the store are", "they are")
+    return f"{num:,} {runs} of an earlier Isotherm with other keys: {kept} kept and reported, not reused"
 
 
 def _checkpoints_of(store: str | Path | Store | None, *, seconds: float) -> CheckpointFolder | None:
@@ -176,18 +197,16 @@ def _check_pool(device: str) -> None:
         )
 
 
-def checked_tasks(study: Study) -> dict[tuple[str, str], Task]:
-    """Return the study's tasks by identity, each built and tried on a few examples.
+def prepared_study(study: Study) -> PreparedStudy:
+    """Return the study with its models tried on a few examples and its tasks identified.
 
     Nothing has been stored yet when this refuses.
     """
     batch_sizes: dict[int, list[int]] = {}
+    tasks: dict[int, Task] = {}
     for sweep in study.sweeps:
+        tasks[id(sweep.task)] = sweep.task
         batch_sizes.setdefault(id(sweep.task), []).extend(sweep.batch_sizes)
-    tasks: dict[tuple[str, str], Task] = {}
-    for sweep in study.sweeps:
-        if id(sweep.task) in batch_sizes:
-            check_model(sweep.task, batch_sizes.pop(id(sweep.task)))
-        task = sweep.prepared_task
-        tasks[task.data_id, task.model_id] = task
-    return tasks
+    for key, task in tasks.items():
+        check_model(task, batch_sizes[key])
+    return study.prepare()

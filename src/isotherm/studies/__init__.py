@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
-from isotherm.studies.quickstart import quickstart
+from isotherm.studies import quickstart  # the module
 from isotherm.sweep.study import Study
 
-STUDIES: dict[str, Callable[[], Study]] = {"quickstart": quickstart}
+# Each takes the data folder; None as in `get_task`.
+STUDIES: dict[str, Callable[[Path | None], Study]] = {"quickstart": quickstart.quickstart}

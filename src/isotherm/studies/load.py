@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-import os
-import sys
 import tomllib
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,7 +18,8 @@ from isotherm.studies import STUDIES
 from isotherm.sweep.plan import ExtendFor, TuneOn, TuneQuantity
 from isotherm.sweep.study import Study
 from isotherm.sweep.sweep import Sweep
-from isotherm.tasks.builtin import TASKS, get_task
+from isotherm.tasks.builtin import TASKS
+from isotherm.tasks.load import call_reference, load_task
 from isotherm.tasks.task import Task
 
 
@@ -35,21 +31,22 @@ def load_study(reference: str, *, data: Path | None = None) -> Study:
         data: the folder that holds the data sets, for every task of the study; None as in `get_task`.
     """
     if reference in STUDIES:
-        with _data_folder(data):
-            return STUDIES[reference]()
+        return STUDIES[reference](data)
     if _is_file(reference):
         return read_study(Path(reference), data=data)
     if ":" in reference:
-        with _data_folder(data):
-            made = call_reference(reference, expected="a Sweep or a Study")
-        if isinstance(made, Sweep):
-            return Study.of(made)
-        if not isinstance(made, Study):
-            raise UserError(f"{reference} returned {type(made).__name__}; it must return an isotherm.Sweep or Study")
-        return made
+        return _checked_study(call_reference(reference, data=data), reference)
     raise UserError(
         f"{reference!r} is not a study; {nearest(reference, STUDIES)}; or give a .toml file, or 'module:function'"
     )
+
+
+def _checked_study(made: object, reference: str) -> Study:
+    if isinstance(made, Sweep):
+        return Study.of(made)
+    if not isinstance(made, Study):
+        raise UserError(f"{reference} returned {type(made).__name__}; it must return an isotherm.Sweep or Study")
+    return made
 
 
 def study_name(reference: str) -> str:
@@ -57,63 +54,8 @@ def study_name(reference: str) -> str:
     return _read_file(Path(reference)).name if _is_file(reference) else load_study(reference).name
 
 
-def load_task(reference: str, *, data: Path | None = None) -> Task:
-    """Return the task that a name or `module:function` stands for; `data` as for `load_study`."""
-    if ":" not in reference or reference in TASKS:
-        return get_task(reference, data=data)
-    with _data_folder(data):
-        made = call_reference(reference, expected="a Task")
-    if not isinstance(made, Task):
-        raise UserError(f"{reference} returned {type(made).__name__}; it must return an isotherm.Task")
-    return made
-
-
 def _is_file(reference: str) -> bool:
     return reference not in STUDIES and (reference.endswith(".toml") or Path(reference).is_file())
-
-
-@contextlib.contextmanager
-def _data_folder(data: Path | None) -> Iterator[None]:
-    """Let functions that ask for tasks by name find their data in a folder: ISOTHERM_DATA names it meanwhile."""
-    before = os.environ.get("ISOTHERM_DATA")
-    if data is not None:
-        os.environ["ISOTHERM_DATA"] = str(data)
-    try:
-        yield
-    finally:
-        if data is not None:
-            del os.environ["ISOTHERM_DATA"]
-            if before is not None:
-                os.environ["ISOTHERM_DATA"] = before
-
-
-def call_reference(reference: str, *, expected: str) -> Any:
-    """Import `module:function`, from the current folder too, and return what calling it gives."""
-    module_name, _, function_name = reference.partition(":")
-    folder = str(Path.cwd())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    try:
-        module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:  # whatever the user's module raises on import
-        raise UserError(
-            f"{reference!r}: module {module_name!r} cannot be imported: {type(error).__name__}: {error}; "
-            "it is looked for in the current folder and in the environment"
-        ) from error
-    function: Callable[[], Any] | None = getattr(module, function_name, None)
-    if not callable(function):
-        known = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
-        raise UserError(
-            f"{reference!r}: module {module_name!r} has no function {function_name!r}; {nearest(function_name, known)}"
-        )
-    try:
-        return function()
-    except UserError as error:
-        raise UserError(f"{reference}: {error}") from error
-    except (Exception, SystemExit) as error:  # whatever the user's function raises
-        raise UserError(
-            f"{reference!r} was called for {expected} and raised {type(error).__name__}: {error}"
-        ) from error
 
 
 # -- the TOML file --------------------------------------------------------------------------------------------------

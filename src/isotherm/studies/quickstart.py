@@ -8,6 +8,8 @@ Run:     isotherm quickstart
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from isotherm.core.budget import Budget
 from isotherm.core.rates import IsothermGrid, powers_of_two
 from isotherm.sweep.study import Study
@@ -21,9 +23,9 @@ CEILING_SGD = 2.0
 CEILING_MOMENTUM = 8.0
 
 
-def quickstart() -> Study:
+def quickstart(data: Path | None = None) -> Study:
     """Return the embedded study: equal steps with momentum, equal epochs with and without."""
-    task = get_task("mlp_mnist1d")
+    task = get_task("mlp_mnist1d", data=data)
     sizes = tuple(int(size) for size in powers_of_two(3, 10))
     return Study(
         name="quickstart",

@@ -6,9 +6,11 @@ import re
 from dataclasses import dataclass
 from typing import Self
 
+from isotherm.core.records import Identity
 from isotherm.errors import UserError
 from isotherm.sweep.plan import StudyPlan
 from isotherm.sweep.sweep import Sweep
+from isotherm.tasks.task import Task
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,5 +42,29 @@ class Study:
 
     def plan(self) -> StudyPlan:
         """Return the study without tensors."""
-        plans = tuple(sweep.plan() for sweep in self.sweeps)
-        return StudyPlan(name=self.name, question=self.question, sweeps=plans)
+        return self.prepare().plan
+
+    def prepare(self) -> PreparedStudy:
+        """Return the study with every task identified, from data and models as they are now."""
+        prepared: dict[tuple[int, float | None], tuple[Task, Identity]] = {}
+        plans = []
+        for sweep in self.sweeps:
+            wanted = id(sweep.task), sweep.validation_fraction if sweep.tune_on == "validation" else None
+            if wanted not in prepared:
+                task = sweep.prepared_task
+                prepared[wanted] = task, task.identify()
+            plans.append(sweep.plan_of(*prepared[wanted]))
+        return PreparedStudy(
+            plan=StudyPlan(name=self.name, question=self.question, sweeps=tuple(plans)),
+            tasks={identity.ids: task for task, identity in prepared.values()},
+            identities={identity.ids: identity for _, identity in prepared.values()},
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreparedStudy:
+    """A study's plan, with its tasks and what identifies them by (data_id, model_id)."""
+
+    plan: StudyPlan
+    tasks: dict[tuple[str, str], Task]
+    identities: dict[tuple[str, str], Identity]

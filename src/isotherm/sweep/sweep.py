@@ -16,7 +16,7 @@ from isotherm.core.budget import Budget
 from isotherm.core.checks import is_number, require_choice, require_positive, require_some, require_whole
 from isotherm.core.l2 import L2Scope
 from isotherm.core.rates import IsothermGrid
-from isotherm.core.records import Precision
+from isotherm.core.records import Identity, Precision
 from isotherm.core.schedule import Schedule
 from isotherm.errors import UserError
 from isotherm.sweep.plan import ExtendFor, SweepPlan, TuneOn, TuneQuantity
@@ -120,13 +120,13 @@ class Sweep:
         for budget in self.budgets:
             if not isinstance(budget, Budget):
                 raise UserError(f"budget is {budget!r}; give Budget.steps(n) or Budget.epochs(n)")
-        num_train, unroll = self.prepared_task.num_train, self.task.unroll
+        num_train, unroll = self.task.num_train - self._num_held_out, self.task.unroll
         for batch_size in self.batch_sizes:
             require_whole("batch size", batch_size, at_least=1)
             if batch_size > num_train:
                 raise UserError(
                     f"batch size {batch_size} is larger than the training set of {num_train} examples"
-                    f"{self._held_out()}; use at most {num_train}"
+                    f"{self._held_out_note()}; use at most {num_train}"
                 )
             for budget in self.budgets:  # refuses a budget of no whole update
                 budget.num_steps(num_train=num_train, batch_size=batch_size, unroll=unroll)
@@ -151,11 +151,15 @@ class Sweep:
     def plan(self) -> SweepPlan:
         """Return the sweep without tensors; hashes the data and builds the model once."""
         task = self.prepared_task
+        return self.plan_of(task, task.identify())
+
+    def plan_of(self, task: Task, identity: Identity) -> SweepPlan:
+        """Return the sweep without tensors, with its prepared task identified already."""
         return SweepPlan(
             name=self.name,
             task=task.name,
-            data_id=task.data_id,
-            model_id=task.model_id,
+            data_id=identity.data_id,
+            model_id=identity.model_id,
             num_train=task.num_train,
             metric=task.metric_definition.name,
             metric_direction=task.metric_definition.direction,
@@ -187,8 +191,12 @@ class Sweep:
         values = grid.at(batch_size) if isinstance(grid, IsothermGrid) else grid
         return tuple(sorted({float(value) for value in values}))
 
-    def _held_out(self) -> str:
-        held = self.task.num_train - self.prepared_task.num_train
+    @property
+    def _num_held_out(self) -> int:
+        return self.task.num_held_out(self.validation_fraction) if self.tune_on == "validation" else 0
+
+    def _held_out_note(self) -> str:
+        held = self._num_held_out
         return f" ({held} more are held out for validation)" if held else ""
 
 

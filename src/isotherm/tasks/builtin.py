@@ -1,30 +1,86 @@
-"""The tasks that have a name: the quickstart's and the paper's."""
+"""The tasks that have a name: the quickstart's and the paper's.
+
+A task's results are kept under its entry in `DEFINITIONS`. Raise the version of an entry whenever the numbers it gives
+change: tests/tasks/test_builtin.py pins them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from isotherm.data import catalogue, cifar, mnist, mnist1d, ptb, synthetic
 from isotherm.data.augment import CropAndFlip, Scaled
 from isotherm.errors import UserError, nearest
 from isotherm.models import MODELS
-from isotherm.models.lstm import LSTMLanguageModel
-from isotherm.tasks.task import Split, Task
+from isotherm.tasks.definition import Definition
+from isotherm.tasks.inputs import Split
+from isotherm.tasks.task import Task
 
 # Mean and standard deviation of the training pixels, 0 to 255.
-_CIFAR_PIXELS = {
-    10: ((125.3, 123.0, 113.9), (63.0, 62.1, 66.7)),
-    100: ((129.3, 124.1, 112.4), (68.2, 65.4, 70.4)),
+_CIFAR10 = CropAndFlip(mean=(125.3, 123.0, 113.9), std=(63.0, 62.1, 66.7))
+_CIFAR100 = CropAndFlip(mean=(129.3, 124.1, 112.4), std=(68.2, 65.4, 70.4))
+# Cropped and flipped when decoded.
+_IMAGENET = CropAndFlip(mean=(123.675, 116.28, 103.53), std=(58.395, 57.12, 57.375), pad=0, flip=False)
+
+
+def _define(name: str, *, version: int, model: str | None = None, **fields: Any) -> Definition:
+    return Definition(name=name, version=version, model=MODELS[model or name], **fields)
+
+
+DEFINITIONS: dict[str, Definition] = {
+    definition.name: definition
+    for definition in (
+        _define("mlp_mnist1d", version=1, model="mlp_40_100_100_10"),
+        _define("autoencoder_mnist", version=1, loss="half_squared_error", metric="squared_error", transform=Scaled()),
+        _define("lstm_ptb", version=1, metric="perplexity", unroll=35),
+        _define("wrn16x4_cifar10", version=1, transform=_CIFAR10),
+        _define("wrn16x4_skipinit_cifar10", version=1, transform=_CIFAR10),
+        _define("wrn28x10_cifar100", version=1, transform=_CIFAR100),
+        _define("wrn28x10_skipinit_cifar100", version=1, transform=_CIFAR100),
+        _define("resnet50_imagenet", version=1, transform=_IMAGENET),
+    )
 }
-_IMAGENET_PIXELS = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
+# What a sweep uses unless it says otherwise; part of a run's settings, not of the definition.
+_WIDE_RESNET = {"l2": 5e-4, "precision": "mixed"}
+_TRAINING: dict[str, dict[str, Any]] = {
+    "mlp_mnist1d": {},
+    "autoencoder_mnist": {"l2": 1e-5, "l2_scope": "all"},
+    "lstm_ptb": {"clip_norm": 5.0, "precision": "mixed"},
+    "wrn16x4_cifar10": _WIDE_RESNET,
+    "wrn16x4_skipinit_cifar10": _WIDE_RESNET,
+    "wrn28x10_cifar100": _WIDE_RESNET,
+    "wrn28x10_skipinit_cifar100": _WIDE_RESNET,
+    "resnet50_imagenet": {"l2": 1e-4, "precision": "mixed"},
+}
+
+
+def built_in(
+    name: str, *, train: Split, test: Split, validation: Split | None = None, notes: tuple[str, ...] = (), **model: Any
+) -> Task:
+    """Return a built-in task on the given data; further arguments go to its model builder."""
+    definition = DEFINITIONS[name]
+    return Task(
+        name=name,
+        definition=definition,
+        model=partial(definition.model, **model),
+        train=train,
+        test=test,
+        validation=validation,
+        loss=definition.loss,
+        metric=definition.metric,
+        transform=definition.transform,
+        unroll=definition.unroll,
+        notes=notes,
+        **_TRAINING[name],
+    )
 
 
 def _mlp_mnist1d(folder: Path | None) -> Task:
     train, test = mnist1d.load() if folder is not None else synthetic.vectors(num_features=40, num_classes=10)
-    return Task(name="mlp_mnist1d", model=MODELS["mlp_40_100_100_10"], train=train, test=test)
+    return built_in("mlp_mnist1d", train=train, test=test)
 
 
 def _wide_resnet(name: str, num_classes: Literal[10, 100]) -> Callable[[Path | None], Task]:
@@ -33,11 +89,7 @@ def _wide_resnet(name: str, num_classes: Literal[10, 100]) -> Callable[[Path | N
             train, test = synthetic.images(num_train=50_000, shape=(3, 32, 32), num_classes=num_classes)
         else:
             train, test = cifar.load(folder, num_classes=num_classes)
-        mean, std = _CIFAR_PIXELS[num_classes]
-        transform = CropAndFlip(mean=mean, std=std)
-        return Task(
-            name=name, model=MODELS[name], train=train, test=test, transform=transform, l2=5e-4, precision="mixed"
-        )
+        return built_in(name, train=train, test=test)
 
     return load
 
@@ -51,16 +103,7 @@ def _resnet50_imagenet(folder: Path | None) -> Task:
         from isotherm.data import imagenet  # needs Pillow
 
         train, test = imagenet.load(folder)
-    mean, std = _IMAGENET_PIXELS
-    return Task(
-        name="resnet50_imagenet",
-        model=MODELS["resnet50_imagenet"],
-        train=train,
-        test=test,
-        transform=CropAndFlip(mean=mean, std=std, pad=0, flip=False),  # cropped and flipped when decoded
-        l2=1e-4,
-        precision="mixed",
-    )
+    return built_in("resnet50_imagenet", train=train, test=test)
 
 
 def _lstm_ptb(folder: Path | None) -> Task:
@@ -68,17 +111,13 @@ def _lstm_ptb(folder: Path | None) -> Task:
         synthetic.text(num_words=10_000, num_tokens=(929_589, 73_760, 82_430)) if folder is None else ptb.load(folder)
     )
     train, validation, test = ((tokens[:-1], tokens[1:]) for tokens in (corpus.train, corpus.valid, corpus.test))
-    return Task(
-        name="lstm_ptb",
-        model=partial(LSTMLanguageModel, vocabulary=len(corpus.vocabulary)),
+    return built_in(
+        "lstm_ptb",
         train=train,
         validation=validation,
         test=test,
-        metric="perplexity",
-        unroll=35,
-        clip_norm=5.0,
-        precision="mixed",
         notes=_unknown_words(corpus.num_unknown),
+        vocabulary=len(corpus.vocabulary),
     )
 
 
@@ -99,17 +138,8 @@ def _unknown_words(num_unknown: dict[str, int]) -> tuple[str, ...]:
 def _autoencoder_mnist(folder: Path | None) -> Task:
     made_up = partial(synthetic.images, num_train=60_000, shape=(784,), num_classes=10)
     images = made_up() if folder is None else mnist.load(folder)
-    splits = [(pixels.flatten(1), pixels.flatten(1)) for pixels, _ in images]
-    return Task(
-        name="autoencoder_mnist",
-        model=MODELS["autoencoder_mnist"],
-        train=splits[0],
-        test=splits[1],
-        loss="half_squared_error",
-        transform=Scaled(),
-        l2=1e-5,
-        l2_scope="all",
-    )
+    train, test = ((pixels.flatten(1), pixels.flatten(1)) for pixels, _ in images)
+    return built_in("autoencoder_mnist", train=train, test=test)
 
 
 # From the folder with the data, or, with None, on made-up data of the same shape.
@@ -130,7 +160,7 @@ def get_task(name: str, *, data: Path | str | None = None) -> Task:
 
     Args:
         name: one of `TASKS`.
-        data: the folder that holds the datasets; by default `ISOTHERM_DATA`, or the user's cache.
+        data: the folder that holds the data sets; by default `ISOTHERM_DATA`, or the user's cache.
     """
     if name not in TASKS:
         raise UserError(

@@ -4,115 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import math
-import numbers
-from collections.abc import Callable, Iterable, Mapping
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+from functools import partial
+from typing import Any, Literal, get_args
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from isotherm.core.l2 import L2Scope
-from isotherm.core.records import Direction, Precision
+from isotherm.core.records import Identity, Precision
 from isotherm.data.augment import Transform
-from isotherm.errors import UserError, nearest
-from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
-from isotherm.tasks import identity
-from isotherm.tasks.seeding import initial_model
+from isotherm.errors import UserError
+from isotherm.tasks import checks, data_identity, identity
+from isotherm.tasks.definition import Definition
+from isotherm.tasks.inputs import LazyInputs, Split
+from isotherm.tasks.losses import LOSSES, LossFunction
+from isotherm.tasks.metrics import METRICS, Metric, default_metric
 
-
-@runtime_checkable
-class LazyInputs(Protocol):
-    """Inputs that are read when a batch needs them: too large for memory, on disk."""
-
-    @property
-    def shape(self) -> torch.Size:
-        """All inputs' shape, as a tensor would have it."""
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of what `fetch` gives."""
-
-    def __len__(self) -> int: ...
-
-    def fetch(self, indices: Any, *, seed: int | None = None, step: int = 0) -> Tensor:
-        """Return some inputs on the CPU; with a seed, augmented as that run sees them at that update."""
-
-    def identity(self) -> str:
-        """Return a hash of what there is to read."""
-
-
-Inputs = Tensor | LazyInputs
-Split = tuple[Inputs, Tensor]
-LossFunction = Callable[[Tensor, Tensor], Tensor]
 NormStatistics = Literal["reestimated", "running"]
-
-
-def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
-    """Return the mean cross entropy of logits (batch, ..., classes) against labels (batch, ...)."""
-    return -functional.log_softmax(output, dim=-1).gather(-1, target.unsqueeze(-1)).mean()
-
-
-def mean_squared_error(output: Tensor, target: Tensor) -> Tensor:
-    """Return the squared error averaged over examples and outputs."""
-    return (output - target).square().mean()
-
-
-def half_squared_error(output: Tensor, target: Tensor) -> Tensor:
-    """Return half the squared error, summed over each example's outputs and averaged over examples."""
-    return 0.5 * squared_error(output, target)
-
-
-def squared_error(output: Tensor, target: Tensor) -> Tensor:
-    """Return the squared error, summed over each example's outputs and averaged over examples."""
-    return (output - target).square().flatten(1).sum(dim=1).mean()
-
-
-def accuracy(output: Tensor, target: Tensor) -> Tensor:
-    """Return the fraction of examples whose largest logit is the label."""
-    return (output.argmax(dim=-1) == target).to(output.dtype).mean()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Metric:
-    """A mean over examples, (output, target) -> scalar, and which way it improves.
-
-    With `exponential` the metric is the exponential of that mean: perplexity is that of the cross entropy.
-    """
-
-    name: str
-    function: LossFunction
-    direction: Direction
-    exponential: bool = False
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name or not callable(self.function):
-            raise UserError(f"a metric needs a name and a function (output, target) -> mean, not {self.name!r}")
-        try:
-            object.__setattr__(self, "direction", Direction(self.direction))
-        except ValueError as error:
-            ways = " or ".join(repr(str(way)) for way in Direction)
-            raise UserError(f"metric {self.name!r}: direction {self.direction!r} is unknown; use {ways}") from error
-
-
-LOSSES: dict[str, LossFunction] = {
-    "cross_entropy": cross_entropy,
-    "mean_squared_error": mean_squared_error,
-    "half_squared_error": half_squared_error,
-}
-METRICS: dict[str, Metric] = {
-    "accuracy": Metric(name="accuracy", function=accuracy, direction=Direction.MAXIMISE),
-    "mean_squared_error": Metric(name="mean_squared_error", function=mean_squared_error, direction=Direction.MINIMISE),
-    "squared_error": Metric(name="squared_error", function=squared_error, direction=Direction.MINIMISE),
-    "cross_entropy": Metric(name="cross_entropy", function=cross_entropy, direction=Direction.MINIMISE),
-    "perplexity": Metric(name="perplexity", function=cross_entropy, direction=Direction.MINIMISE, exponential=True),
-}
-# What a loss is judged by where nothing else is said; other losses by themselves.
-_DEFAULT_METRICS = {"cross_entropy": "accuracy", "half_squared_error": "squared_error"}
+_CHOICES = {"l2_scope": L2Scope, "precision": Precision, "norm_statistics": NormStatistics}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -141,6 +53,8 @@ class Task:
         version: change it when something changes that `identity.model_parts` does not see, such as
             another release of a library.
         notes: sentences about the data that whoever runs the task should see; no part of its identity.
+        definition: of a built-in task. It identifies the task as long as model, loss, metric and transform are those
+            of the definition, with other options at most.
     """
 
     name: str
@@ -159,6 +73,7 @@ class Task:
     precision: Precision = "float32"
     version: str = ""
     notes: tuple[str, ...] = ()
+    definition: Definition | None = None
 
     def __post_init__(self) -> None:
         if not self.name or not isinstance(self.name, str):
@@ -169,18 +84,22 @@ class Task:
                 f"task {self.name!r}: model must be a function that builds a fresh module, not {kind}; "
                 "every seed needs its own initialisation, so pass e.g. model=lambda: MyModule(...)"
             )
-        _known(self.loss, LOSSES, what="loss", task=self.name)
+        checks.check_known(self.loss, LOSSES, what="loss", task=self.name)
         if self.metric is None:
-            object.__setattr__(self, "metric", self._default_metric())
-        _known(self.metric, METRICS, what="metric", task=self.name)
+            object.__setattr__(self, "metric", default_metric(self.loss))
+        checks.check_known(self.metric, METRICS, what="metric", task=self.name)
         for part in ("train", "test", "validation"):
             if part != "validation" or self.validation is not None:
-                object.__setattr__(self, part, self._checked_split(part))
-        self._check_settings()
-        for place, what in enumerate(("examples", "targets")):
-            shapes = {part: tuple(split[place].shape[1:]) for part, split in self.splits.items()}
-            if len(set(shapes.values())) > 1:
-                raise UserError(f"task {self.name!r}: {what} differ in shape between splits: {shapes}; make them equal")
+                where = f"task {self.name!r}, {part} data"
+                has_labels = self.loss == "cross_entropy"
+                split = checks.checked_split(getattr(self, part), where=where, has_labels=has_labels)
+                object.__setattr__(self, part, split)
+        for name, kind in _CHOICES.items():
+            checks.check_choice(getattr(self, name), get_args(kind), what=name, task=self.name)
+        checks.check_numbers(l2=self.l2, clip_norm=self.clip_norm, task=self.name)
+        if self.unroll is not None:
+            checks.check_sequences(self.splits, unroll=self.unroll, task=self.name)
+        checks.check_shapes(self.splits, task=self.name)
 
     @property
     def splits(self) -> dict[str, Split]:
@@ -204,40 +123,45 @@ class Task:
         assert self.metric is not None  # set when the task was made
         return METRICS[self.metric] if isinstance(self.metric, str) else self.metric
 
-    def _default_metric(self) -> str | Metric:
-        if isinstance(self.loss, str):
-            return _DEFAULT_METRICS.get(self.loss, self.loss)
-        return Metric(name="loss", function=self.loss, direction=Direction.MINIMISE)
+    def identify(self) -> Identity:
+        """Return what the results of this task are kept under, computed from data and model as they are now.
 
-    @cached_property
-    def _held_out(self) -> dict[float, Task]:
-        return {}
+        A built-in task is identified by its definition, every other by its content.
+        """
+        model = self._definition_parts() or self._content_parts()
+        data = data_identity.data_parts(self.splits)
+        return Identity(
+            data_id=data_identity.data_id(data), model_id=identity.model_id(model), data_parts=data, model_parts=model
+        )
 
-    @cached_property
-    def data_id(self) -> str:
-        """The content hash of all splits."""
-        return identity.data_id(self.splits)
+    def _definition_parts(self) -> dict[str, str] | None:
+        """Return the parts of a built-in task; None if there is no definition, or it was left for something else."""
+        if self.definition is None or not data_identity.are_built_in(self.splits):
+            return None
+        options = self.definition.options(
+            model=self.model,
+            loss=self.loss_function,
+            metric=self.metric_definition,
+            transform=self.transform,
+            settings=self._settings(),
+        )
+        if options is None:
+            return None
+        return {
+            "definition": f"{self.definition.name}, version {self.definition.version}",
+            "settings": json.dumps(options, sort_keys=True),
+            "version": self.version,
+        }
 
-    @cached_property
-    def model_id(self) -> str:
-        """The content hash of builder, module, loss and metric."""
-        return identity.model_id(self.model_parts)
-
-    @cached_property
-    def model_parts(self) -> dict[str, str]:
-        """The hash of each part of builder, module, loss and metric."""
-        settings: dict[str, Any] = {}  # only what differs from the default, so that a new setting changes no old key
+    def _content_parts(self) -> dict[str, str]:
+        settings = self._settings()
         if self.transform is not None:
             settings["transform"] = self.transform
-        if self.unroll is not None:
-            settings["unroll"] = self.unroll
         lazy = {part: type(split[0]) for part, split in self.splits.items() if not isinstance(split[0], Tensor)}
         if lazy:
             settings["lazy inputs"] = lazy  # how they are read and augmented
         if self.metric_definition.exponential:
             settings["exponential"] = True
-        if self.norm_statistics != "reestimated":
-            settings["norm_statistics"] = self.norm_statistics
         return identity.model_parts(
             self.model,
             loss=self.loss_function,
@@ -245,6 +169,15 @@ class Task:
             version=self.version,
             settings=settings,
         )
+
+    def _settings(self) -> dict[str, Any]:
+        """Return the settings that differ from their defaults: a new one then changes no old key."""
+        settings: dict[str, Any] = {}
+        if self.unroll is not None:
+            settings["unroll"] = self.unroll
+        if self.norm_statistics != "reestimated":
+            settings["norm_statistics"] = self.norm_statistics
+        return settings
 
     def with_options(
         self, *, model: Mapping[str, Any] | None = None, transform: Mapping[str, Any] | None = None
@@ -260,13 +193,13 @@ class Task:
         """
         changed: dict[str, Any] = {}
         if model:
-            _refuse_unknown(model, inspect.signature(self.model).parameters, f"task {self.name!r}: its model")
+            checks.refuse_unknown(model, inspect.signature(self.model).parameters, f"task {self.name!r}: its model")
             changed["model"] = partial(self.model, **model)
         if transform:
             if not dataclasses.is_dataclass(self.transform):
                 raise UserError(f"task {self.name!r} has no transform with fields to change; leave them out")
             known = {field.name for field in dataclasses.fields(self.transform)}
-            _refuse_unknown(transform, known, f"task {self.name!r}: its transform")
+            checks.refuse_unknown(transform, known, f"task {self.name!r}: its transform")
             changed["transform"] = dataclasses.replace(self.transform, **transform)
         if changed:
             named = ", ".join(f"{name}={value}" for name, value in {**(model or {}), **(transform or {})}.items())
@@ -275,10 +208,19 @@ class Task:
 
     def with_validation(self, fraction: float) -> Task:
         """Return the task with that part of the training set held out, always the same examples."""
-        if self.validation is not None:
+        num_held = self.num_held_out(fraction)
+        if not num_held:
             return self
-        if fraction in self._held_out:
-            return self._held_out[fraction]
+        order = torch.randperm(self.num_train, generator=torch.Generator().manual_seed(0))
+        held, kept = order[:num_held].sort().values, order[num_held:].sort().values
+        x, y = self.train
+        assert isinstance(x, Tensor)
+        return dataclasses.replace(self, train=(x[kept], y[kept]), validation=(x[held], y[held]))
+
+    def num_held_out(self, fraction: float) -> int:
+        """Return how many training examples `with_validation` holds out: none if the task has validation data."""
+        if self.validation is not None:
+            return 0
         if self.unroll is not None or isinstance(self.train[0], LazyInputs):
             what = "a sequence" if self.unroll is not None else "a training set on disk"
             raise UserError(
@@ -291,239 +233,4 @@ class Task:
                 f"task {self.name!r}: validation_fraction={fraction} of {self.num_train} training examples holds out "
                 f"{num_held}; choose a fraction that leaves examples on both sides, or tune_on='test'"
             )
-        order = torch.randperm(self.num_train, generator=torch.Generator().manual_seed(0))
-        held, kept = order[:num_held].sort().values, order[num_held:].sort().values
-        x, y = self.train
-        assert isinstance(x, Tensor)
-        self._held_out[fraction] = dataclasses.replace(self, train=(x[kept], y[kept]), validation=(x[held], y[held]))
-        return self._held_out[fraction]
-
-    def _checked_split(self, part: str) -> Split:
-        where = f"task {self.name!r}, {part} data"
-        pair = getattr(self, part)
-        if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise UserError(f"{where}: expected a pair (inputs, targets), got {type(pair).__name__}")
-        if isinstance(pair[0], LazyInputs) and not isinstance(pair[0], Tensor):
-            return self._checked_lazy(pair[0], _as_tensor(pair[1], where), where)
-        inputs, targets = (_as_tensor(value, where) for value in pair)
-        if inputs.ndim == 0 or targets.ndim == 0 or len(inputs) != len(targets):
-            raise UserError(
-                f"{where}: inputs of shape {tuple(inputs.shape)} and targets of shape {tuple(targets.shape)} "
-                "differ in length; the first dimension of both counts the examples"
-            )
-        if len(inputs) == 0:
-            raise UserError(f"{where}: it is empty; give at least one example")
-        _refuse_non_finite(inputs, f"{where}, inputs")
-        _refuse_non_finite(targets, f"{where}, targets")
-        if self.loss == "cross_entropy":
-            targets = _checked_labels(targets, where)
-        return inputs, targets
-
-    def _checked_lazy(self, inputs: LazyInputs, targets: Tensor, where: str) -> Split:
-        if len(inputs) != len(targets) or len(inputs) == 0:
-            raise UserError(
-                f"{where}: {len(inputs)} inputs and {len(targets)} targets; there must be as many, and at least one"
-            )
-        if self.loss == "cross_entropy":
-            targets = _checked_labels(targets, where)
-        return inputs, targets
-
-    def _check_settings(self) -> None:
-        where = f"task {self.name!r}"
-        choices = {"l2_scope": L2Scope, "precision": Precision, "norm_statistics": NormStatistics}
-        for name, kind in choices.items():
-            if getattr(self, name) not in get_args(kind):
-                known = ", ".join(map(repr, get_args(kind)))
-                raise UserError(f"{where}: {name}={getattr(self, name)!r} is unknown; use one of {known}")
-        if not _is_number(self.l2) or not math.isfinite(self.l2) or self.l2 < 0:
-            raise UserError(f"{where}: l2={self.l2!r} is not a number >= 0; use 0 for no penalty")
-        if self.clip_norm is not None and not (_is_number(self.clip_norm) and self.clip_norm > 0):
-            raise UserError(f"{where}: clip_norm={self.clip_norm!r} is not above 0; use None to clip nothing")
-        if self.unroll is None:
-            return
-        if isinstance(self.unroll, bool) or not isinstance(self.unroll, int) or self.unroll < 1:
-            raise UserError(f"{where}: unroll={self.unroll!r} is not a whole number of at least 1; the paper uses 35")
-        for part, (inputs, targets) in self.splits.items():
-            if len(inputs.shape) != 1 or targets.ndim != 1 or inputs.dtype.is_floating_point:
-                raise UserError(
-                    f"{where}, {part} data: with unroll they are one sequence of whole numbers each, got shapes "
-                    f"{tuple(inputs.shape)} and {tuple(targets.shape)}; use (tokens[:-1], tokens[1:])"
-                )
-
-
-def check_model(task: Task, batch_sizes: Iterable[int] = ()) -> None:
-    """Build the model once, run it on a few examples, and refuse what could not be trained.
-
-    Args:
-        task: what is to be trained.
-        batch_sizes: the sizes it is to be trained at; ghost batch norm does not take all.
-
-    Raises:
-        UserError: the builder or the module raises, there is nothing to train, or output and loss do not fit.
-    """
-    x, y = example_batch(task)
-    where = f"task {task.name!r}"
-    try:
-        module = initial_model(task.model, seed=0)
-    except UserError:
-        raise
-    except Exception as error:
-        raise UserError(f"{where}: building the model raised {type(error).__name__}: {error}") from error
-    if not any(p.requires_grad for p in module.parameters()):
-        raise UserError(f"{where}: the model has no trainable parameters; nothing could be learned")
-    _check_transform(task)
-    for layer in (part for part in module.modules() if isinstance(part, GhostBatchNorm2d)):
-        for batch_size in batch_sizes:
-            layer.checked_ghost_size(batch_size)
-    module.eval()
-    try:
-        with torch.no_grad():
-            output = call_model(module, x, unroll=task.unroll)
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from error
-    except Exception as error:
-        raise UserError(
-            f"{where}: the model cannot take inputs of shape {tuple(x.shape)} and type {x.dtype}: "
-            f"{type(error).__name__}: {error}"
-        ) from error
-    if not isinstance(output, Tensor):
-        raise UserError(f"{where}: the model returns {type(output).__name__}; it must return one tensor")
-    _check_output(task, output, y)
-
-
-def _check_transform(task: Task) -> None:
-    """Try the transform as training uses it, which evaluation does not."""
-    if task.transform is None:
-        return
-    inputs = task.train[0]
-    x = inputs[:4] if isinstance(inputs, Tensor) else inputs.fetch(np.arange(min(4, len(inputs))))
-    try:
-        task.transform.train(x, lambda shape: torch.zeros(shape, dtype=torch.int64))
-    except UserError as error:
-        raise UserError(f"task {task.name!r}: {error}") from error
-    except Exception as error:
-        raise UserError(
-            f"task {task.name!r}: the transform cannot take inputs of shape {tuple(x.shape)} and type {x.dtype}: "
-            f"{type(error).__name__}: {error}"
-        ) from error
-
-
-def example_batch(task: Task, num: int = 4) -> tuple[Tensor, Tensor]:
-    """Return a few training examples as the model is evaluated on them, floats in float32."""
-    inputs, targets = task.train
-    if task.unroll is not None:
-        order = torch.arange(num)[:, None] * task.unroll + torch.arange(task.unroll)
-        index = order % task.num_train  # a short sequence is read again
-        assert isinstance(inputs, Tensor)
-        return inputs[index], targets[index]
-    x = inputs[:num] if isinstance(inputs, Tensor) else inputs.fetch(np.arange(min(num, len(inputs))))
-    y = targets[:num]
-    if task.transform is not None:
-        x, y = task.transform.evaluate(x), task.transform.targets(y)
-    return x.float() if x.is_floating_point() else x, y.float() if y.is_floating_point() else y
-
-
-def call_model(module: nn.Module, x: Tensor, *, unroll: int | None) -> Any:
-    """Return the model's output; of a model with a state, from its initial one."""
-    if unroll is None:
-        return module(x)
-    initial_state = getattr(module, "initial_state", None)
-    if initial_state is None:
-        raise UserError(
-            "with unroll the model carries a state: it needs a method initial_state(batch_size) that returns a tensor, "
-            "and forward(tokens, state) returns the output and the state after it"
-        )
-    return module(x, initial_state(len(x)))[0]
-
-
-def _check_output(task: Task, output: Tensor, target: Tensor) -> None:
-    where = f"task {task.name!r}"
-    if task.loss == "cross_entropy":
-        if output.ndim != target.ndim + 1 or output.shape[:-1] != target.shape:
-            raise UserError(
-                f"{where}: cross_entropy needs logits of shape (batch, classes), the model gives {tuple(output.shape)} "
-                f"for {len(target)} examples; end the model in a linear layer with one output per class"
-            )
-        largest = max(int(labels.max()) for _, labels in task.splits.values())
-        if largest >= output.shape[-1]:
-            raise UserError(
-                f"{where}: label {largest} is out of range for a model with {output.shape[-1]} outputs; "
-                f"labels run from 0 to {output.shape[-1] - 1}: renumber them or widen the last layer"
-            )
-    elif task.loss in ("mean_squared_error", "half_squared_error") and output.shape != target.shape:
-        raise UserError(
-            f"{where}: {task.loss} needs outputs shaped like the targets, the model gives {tuple(output.shape)} "
-            f"for targets {tuple(target.shape)}; reshape one of them"
-        )
-    if task.metric == "accuracy" and (target.is_floating_point() or target.shape != output.shape[:-1]):
-        raise UserError(
-            f"{where}: accuracy needs class labels of shape {tuple(output.shape[:-1])}, the targets are {target.dtype} "
-            f"of shape {tuple(target.shape)}; choose another metric, e.g. 'mean_squared_error'"
-        )
-    if target.is_floating_point():
-        target = target.to(output.dtype)
-    for what, function in (("loss", task.loss_function), ("metric", task.metric_definition.function)):
-        try:
-            value = function(output, target)
-        except Exception as error:
-            raise UserError(
-                f"{where}: the {what} cannot take outputs of shape {tuple(output.shape)} with targets of shape "
-                f"{tuple(target.shape)}: {type(error).__name__}: {error}"
-            ) from error
-        if not isinstance(value, Tensor) or value.ndim != 0:
-            shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise UserError(f"{where}: the {what} must return a scalar tensor, the mean over the batch, not {shape}")
-        if what == "loss" and not math.isfinite(float(value.detach())):
-            raise UserError(
-                f"{where}: the loss of the untrained model is {float(value.detach())}; check the initialisation and "
-                "the scale of the inputs"
-            )
-
-
-def _refuse_unknown(given: Iterable[str], known: Iterable[str], what: str) -> None:
-    for name in given:
-        if name not in known:
-            raise UserError(f"{what} takes no {name!r}; {nearest(name, known)}")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
-
-
-def _known(value: Any, table: dict[str, Any], *, what: str, task: str) -> None:
-    if isinstance(value, str) and value not in table:
-        raise UserError(f"task {task!r}: unknown {what} {value!r}; {nearest(value, table)}; or pass your own")
-    if not isinstance(value, str) and not (callable(value) if what == "loss" else isinstance(value, Metric)):
-        raise UserError(f"task {task!r}: {what} is {type(value).__name__}; give a name or {_EXPECTED[what]}")
-
-
-_EXPECTED = {"loss": "a function (output, target) -> mean", "metric": "an isotherm.Metric"}
-
-
-def _as_tensor(value: Any, where: str) -> Tensor:
-    try:
-        if isinstance(value, np.ndarray) and not value.flags.writeable:
-            value = value.copy()  # torch cannot share it
-        return torch.as_tensor(value).detach().cpu()
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise UserError(f"{where}: {type(value).__name__} is neither a tensor nor an array: {error}") from error
-
-
-def _refuse_non_finite(tensor: Tensor, where: str) -> None:
-    if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-        bad = (~torch.isfinite(tensor)).nonzero()[0].tolist()
-        value = float(tensor[tuple(bad)])
-        raise UserError(f"{where}: the value at index {bad} is {value}; remove or replace it before training")
-
-
-def _checked_labels(labels: Tensor, where: str) -> Tensor:
-    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool or labels.ndim != 1:
-        raise UserError(
-            f"{where}: cross_entropy needs whole-number labels of shape (n,), got {labels.dtype} of shape "
-            f"{tuple(labels.shape)}; use class numbers, e.g. y.long()"
-        )
-    labels = labels.long()
-    if int(labels.min()) < 0:
-        index = int(labels.argmin())
-        raise UserError(f"{where}: the label at index {index} is {int(labels[index])}; labels start at 0")
-    return labels
+        return num_held

@@ -1,4 +1,4 @@
-"""What can be computed exactly, and what can be measured cheaply: the paper's theory, and probes of a user's model.
+"""The paper's theory: results in closed form, and cheap measurements on a user's model.
 
-Nothing here trains runs of a sweep; `isotherm.engine` does.
+Nothing here trains the runs of a sweep; that is `isotherm.engine`.
 """

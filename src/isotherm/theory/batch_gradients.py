@@ -1,4 +1,4 @@
-"""Gradients of many small batches at the parameters of a module, and their squared norms."""
+"""Gradients of many small batches at fixed parameters, and their squared norms."""
 
 from __future__ import annotations
 
@@ -16,14 +16,21 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from isotherm.core.l2 import L2Scope, is_penalised
 from isotherm.errors import UserError
-from isotherm.tasks.task import LossFunction
+from isotherm.tasks.losses import LossFunction
 
 Tensors = dict[str, Tensor]
 
-_MEMORY = 2**30  # bytes for the small batches that are computed at once
-_COPIES_OF_GRADIENT = 3  # the gradient, its square, and what the backward pass adds up
-_COPIES_OF_ACTIVATIONS = 3  # what the forward pass keeps, and what the backward pass makes of it
-_ROUNDING = {torch.float32: 1e-3, torch.float64: 1e-7}  # relative differences between gradients it may explain
+_MEMORY = 2**30  # bytes for the small batches computed at once
+_COPIES_OF_GRADIENT = 3  # the gradient, its square, and the backward pass's accumulators
+_COPIES_OF_ACTIVATIONS = 3  # saved activations and their gradients
+_ROUNDING = {
+    torch.float32: 1e-3,
+    torch.float64: 1e-7,
+}  # relative differences between gradients that rounding may explain
+
+
+class CoupledExamplesError(UserError):
+    """The gradient of a batch is not the mean over its examples: layers couple them or draw random numbers."""
 
 
 def _plain_output(call: Callable[..., Any], x: Tensor) -> Any:
@@ -32,13 +39,13 @@ def _plain_output(call: Callable[..., Any], x: Tensor) -> Any:
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Examples:
-    """What is drawn from, and how the model takes it.
+    """The examples to draw from, and how the model takes them.
 
     Args:
-        num: how many there are.
+        num: number of examples.
         read: indices -> inputs and targets.
         output: (module or a stand-in, inputs) -> output.
-        scale: the loss is multiplied by this.
+        scale: factor on the loss.
     """
 
     num: int
@@ -55,11 +62,11 @@ class BatchGradients:
     Args:
         module: in float32 or float64, on the device to compute on.
         loss: (output, target) -> mean over the batch.
-        examples: what batches are drawn from.
+        examples: batches are drawn from these.
         is_training: whether the module is in training mode.
-        num_at_once: small batches computed at once; None for what a GiB holds.
-        l2: coefficient of the penalty, whose gradient is part of every batch's.
-        l2_scope: what it covers.
+        num_at_once: small batches computed at once; by default as many as fit into a GiB.
+        l2: coefficient of the L2 penalty, whose gradient is included.
+        l2_scope: the parameters it covers.
     """
 
     def __init__(
@@ -89,7 +96,7 @@ class BatchGradients:
         self._num_at_once = num_at_once
 
     def check(self, index_KB: NDArray[np.int64]) -> None:
-        """Try two small batches, refuse what cannot be measured, and choose how many are computed at once."""
+        """Try two small batches, raise a UserError if they cannot be measured, and choose `num_at_once`."""
         x_2B, y_2B = self._read(index_KB[:2])
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
             before = _generator_states(self.device)
@@ -107,14 +114,15 @@ class BatchGradients:
                 ) from error
             after = _generator_states(self.device)
         if not all(map(torch.equal, before, after)):
-            raise UserError(
+            raise CoupledExamplesError(
                 "the model draws random numbers in this mode (dropout, noise), so that its gradient is not that of the "
-                "examples alone; use mode='evaluate', or take the noise out of the model"
+                "examples alone",
+                advice="use mode='evaluate', or take the noise out of the model",
             )
         size = sum(float(gradient.square().sum()) for gradient in apart.values())
         gap = sum(float((joint[name][0] - gradient.mean(dim=0)).square().sum()) for name, gradient in apart.items())
         if math.sqrt(gap) > _ROUNDING[self._dtype] * math.sqrt(size):
-            raise UserError(
+            raise CoupledExamplesError(
                 "the gradient of two batches together is not the mean of theirs: either the loss is no mean over the "
                 "batch, or the model couples the examples of a batch; return a mean, or try mode='evaluate'"
             )
@@ -136,13 +144,13 @@ class BatchGradients:
         return small / len(index_KB), large / len(index_KB) ** 2
 
     def _read(self, index_KB: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets, the first two dimensions as those of the index."""
+        """Return inputs and targets whose first two dimensions are those of the index."""
         pair = self._examples.read(torch.from_numpy(index_KB.reshape(-1)))
         x, y = (t.to(self.device, self._dtype if t.is_floating_point() else t.dtype) for t in pair)
         return x.reshape(*index_KB.shape, *x.shape[1:]), y.reshape(*index_KB.shape, *y.shape[1:])
 
     def _of_batches(self, x_KB: Tensor, y_KB: Tensor) -> tuple[Tensors, Tensor]:
-        """Return the gradients of batches, their first dimension K, and the losses, (K,)."""
+        """Return the gradients of batches, with leading dimension K, and the losses (K,)."""
         num = len(x_KB)
         of_one = grad_and_value(self._objective)
         buffers_K = {name: buffer.expand(num, *buffer.shape).clone() for name, buffer in self._buffers.items()}
@@ -162,7 +170,7 @@ class BatchGradients:
         return self._loss(output, y) * self._examples.scale
 
     def _num_that_fit(self, x: Tensor, y: Tensor) -> int:
-        """Return how many small batches like this one fit into the memory at once, at least one."""
+        """Return how many small batches like this one fit into memory at once, at least one."""
         kept: dict[int, int] = {}
 
         def pack(tensor: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Batches of a finite set of examples: how they are drawn, and what that does to the noise of SGD.
+"""Batches from a finite training set: how they are drawn, and what that does to the noise of SGD.
 
 Shapes: M trajectories (paths), D parameters, B examples of a batch, N examples in all.
 """
@@ -17,7 +17,7 @@ from isotherm.theory.checks import need_stable
 
 
 class Sampling(StrEnum):
-    """How batches come out of N examples."""
+    """How batches are drawn from N examples."""
 
     WITH_REPLACEMENT = "with replacement"
     WITHOUT_REPLACEMENT = "without replacement"
@@ -58,7 +58,7 @@ def finite_batches(
 
 
 def batch_covariance(*, batch_size: int, num_examples: int, sampling: Sampling) -> tuple[float, float]:
-    """Return variance of a batch mean, and covariance of two batches of one epoch, for examples of variance 1.
+    """Return the variance of a batch mean, and the covariance of two batches of one epoch, for examples of variance 1.
 
     1 / B with replacement, (N - B) / (N - 1) of that without. Batches of a shuffled epoch have covariance -1 / (N - 1):
     all of them together are always the whole set.
@@ -71,7 +71,7 @@ def batch_covariance(*, batch_size: int, num_examples: int, sampling: Sampling) 
     _check_batch(batch_size, num_examples, sampling)
     if sampling is Sampling.WITH_REPLACEMENT:
         return 1 / batch_size, 0.0
-    if num_examples == 1:  # one example has no variance
+    if num_examples == 1:  # a single example has no variance
         return 0.0, 0.0
     variance = (num_examples - batch_size) / (num_examples - 1) / batch_size
     return variance, -1 / (num_examples - 1) if sampling is Sampling.SHUFFLED else 0.0
@@ -89,8 +89,8 @@ def epoch_end_variance(
     """Return the stationary variance of SGD as seen after every epoch of K = N / B updates.
 
     With w_j = (1 - εh)^j, batch variance v and covariance u of `batch_covariance`, an epoch adds
-    ε² c ((v - u) Σ w_j² + u (Σ w_j)²). In shuffled epochs the noise of an epoch cancels but for the decay within it, so
-    the variance is far below T c / (2h) unless εhK ≫ 1, that is, unless memory is much shorter than an epoch.
+    ε² c ((v - u) Σ w_j² + u (Σ w_j)²). In shuffled epochs the noise of an epoch cancels except for the decay within it,
+    so the variance is far below T c / (2h) unless εhK ≫ 1, that is, unless SGD forgets within an epoch.
 
     >>> settings = dict(curvature=1.0, noise_variance=1.0, learning_rate=0.01, batch_size=1, num_examples=10)
     >>> [round(epoch_end_variance(**settings, sampling=sampling), 6) for sampling in Sampling]
@@ -99,7 +99,10 @@ def epoch_end_variance(
     need_stable(curvature, learning_rate)
     variance, covariance = batch_covariance(batch_size=batch_size, num_examples=num_examples, sampling=sampling)
     if num_examples % batch_size:
-        raise UserError(f"batch_size={batch_size} does not divide num_examples={num_examples}; an epoch needs it to")
+        raise UserError(
+            f"batch_size={batch_size} does not divide num_examples={num_examples}; an epoch must be a whole number of "
+            "batches"
+        )
     decay = 1 - learning_rate * curvature
     weights = decay ** np.arange(num_examples // batch_size)
     spread = (variance - covariance) * np.sum(weights**2) + covariance * np.sum(weights) ** 2
@@ -108,10 +111,12 @@ def epoch_end_variance(
 
 def _check_batch(batch_size: int, num_examples: int, sampling: Sampling) -> None:
     if not (isinstance(batch_size, numbers.Integral) and batch_size >= 1 and num_examples >= 1):
-        raise UserError(f"batch_size={batch_size!r} of num_examples={num_examples}; both must be whole, 1 or more")
+        raise UserError(
+            f"batch_size={batch_size!r} with num_examples={num_examples}; both must be positive whole numbers"
+        )
     if sampling is not Sampling.WITH_REPLACEMENT and batch_size > num_examples:
         raise UserError(
-            f"batch_size={batch_size} is more than the num_examples={num_examples} there are; take a smaller batch or "
+            f"batch_size={batch_size} is more than the num_examples={num_examples} available; take a smaller batch or "
             f"draw with replacement"
         )
     if sampling is Sampling.SHUFFLED and num_examples % batch_size:

@@ -1,4 +1,4 @@
-"""Numbers that a formula can use, or an error that says why not."""
+"""Checks of numeric arguments, with errors that name the problem."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from isotherm.errors import UserError
 
 
 def is_number(value: Any) -> bool:
-    """Tell whether a value is a real number, and neither a truth value nor text."""
+    """Tell whether a value is a real number, not a bool or a string."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def need_positive(name: str, value: Any) -> None:
-    """Refuse what is not one positive, finite number."""
+    """Raise a UserError unless the value is a positive, finite number."""
     if not (is_number(value) and 0 < value < math.inf):
         raise UserError(f"{name}={value!r} is not a positive number; give one above 0")
 
 
 def need_stable(curvature: float, learning_rate: float) -> None:
-    """Refuse a learning rate at or above the critical one of SGD."""
+    """Raise a UserError for a learning rate at or above the critical one of SGD."""
     need_positive("curvature", curvature)
     need_positive("learning_rate", learning_rate)
     if learning_rate * curvature >= 2:
@@ -36,7 +36,7 @@ def need_stable(curvature: float, learning_rate: float) -> None:
 
 
 def not_negative(name: str, value: ArrayLike) -> Floats:
-    """Return numbers as an array, none negative and all finite."""
+    """Return numbers as an array, all non-negative and finite."""
     given = np.asarray(value, dtype=np.float64)
     wrong = given[~(np.isfinite(given) & (given >= 0))]
     if wrong.size:
@@ -45,7 +45,7 @@ def not_negative(name: str, value: ArrayLike) -> Floats:
 
 
 def need_all_positive(name: str, value: ArrayLike) -> None:
-    """Refuse a number or an array that is not positive and finite throughout."""
+    """Raise a UserError unless a number or array is positive and finite throughout."""
     given = np.asarray(value, dtype=np.float64)
     wrong = given[~(np.isfinite(given) & (given > 0))]
     if wrong.size:
@@ -53,12 +53,12 @@ def need_all_positive(name: str, value: ArrayLike) -> None:
 
 
 def need_count(name: str, value: int) -> None:
-    """Refuse what is not a whole number of 1 or more."""
+    """Raise a UserError unless the value is a positive whole number."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
         raise UserError(f"{name}={value!r} is not a positive whole number; use 1 or more")
 
 
 def need_momentum(momentum: float) -> None:
-    """Refuse what is not at least 0 and below 1."""
+    """Raise a UserError unless 0 <= momentum < 1."""
     if not 0.0 <= momentum < 1.0:
-        raise UserError(f"momentum={momentum} is not at least 0 and below 1; the paper uses 0 and 0.9")
+        raise UserError(f"momentum={momentum} is not in [0, 1); the paper uses 0 and 0.9")

@@ -1,6 +1,6 @@
-"""SGD, heavy ball and their limit of small steps on a quadratic loss, in closed form: the paper's quantities.
+"""SGD and heavy ball on a quadratic loss, and their limit of small steps, in closed form.
 
-They speak of one eigendirection: curvature h, per-example gradient variance c.
+Everything is for one eigendirection: curvature h, per-example gradient variance c.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def stationary_variance(
 ) -> Floats:
     """Return E θ² after many updates at the bare ε: ε (1 + m) c / (B h (1 - m) (2 (1 + m) - ε h)).
 
-    Infinite at and above the critical learning rate, and where the curvature is 0.
+    Infinite at and above the critical learning rate, and for zero curvature.
 
     >>> float(stationary_variance(1.0, curvature=0.5, noise_variance=3.0, batch_size=2))
     2.0
@@ -67,7 +67,7 @@ def sgd_second_moment(
     batch_size: int,
     initial: ArrayLike,
 ) -> Floats:
-    """Return E θ² of SGD after so many updates from E θ_0²: (1 - εh)^2t θ_0² + (1 - (1 - εh)^2t) times the stationary.
+    """Return E θ² of SGD after t updates from E θ_0²: (1 - εh)^2t θ_0² + (1 - (1 - εh)^2t) times the stationary value.
 
     >>> float(sgd_second_moment(1, learning_rate=0.5, curvature=1.0, noise_variance=2.0, batch_size=1, initial=4.0))
     1.5
@@ -80,13 +80,13 @@ def sgd_second_moment(
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         # log |1 - εh|, accurate near εh = 0 and near εh = 2.
         exponent = 2.0 * num_steps * np.log1p(-np.minimum(step, 2.0 - step))
-        # The noise of update j is left with (1 - εh)^2(t-j): a geometric series, of equal terms where (1 - εh)² = 1.
+        # The noise of update j has decayed by (1 - εh)^2(t-j): a geometric series, with equal terms if (1 - εh)² = 1.
         terms = np.where((step == 0.0) | (step == 2.0), num_steps, -np.expm1(exponent) / (step * (2.0 - step)))
         return np.asarray(np.exp(exponent) * not_negative("initial", initial) + learning_rate**2 * v * terms)
 
 
 def diffusion_stationary_variance(temperature: float, *, curvature: ArrayLike, noise_variance: ArrayLike) -> Floats:
-    """Return E θ² in the limit of small learning rates, T c / (2 h): only the temperature T = ε_eff / B is left.
+    """Return E θ² in the limit of small learning rates, T c / (2 h); it depends on the temperature T = ε_eff / B alone.
 
     >>> float(diffusion_stationary_variance(0.5, curvature=0.25, noise_variance=3.0))
     3.0
@@ -107,7 +107,7 @@ def diffusion_second_moment(
 
 
 def kink_batch_size(optimal_temperature: float, *, largest_curvature: float, momentum: float = 0.0) -> float:
-    """Return the batch size at which the line ε_eff = T* B of small batches meets the critical learning rate.
+    """Return the batch size at which the small-batch line ε_eff = T* B meets the critical learning rate.
 
     >>> kink_batch_size(1 / 32, largest_curvature=1.0)
     64.0

@@ -2,7 +2,7 @@
 
 Gradient descent is stable along a direction of curvature λ while ε < 2/λ, heavy ball while ε < 2(1 + m)/λ. The largest
 eigenvalue λ_max of the Hessian, the sharpness, therefore sets the critical learning rate of the paper's section 2. It
-is no constant of a problem: full-batch descent tends to raise it until it meets 2(1 + m)/ε, the edge of stability.
+is not constant: full-batch descent tends to raise it until it reaches 2(1 + m)/ε, the edge of stability.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from isotherm.tasks.seeding import derive
 from isotherm.theory.closed_forms import critical_learning_rate
 from isotherm.theory.hessian import Hessian, NotFiniteError
 
-# Up to so many parameters the Hessian is written out and diagonalised, which no iteration can beat.
+# Up to this many parameters the Hessian is computed in full and diagonalised, which no iteration can beat.
 DENSE_PARAMETERS = 40
-# Share of a random vector in the start of an iteration that goes on from an earlier eigenvector. Without it, it would
-# not see an eigenvalue that has overtaken in a block of the Hessian in which that eigenvector is zero.
+# Weight of a random vector mixed into an earlier eigenvector that an iteration starts from. Without it, the iteration
+# would miss a larger eigenvalue in a block of the Hessian in which that eigenvector is zero.
 FRESH_PART = 0.1
 
 
@@ -38,7 +38,8 @@ FRESH_PART = 0.1
 class Eigenpairs:
     """Eigenvalues from one end of the spectrum, the outermost first, with unit eigenvectors as rows.
 
-    `residuals` are ‖Hv - λv‖, measured with one more product each: an eigenvalue of H lies within that distance of λ.
+    `residuals` are ‖Hv - λv‖, measured with one more Hessian-vector product each: an eigenvalue of H lies within that
+    distance of λ.
     """
 
     values: Floats
@@ -48,7 +49,7 @@ class Eigenpairs:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Spectrum:
-    """Both ends of a Hessian's spectrum, and what it took to find them."""
+    """Both ends of a Hessian's spectrum, and the cost of finding them."""
 
     largest: Eigenpairs
     smallest: Eigenpairs
@@ -63,11 +64,11 @@ class Spectrum:
 
     @property
     def most_negative(self) -> float:
-        """The smallest eigenvalue; above zero in a basin."""
+        """The smallest eigenvalue; positive in a basin."""
         return float(self.smallest.values[0])
 
     def critical_learning_rate(self, *, momentum: float = 0.0) -> float:
-        """Return 2(1 + m)/λ_max, from which on descent is unstable; infinite where no direction curves upwards."""
+        """Return 2(1 + m)/λ_max, from which descent is unstable; infinite if no direction curves upwards."""
         return math.inf if self.sharpness <= 0 else critical_learning_rate(self.sharpness, momentum=momentum)
 
     def critical_effective_learning_rate(self, *, momentum: float = 0.0) -> float:
@@ -81,8 +82,8 @@ def spectrum(hessian: Hessian, *, num_eigenvalues: int = 5, tolerance: float = 1
     Args:
         hessian: over fixed examples.
         num_eigenvalues: how many of the largest.
-        tolerance: at which the iteration stops, relative to the eigenvalue; `residuals` say what came of it.
-        seed: of the vector it starts from.
+        tolerance: at which the iteration stops, relative to the eigenvalue; `residuals` tell what was reached.
+        seed: of the starting vector.
     """
     before = hessian.num_products
     largest = largest_eigenpairs(hessian, num=num_eigenvalues, tolerance=tolerance, seed=seed)
@@ -99,14 +100,14 @@ def spectrum(hessian: Hessian, *, num_eigenvalues: int = 5, tolerance: float = 1
 def largest_eigenpairs(
     hessian: Hessian, *, num: int = 1, tolerance: float = 1e-6, seed: int = 0, near: Floats | None = None
 ) -> Eigenpairs:
-    """Return the largest eigenvalues of a Hessian; all zero where it is zero, as for outputs that never change.
+    """Return the largest eigenvalues of a Hessian; all zero if the Hessian is zero, as for constant outputs.
 
     Args:
         hessian: over fixed examples.
         num: how many.
         tolerance: at which the iteration stops, relative to the eigenvalue.
-        seed: of the random vector it starts from.
-        near: go on from this vector, e.g. the eigenvector of a moment ago, with some of the random one mixed in.
+        seed: of the random starting vector.
+        near: start from this vector, e.g. the last eigenvector, with some of the random one mixed in.
     """
     size = hessian.num_parameters
     if not 1 <= num <= size:
@@ -117,14 +118,14 @@ def largest_eigenpairs(
     start = _start(size, seed=seed, near=near)
     if not hessian.product(start).any():
         return _checked(hessian, np.zeros(num), np.eye(size, num))
-    # Going on from a good vector takes a smaller basis.
+    # Starting from a good vector takes a smaller basis.
     basis = min(size, max(2 * num + 1, 20) if near is None else 2 * num + 7)
     values, vectors = _lanczos(hessian.operator(), num=num, which="LA", start=start, tolerance=tolerance, basis=basis)
     return _checked(hessian, values[::-1], vectors[:, ::-1])
 
 
 def _smallest_eigenpair(hessian: Hessian, *, scale: float, tolerance: float, seed: int) -> Eigenpairs:
-    """Return the smallest eigenvalue, to a tolerance relative to the scale given: it may be next to zero."""
+    """Return the smallest eigenvalue, to a tolerance relative to a given scale, as it may be close to zero."""
     size = hessian.num_parameters
     if size <= DENSE_PARAMETERS:
         values, vectors = _dense(hessian)
@@ -154,20 +155,21 @@ def _lanczos(
         values, vectors = eigsh(operator, k=num, which=which, v0=start, tol=tolerance, ncv=basis)
     except ArpackNoConvergence as error:
         raise UserError(
-            f"{num} eigenvalues did not converge to a tolerance of {tolerance}: {error}; ask for fewer, or raise it"
+            f"{num} eigenvalues did not converge to a tolerance of {tolerance}: {error}; ask for fewer eigenvalues, or "
+            "raise the tolerance"
         ) from error
     return np.asarray(values, dtype=np.float64), np.asarray(vectors, dtype=np.float64)
 
 
 def _dense(hessian: Hessian) -> tuple[Floats, Floats]:
-    """Return all eigenvalues, rising, and their vectors as columns, of the Hessian written out."""
+    """Return all eigenvalues of the full Hessian in ascending order, and their eigenvectors as columns."""
     matrix = np.stack([hessian.product(row) for row in np.eye(hessian.num_parameters)])
     values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
     return values, vectors
 
 
 def _start(size: int, *, seed: int, near: Floats | None = None) -> Floats:
-    """Return a random unit vector, or one near to that given."""
+    """Return a random unit vector, or one near a given vector."""
     vector = np.random.default_rng(derive(seed, "curvature start")).standard_normal(size)
     vector /= np.linalg.norm(vector)
     return vector if near is None else near / np.linalg.norm(near) + FRESH_PART * vector
@@ -180,22 +182,22 @@ def _checked(hessian: Hessian, values: Floats, vectors: Floats) -> Eigenpairs:
     return Eigenpairs(values=np.array(values), vectors=rows, residuals=np.array(residuals))
 
 
-# -- a subset is a sample ---------------------------------------------------------------------------------------------
+# -- the sharpness of a sample ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampledSharpness:
-    """The sharpness over a sample of examples, as an estimate of that over all examples there could be.
+    """The sharpness over a sample of examples, as an estimate of the population's.
 
     Two values bracket it. The largest eigenvalue over a sample is too large on average, as its direction is chosen on
     the same examples; with many parameters small samples even agree with each other on a wrong value. The curvature
     along that direction over other examples is too small on average, as no direction curves more than λ_max.
 
     Args:
-        of_all: the largest eigenvalue over all examples given.
-        held_out: the mean over blocks of the curvature of a block along the sharpest direction of all the others.
-        interval: from the lower limit of the second to the upper limit of the first; the estimate is halfway between
-            the two, whose errors are opposite and equal to first order.
+        of_all: the largest eigenvalue over all given examples.
+        held_out: mean over blocks of a block's curvature along the sharpest direction of all the others.
+        interval: from the lower limit of `held_out` to the upper limit of `of_all`; the estimate is halfway between the
+            two, whose errors are opposite and equal to first order.
     """
 
     of_all: float
@@ -206,14 +208,14 @@ class SampledSharpness:
 def sampled_sharpness(
     hessian: Hessian, *, num_blocks: int = 8, level: float = 0.95, tolerance: float = 1e-4, seed: int = 0
 ) -> SampledSharpness:
-    """Return the sharpness with an interval for what another sample of examples would change.
+    """Return the sharpness with an interval for the choice of the sample.
 
     Args:
         hessian: over examples drawn at random, in random order.
-        num_blocks: equal blocks they are cut into; each costs an eigenvalue over all the others.
+        num_blocks: number of equal blocks; each costs an eigenvalue over all the others.
         level: of the interval.
         tolerance: of each eigenvalue.
-        seed: of the iterations' start.
+        seed: of the starting vectors.
     """
     size, rest = divmod(hessian.num_examples, num_blocks) if num_blocks > 1 else (0, 0)
     if size == 0 or rest or size % hessian.group_size:
@@ -245,7 +247,7 @@ def sampled_sharpness(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SharpnessRecord:
-    """Sharpness and objective before an update; the sharpness is NaN where the run has diverged."""
+    """Sharpness and objective before an update; the sharpness is NaN if the run has diverged."""
 
     step: int
     objective: float
@@ -254,17 +256,17 @@ class SharpnessRecord:
 
 
 class SharpnessProbe:
-    """Records the sharpness every few updates of a training loop, each time going on from the last eigenvector.
+    """Records the sharpness every few updates of a training loop, each time starting from the last eigenvector.
 
     Args:
-        hessian: over the examples to look at; it is moved to the parameters of the moment.
-        every: how many updates lie between two looks.
+        hessian: over the examples to use; evaluated at the current parameters.
+        every: updates between two measurements.
         tolerance: of the eigenvalue.
-        seed: of the iterations' start.
+        seed: of the starting vectors.
 
     >>> import torch
     >>> from torch import nn
-    >>> from isotherm.tasks.task import half_squared_error
+    >>> from isotherm.tasks.losses import half_squared_error
     >>> module = nn.Linear(1, 1, bias=False)
     >>> data = {"inputs": torch.tensor([[2.0]]), "targets": torch.zeros(1, 1)}
     >>> probe = SharpnessProbe(Hessian(module, half_squared_error, **data, mode="train"), every=2)
@@ -287,12 +289,12 @@ class SharpnessProbe:
         parameters: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]],
         buffers: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]] | None = None,
     ) -> SharpnessRecord | None:
-        """Look if it is time to; return what was found.
+        """Measure the sharpness if it is time to, and return the record.
 
         Args:
-            step: the update that is about to be made, from 0.
+            step: index of the next update, from 0.
             parameters: by name, e.g. `module.named_parameters()`.
-            buffers: by name; needed in "eval" mode where a layer has running statistics.
+            buffers: by name; needed in "eval" mode if a layer has running statistics.
         """
         if step % self._every:
             return None
@@ -300,7 +302,7 @@ class SharpnessProbe:
         objective = hessian.objective()
         sharpness = residual = math.nan
         if math.isfinite(objective):
-            with suppress(NotFiniteError):  # next to divergence the Hessian overflows before the objective does
+            with suppress(NotFiniteError):  # close to divergence the Hessian overflows before the objective does
                 pair = largest_eigenpairs(hessian, tolerance=self._tolerance, seed=self._seed + step, near=self._vector)
                 self._vector, sharpness, residual = pair.vectors[0], float(pair.values[0]), float(pair.residuals[0])
         record = SharpnessRecord(step=step, objective=objective, sharpness=sharpness, residual=residual)

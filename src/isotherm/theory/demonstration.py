@@ -1,4 +1,4 @@
-"""What `isotherm theory NAME` shows: a paragraph, tables and one figure, as plain values that others draw and write."""
+"""The result of `isotherm theory NAME`: a paragraph, tables and one figure, as plain values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Panel:
-    """One part of the figure."""
+    """One panel of the figure."""
 
     title: str
     x_label: str
@@ -39,7 +39,7 @@ class Panel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """Rows of numbers or words under headings."""
+    """Rows of numbers or words under column titles."""
 
     title: str
     columns: Sequence[str]
@@ -48,7 +48,7 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Demonstration:
-    """A piece of the theory, computed.
+    """One demonstration of the theory.
 
     Args:
         name: as on the command line.
@@ -56,7 +56,7 @@ class Demonstration:
         paragraph: what is shown and what it means, with the numbers found, for a student.
         panels: of the figure, left to right.
         tables: for the terminal.
-        settings: what it was computed with, so that it can be repeated.
+        settings: the settings that reproduce it.
     """
 
     name: str

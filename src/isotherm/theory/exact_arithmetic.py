@@ -1,4 +1,4 @@
-"""Single precision that is single precision, for measurements on a GPU."""
+"""Full float32 precision for measurements on a GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def exact_arithmetic(device: torch.device) -> Iterator[None]:
-    """Within this context float32 means float32: cuDNN would round the inputs of convolutions to 10 bits."""
+    """Compute in full float32 within this context: by default cuDNN rounds the inputs of convolutions to 10 bits."""
     if device.type != "cuda":
         yield
         return

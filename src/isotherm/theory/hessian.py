@@ -1,7 +1,7 @@
-"""The Hessian of a training objective by its products with vectors, over fixed examples.
+"""The Hessian of a training objective over fixed examples, through Hessian-vector products.
 
-Everything here is a sum over examples, computed in chunks; how many are computed at once changes nothing but memory.
-Nothing falls back to another way of computing by itself.
+Everything is a sum over examples, computed in chunks; the chunk size changes nothing but memory. Nothing falls back to
+another method silently.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from isotherm.core.l2 import L2Scope, is_penalised
 from isotherm.core.statistics import Floats
 from isotherm.errors import UserError, nearest
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
+from isotherm.tasks.losses import LossFunction
 from isotherm.tasks.seeding import derive, seeded
-from isotherm.tasks.task import LossFunction, Task
+from isotherm.tasks.task import Task
 from isotherm.theory.exact_arithmetic import exact_arithmetic
 from isotherm.theory.second_derivative import Tensors, failing_layers, second_derivative
 
@@ -32,43 +33,43 @@ Mode = Literal["train", "eval"]
 Precision = Literal["float32", "float64"]
 Differentiation = Literal["reverse_over_reverse", "forward_over_reverse", "finite_difference"]
 
-# Examples that are computed at once where nothing is said; bounds the memory of a product.
+# Default number of examples computed at once; bounds the memory of a Hessian-vector product.
 EXAMPLES_AT_ONCE = 512
 
 
 class NotFiniteError(UserError):
-    """A second derivative is infinite or no number at the parameters in question."""
+    """A second derivative is infinite or NaN at these parameters."""
 
 
 class Hessian:
-    """The Hessian of a mean loss over fixed examples, by its products with vectors; the parameters form one vector.
+    """The Hessian of a mean loss over fixed examples; all parameters form one vector.
 
-    Tied parameters count once, frozen ones and those of whole numbers are constants. The module is copied; its
-    buffers, running statistics among them, are as they are now and stay so.
+    Tied parameters count once; frozen and integer parameters are constants. The module is copied, and its buffers,
+    including running statistics, stay as they are.
 
     Args:
         module: called with a chunk of inputs.
         loss: (output, target) -> mean over examples.
-        inputs: the examples, the first dimension counts them.
-        targets: as many.
-        mode: "train" normalises by the statistics of the examples themselves, over ghosts where the layer has ghosts,
-            else over all examples at once; dropout is refused there, as each pass would draw another loss. "eval"
-            normalises by running statistics and drops nothing.
-        precision: in which everything is computed; chunks are added up in float64 in any case.
-        examples_at_once: for memory. By default `EXAMPLES_AT_ONCE`, in whole ghosts.
-        differentiation: how second derivatives are taken: the gradient of the gradient, the forward derivative of the
-            gradient, or central differences of gradients, which every layer has that can be trained. These are for
-            smooth layers and float64 only: a ReLU that switches within the step looks like an enormous curvature.
+        inputs: the examples, along the first dimension.
+        targets: one per input.
+        mode: "train" normalises by batch statistics, over ghost batches if the layer has them, else over all examples
+            at once; dropout is refused, as every pass would have another loss. "eval" normalises by running statistics
+            and disables dropout.
+        precision: of the computation; sums over chunks are in float64 in any case.
+        examples_at_once: bounds memory. By default `EXAMPLES_AT_ONCE`, rounded to whole ghost batches.
+        differentiation: how second derivatives are taken: reverse over reverse, forward over reverse, or central
+            differences of gradients, which work for every trainable layer, but only with smooth layers and in float64:
+            a ReLU that switches within the step looks like an enormous curvature.
         l2: coefficient of the penalty (l2/2)‖w‖², which is part of the objective: adds l2 to the diagonal.
-        l2_scope: what it covers, "weights" (two dimensions or more) or "all".
+        l2_scope: the parameters it covers, "weights" (two dimensions or more) or "all".
         unroll: for sequences as in `Task`: examples are windows of this many tokens, each read from the module's
             `initial_state`, and the loss is summed over a window.
-        device: where it is computed.
+        device: to compute on.
 
     Raises:
-        UserError: there is nothing to differentiate, or no fixed and finite loss to do it with.
+        UserError: there is nothing to differentiate, or the loss is not deterministic and finite.
 
-    >>> from isotherm.tasks.task import half_squared_error
+    >>> from isotherm.tasks.losses import half_squared_error
     >>> x = torch.tensor([[1.0, 0.0], [0.0, 3.0]])
     >>> line = nn.Linear(2, 1, bias=False)
     >>> hessian = Hessian(line, half_squared_error, inputs=x, targets=torch.zeros(2, 1), mode="eval")
@@ -98,12 +99,13 @@ class Hessian:
         _check_choice("l2_scope", l2_scope, L2Scope)
         if differentiation == "finite_difference" and precision != "float64":
             raise UserError(
-                f"differentiation='finite_difference' in precision={precision!r} would be rounding; use 'float64'"
+                f"differentiation='finite_difference' in precision={precision!r} would measure rounding errors; "
+                "use 'float64'"
             )
         if not (math.isfinite(l2) and l2 >= 0):
             raise UserError(f"l2={l2} is not a number >= 0; use 0 for no penalty")
         if len(inputs) != len(targets) or len(inputs) == 0:
-            raise UserError(f"{len(inputs)} inputs and {len(targets)} targets; give as many, and at least one")
+            raise UserError(f"{len(inputs)} inputs and {len(targets)} targets; give equally many, at least one")
         if unroll is not None and not hasattr(module, "initial_state"):
             raise UserError("with unroll the module needs a method initial_state(batch_size) that returns a tensor")
         self.mode, self.differentiation = mode, differentiation
@@ -126,16 +128,16 @@ class Hessian:
         self.num_products = 0
         self._check()
 
-    # -- what it is -------------------------------------------------------------------------------------------------
+    # -- sizes and names --------------------------------------------------------------------------------------------
 
     @property
     def num_parameters(self) -> int:
-        """How many numbers are differentiated by: the length of a vector."""
+        """The number of trainable scalars: the length of a vector."""
         return sum(self._sizes)
 
     @property
     def num_examples(self) -> int:
-        """How many examples the loss is a mean over."""
+        """The number of examples that the loss averages over."""
         return len(self._inputs)
 
     @property
@@ -148,11 +150,11 @@ class Hessian:
         parameters: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]],
         buffers: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]] | None = None,
     ) -> Hessian:
-        """Return the Hessian of the same objective elsewhere.
+        """Return the Hessian of the same objective at other parameters.
 
         Args:
-            parameters: by name, e.g. `module.named_parameters()`; what is not trained may be left out.
-            buffers: by name. In "eval" mode they are needed where a layer has running statistics.
+            parameters: by name, e.g. `module.named_parameters()`; those that are not trained may be left out.
+            buffers: by name; needed in "eval" mode if a layer has running statistics.
         """
         given = dict(parameters)
         if buffers is None and self.mode == "eval" and (layers := _running_layers(self._module)):
@@ -170,7 +172,7 @@ class Hessian:
         return moved
 
     def over(self, indices: NDArray[np.int64]) -> Hessian:
-        """Return the Hessian over some of the examples; where they are grouped into ghosts, over whole groups."""
+        """Return the Hessian over a subset of the examples; with ghost batches, over whole groups."""
         index = torch.from_numpy(np.asarray(indices, dtype=np.int64))
         if len(index) == 0:
             raise UserError("a subset of no examples has no loss; give at least one")
@@ -194,7 +196,7 @@ class Hessian:
                 float(self._chunk_loss(self._parameters, x, y)) * len(y) / self.num_examples for x, y in self._chunks()
             )
         penalised = self._l2_P > 0
-        with np.errstate(over="ignore"):  # of a run that diverges
+        with np.errstate(over="ignore"):  # a diverging run
             return mean + 0.5 * float(self._l2_P[penalised] @ self.point()[penalised] ** 2)
 
     def gradient(self) -> Floats:
@@ -222,7 +224,7 @@ class Hessian:
         return curved + self._l2_P * flat
 
     def operator(self) -> LinearOperator[np.float64]:
-        """Return the Hessian as SciPy's routines take it."""
+        """Return the Hessian as a SciPy linear operator."""
         shape = (self.num_parameters, self.num_parameters)
         return LinearOperator(shape, matvec=self.product, rmatvec=self.product, dtype=np.float64)
 
@@ -231,7 +233,7 @@ class Hessian:
     def _derivative(self, flat: Floats) -> Floats:
         tangent = self._unflat(flat)
         if self.examples_at_once >= self.num_examples:
-            if self._product_of_all is None:  # one chunk: what does not depend on the vector is computed once
+            if self._product_of_all is None:  # with one chunk, whatever does not depend on the vector is computed once
                 ((x, y),) = self._chunks()
                 self._product_of_all = self._product_over(x, y)
             return self._flat(self._product_of_all(tangent))
@@ -241,13 +243,13 @@ class Hessian:
         return total
 
     def _product_over(self, x: Tensor, y: Tensor) -> Callable[[Tensors], Tensors]:
-        """Return the product of a chunk's Hessian with a vector, as a function of the vector."""
-        assert self.differentiation != "finite_difference"  # those do not come here
+        """Return the Hessian-vector product of a chunk as a function of the vector."""
+        assert self.differentiation != "finite_difference"  # finite differences are taken elsewhere
         function = partial(self._chunk_loss, x=x, y=y)
         return second_derivative(function, self._parameters, differentiation=self.differentiation)
 
     def _difference(self, flat: Floats) -> Floats:
-        """Return central differences of the gradient, over a step at which truncation and rounding are alike."""
+        """Return central differences of the gradient, with a step that balances truncation and rounding."""
         length = float(np.linalg.norm(flat))
         if length == 0:
             return np.zeros(self.num_parameters)
@@ -261,7 +263,7 @@ class Hessian:
         return np.asarray((ahead - behind) * (length / (2 * step)))
 
     def _gradient_at(self, parameters: Tensors) -> Floats:
-        """Return the gradient of the mean loss by plain autograd, which every layer supports that can be trained."""
+        """Return the gradient of the mean loss by plain autograd, which every trainable layer supports."""
         total = np.zeros(self.num_parameters)
         for x, y in self._chunks():
             leaves = {name: value.detach().clone().requires_grad_() for name, value in parameters.items()}
@@ -285,7 +287,7 @@ class Hessian:
         return values.to(self._device, self._dtype if values.is_floating_point() else values.dtype)
 
     def _output(self, parameters: Tensors, x: Tensor) -> Tensor:
-        buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}  # a pass moves running statistics
+        buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}  # a pass updates running statistics
         if self._unroll is None:
             output: Tensor = functional_call(self._module, (parameters, buffers), (x,))
             return output
@@ -323,12 +325,13 @@ class Hessian:
         layers = [n for n, part in self._module.named_modules() if isinstance(part, kind) and part.p > 0]
         if self.mode == "train" and layers:
             raise UserError(
-                f"in mode 'train' the dropout in {_listed(layers)} draws another loss with every pass, which has no "
-                "Hessian; use mode='eval', or a drop probability of 0"
+                f"in mode 'train' the dropout in {_listed(layers)} changes the loss with every pass, so that it has "
+                "no Hessian",
+                advice="use mode='eval', or a drop probability of 0",
             )
 
     def _group_size(self, num_examples: int) -> int:
-        """Return how many neighbouring examples share statistics: 1, whole ghosts, or all of them."""
+        """Return how many consecutive examples share statistics: 1, a ghost batch, or all of them."""
         if self.mode == "eval":
             return 1
         parts = list(self._module.modules())
@@ -341,16 +344,16 @@ class Hessian:
         if given is None:
             return max(self.group_size, EXAMPLES_AT_ONCE // self.group_size * self.group_size)
         if given < 1:
-            raise UserError(f"examples_at_once={given} computes nothing; use a positive number")
+            raise UserError(f"examples_at_once={given} is not positive; use 1 or more")
         if given < self.num_examples and given % self.group_size:
             raise UserError(
-                f"examples_at_once={given} would cut groups of {self.group_size} examples that share their statistics; "
-                f"use a multiple of {self.group_size}, or mode='eval'"
+                f"examples_at_once={given} would cut groups of {self.group_size} examples that share their statistics",
+                advice=f"use a multiple of {self.group_size}, or mode='eval'",
             )
         return given
 
     def _check(self) -> None:
-        """Refuse a loss that is not finite, not one number, not the same twice, no mean, or not differentiable."""
+        """Raise a UserError if the loss is not finite, scalar, deterministic, a mean, and twice differentiable."""
         x, y = self._chunk(0, self.examples_at_once)
         with torch.no_grad(), seeded(0, "curvature"):
             first, second = (self._chunk_loss(self._parameters, x, y) for _ in range(2))
@@ -362,7 +365,8 @@ class Hessian:
         if not self._are_close(first, second):
             raise UserError(
                 f"the same examples gave a loss of {float(first)} and then of {float(second)}: the module draws random "
-                "numbers (dropout as a function?) or counts its calls; use mode='eval', or fix what it draws"
+                "numbers (dropout as a function?) or counts its calls",
+                advice="use mode='eval', or fix what it draws",
             )
         if self.examples_at_once < self.num_examples:
             self.refuse_coupled(self.examples_at_once)
@@ -377,7 +381,8 @@ class Hessian:
             others = [way for way in get_args(Differentiation) if way != self.differentiation]
             raise UserError(
                 f"{_listed(failing)} cannot be differentiated twice by {self.differentiation}: "
-                f"{str(error).strip().splitlines()[0]}; try differentiation={others[0]!r} or {others[1]!r}"
+                f"{str(error).strip().splitlines()[0]}",
+                advice=f"try differentiation={others[0]!r} or {others[1]!r}",
             ) from error
 
     def _failing_layers(self, x: Tensor, y: Tensor) -> list[str]:
@@ -391,7 +396,7 @@ class Hessian:
         )
 
     def refuse_coupled(self, num: int) -> None:
-        """Refuse to add up the loss over parts of `num` examples if it is no mean over them."""
+        """Raise a UserError if the loss over `num` examples is not the mean over its parts."""
         first, both = self._chunk(0, num), self._chunk(0, 2 * num)
         second = self._chunk(num, 2 * num)
         with torch.no_grad():
@@ -401,7 +406,7 @@ class Hessian:
         if not self._are_close(apart, losses[2]):
             raise UserError(
                 f"the loss of {len(both[1])} examples is {float(losses[2])}, but {float(apart)} as the mean over its "
-                "parts: the loss is no mean over examples, or a layer mixes them; give a mean, or use "
+                "parts: the loss is not a mean over examples, or a layer mixes them; give a mean, or use "
                 f"examples_at_once={self.num_examples}"
             )
 
@@ -431,19 +436,19 @@ def hessian_of_task(
     differentiation: Differentiation = "reverse_over_reverse",
     device: torch.device | str = "cpu",
 ) -> Hessian:
-    """Return the Hessian of what a task minimises, over training examples drawn once, without augmentation.
+    """Return the Hessian of a task's objective, over training examples drawn once, without augmentation.
 
     Args:
         task: gives data, transform, loss and penalty.
         module: the task's model with the weights in question, e.g. `seeding.initial_model(task.model, seed=0)`.
-        mode: as for `Hessian`; so for the rest.
-        num_examples: drawn without replacement, of a sequence as many windows; by default all.
+        mode: as for `Hessian`, like the other arguments below.
+        num_examples: drawn without replacement (windows, for sequences); by default all.
         subset_seed: equal seeds draw equal examples.
         l2: coefficient of the penalty; by default the task's.
         precision: of the computation.
-        examples_at_once: for memory.
+        examples_at_once: bounds memory.
         differentiation: how second derivatives are taken.
-        device: where it is computed.
+        device: to compute on.
     """
     inputs, targets = task.train
     available = len(inputs) // (task.unroll or 1)
@@ -473,7 +478,7 @@ def hessian_of_task(
             device=device,
         )
     except UserError as error:
-        raise UserError(f"task {task.name!r}: {error}") from error
+        raise UserError(f"task {task.name!r}: {error.reason}", advice=error.advice) from error
 
 
 def _check_choice(name: str, value: str, kind: Any) -> None:
@@ -482,7 +487,7 @@ def _check_choice(name: str, value: str, kind: Any) -> None:
 
 
 def _trainable(module: nn.Module) -> list[str]:
-    """Return the names of the parameters to differentiate by, or say that there are none that could be."""
+    """Return the names of the parameters to differentiate with respect to, or raise a UserError if there are none."""
     named = dict(module.named_parameters())
     names = [name for name, parameter in named.items() if parameter.requires_grad]
     if not names:
@@ -493,7 +498,7 @@ def _trainable(module: nn.Module) -> list[str]:
         )
     for name in names:
         if named[name].is_complex():
-            raise UserError(f"parameter {name!r} is {named[name].dtype}; use two real parameters for its parts")
+            raise UserError(f"parameter {name!r} is {named[name].dtype}", advice="use two real parameters instead")
     return names
 
 

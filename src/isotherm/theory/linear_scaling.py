@@ -1,6 +1,6 @@
 """Linear scaling, the paper's appendix A: n steps at (ε, B) against one at (nε, nB), exactly and measured.
 
-It speaks of one eigendirection: curvature h, per-example gradient variance c. Shapes: M trajectories (paths).
+Everything is for one eigendirection: curvature h, per-example gradient variance c. Shapes: M trajectories (paths).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class LinearScaling:
 
     Args:
         num_merged: n.
-        reach: n ε h, which appendix A wants to be much smaller than 2.
+        reach: n ε h, which appendix A needs to be much smaller than 2.
         mean_small: over θ_0, of n steps at (ε, B).
         mean_large: over θ_0, of one step at (nε, nB).
         variance_small: of n steps.
@@ -49,12 +49,12 @@ class LinearScaling:
 
     @property
     def leading_mean_error(self) -> float:
-        """What the mean's error grows like: -(1 - 1/n) (nεh)² / 2."""
+        """Leading order of the mean's error: -(1 - 1/n) (nεh)² / 2."""
         return -(1 - 1 / self.num_merged) * self.reach**2 / 2
 
     @property
     def leading_variance_error(self) -> float:
-        """What the variance's error grows like: (1 - 1/n) nεh."""
+        """Leading order of the variance's error: (1 - 1/n) nεh."""
         return (1 - 1 / self.num_merged) * self.reach
 
 
@@ -63,7 +63,7 @@ def linear_scaling(
 ) -> LinearScaling:
     """Return what n steps at (ε, B) and one at (nε, nB) do to one eigendirection, exactly.
 
-    Needs εh < 1, so that the small steps themselves do not jump over the minimum.
+    Needs εh < 1, so that the small steps themselves do not overshoot.
 
     >>> pair = linear_scaling(2, curvature=1.0, noise_variance=1.0, learning_rate=0.5, batch_size=1)
     >>> pair.mean_small, pair.mean_large, pair.variance_small, pair.variance_large
@@ -93,7 +93,7 @@ def measure_linear_scaling(
     num_paths: int,
     generator: np.random.Generator,
 ) -> LinearScaling:
-    """Return the same from SGD on drawn examples; both sides see the same ones, as they would in one epoch."""
+    """Return the same from simulated SGD; both sides see the same examples, as they would in one epoch."""
     if num_paths < 2:
         raise UserError(f"num_paths={num_paths} has no variance; give 2 or more")
     small_M1, large_M1 = merged_states(
@@ -125,7 +125,7 @@ def merged_states(
     start_M1: Floats,
     generator: np.random.Generator,
 ) -> tuple[Floats, Floats]:
-    """Return the states after n steps at (ε, B) and after one at (nε, nB) over the same examples, shape (M, 1) each."""
+    """Return the states after n steps at (ε, B) and one at (nε, nB) over the same examples, shape (M, 1) each."""
     _checked_merge(num_merged, curvature, learning_rate)
     batches = [draw(generator, (len(start_M1), batch_size, 1)) for _ in range(num_merged)]
     gradients = quadratic_gradients(curvature)
@@ -136,9 +136,9 @@ def merged_states(
 
 
 def _checked_merge(num_merged: int, curvature: float, learning_rate: float) -> float:
-    """Return 1 - εh for steps that can be merged."""
+    """Return 1 - εh, or raise a UserError if the steps cannot be merged."""
     if num_merged < 1:
-        raise UserError(f"num_merged={num_merged} is not a number of steps; give 1 or more")
+        raise UserError(f"num_merged={num_merged} is not a positive number of steps; give 1 or more")
     need_positive("curvature", curvature)
     need_positive("learning_rate", learning_rate)
     if learning_rate * curvature >= 1:

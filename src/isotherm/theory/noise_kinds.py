@@ -1,4 +1,4 @@
-"""Noise of single examples: some becomes Gaussian as it adds up, some keeps its heavy tails.
+"""Kinds of per-example noise: some becomes Gaussian as it adds up, some keeps its heavy tails.
 
 Shapes: M trajectories (paths).
 """
@@ -19,12 +19,12 @@ Draw = Callable[[np.random.Generator, tuple[int, ...]], Floats]
 
 
 def skewed_noise(generator: np.random.Generator, shape: tuple[int, ...]) -> Floats:
-    """Draw exponential noise less its mean: variance 1, skewness 2, excess kurtosis 6."""
+    """Draw exponential noise minus its mean: variance 1, skewness 2, excess kurtosis 6."""
     return generator.exponential(size=shape) - 1.0
 
 
 def stable_noise(alpha: float) -> Draw:
-    """Return how to draw symmetric α-stable noise of scale 1: infinite variance for α < 2, no mean for α ≤ 1.
+    """Return a sampler of symmetric α-stable noise of scale 1: infinite variance for α < 2, no mean for α ≤ 1.
 
     Characteristic function exp(-|k|^α), by the formula of Chambers, Mallows and Stuck; α = 2 is Gaussian of variance 2.
     """
@@ -55,7 +55,7 @@ def accumulated_noise(draw: Draw, counts: Sequence[int], *, num_paths: int, gene
 
 
 def quartile_distance(sample: Floats) -> float:
-    """Return the distance of the quartiles, a measure of scale that infinite variance leaves alone.
+    """Return the interquartile range, a measure of scale that is finite even for infinite variance.
 
     >>> quartile_distance(np.arange(101.0))
     50.0
@@ -65,9 +65,9 @@ def quartile_distance(sample: Floats) -> float:
 
 
 def tail_ratio(sample: Floats) -> float:
-    """Return how far the 99 % quantile lies from the median, in units of the upper quartile's distance from it.
+    """Return the distance of the 99 % quantile from the median, relative to that of the upper quartile.
 
-    Gaussian numbers have 3.45 at every scale; heavier upper tails have more.
+    3.45 for a Gaussian at any scale; more for heavier upper tails.
 
     >>> tail_ratio(np.arange(101.0))
     1.96
@@ -79,8 +79,8 @@ def tail_ratio(sample: Floats) -> float:
 def stable_stationary_scale(*, alpha: float, curvature: float, learning_rate: float, batch_size: int) -> float:
     """Return the scale of θ after many updates with symmetric α-stable example noise of scale 1.
 
-    scale^α = ε^α B^{1-α} / (1 - |1 - εh|^α), near T^{α-1} / (αh) for small ε: a function of T = ε / B still, but with
-    the power 1 - 1/α of T where finite variance has 1/2.
+    scale^α = ε^α B^{1-α} / (1 - |1 - εh|^α), near T^{α-1} / (αh) for small ε: still a function of T = ε / B, but with
+    the power 1 - 1/α of T instead of 1/2 for finite variance.
 
     >>> round(stable_stationary_scale(alpha=2.0, curvature=1.0, learning_rate=1.0, batch_size=4), 6)
     0.5
@@ -94,4 +94,4 @@ def stable_stationary_scale(*, alpha: float, curvature: float, learning_rate: fl
 
 def _check_alpha(alpha: Any) -> None:
     if not (is_number(alpha) and 0 < alpha <= 2):
-        raise UserError(f"alpha={alpha!r} is not above 0 and at most 2; stable distributions exist for these only")
+        raise UserError(f"alpha={alpha!r} is not in (0, 2]; there are no other stable distributions")

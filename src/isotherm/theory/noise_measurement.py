@@ -1,6 +1,6 @@
 """Measuring the gradient noise scale of a module, of a task, and of a task along its training.
 
-`isotherm.theory.noise_scale` says what it is, and how it is estimated from the squared norms that are measured here.
+`isotherm.theory.noise_scale` defines it and estimates it from the squared norms measured here.
 """
 
 from __future__ import annotations
@@ -22,30 +22,32 @@ from isotherm.core.l2 import L2Scope
 from isotherm.data.augment import RandomBits
 from isotherm.errors import UserError, nearest
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
+from isotherm.tasks.losses import LOSSES, LossFunction
+from isotherm.tasks.model_check import check_model
 from isotherm.tasks.seeding import derive, initial_model
-from isotherm.tasks.task import LOSSES, LossFunction, Task, check_model
-from isotherm.theory.batch_gradients import BatchGradients, Examples
+from isotherm.tasks.task import Task
+from isotherm.theory.batch_gradients import BatchGradients, CoupledExamplesError, Examples
 from isotherm.theory.exact_arithmetic import exact_arithmetic
 from isotherm.theory.noise_scale import MIN_DRAWS, NoiseScale, estimate_noise_scale
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measurement:
-    """On which batches, and how, the noise is measured.
+    """The batches on which the noise is measured, and how.
 
     Args:
-        small_batch_size: examples of a small batch; with ghost batch norm the ghost size.
-        large_batch_size: examples of a large batch, the union of small ones. The larger, the better ‖G‖² is known.
-        num_draws: how many large batches, independent of one another.
-        sampling: how the examples of a draw are chosen. "with_replacement": independently, so that the plain formulas
-            hold, whatever else is random about an example. "without_replacement": all different, with the exact
-            correction for a finite training set; the large batch may then be all of it, which makes ‖G‖² exact.
+        small_batch_size: examples per small batch; with ghost batch norm the ghost size.
+        large_batch_size: examples per large batch, a union of small ones. Larger batches determine ‖G‖² better.
+        num_draws: number of independent large batches.
+        sampling: "with_replacement": examples of a draw are independent, so that the plain formulas hold, whatever else
+            is random about an example. "without_replacement": all different, with the exact correction for a finite
+            training set; the large batch may then be the whole set, which makes ‖G‖² exact.
         mode: "train"; or "evaluate": no dropout, batch norm with running statistics, no augmentation.
-        seed: of the choice, of augmentation and of the resampling.
+        seed: of the draws, of augmentation and of the bootstrap.
         level: of the intervals.
-        num_at_once: small batches computed at once; None for what a GiB holds. 1 takes one after another, for modules
-            that `torch.func.vmap` cannot take.
-        num_windows_before: of a text, how many windows before the measured one the model's state comes from.
+        num_at_once: small batches computed at once; by default as many as fit into a GiB. 1 computes them one by one,
+            for modules that `torch.func.vmap` does not support.
+        num_windows_before: for text, how many windows the model reads before the measured one.
     """
 
     small_batch_size: int = 16
@@ -113,28 +115,28 @@ def gradient_noise_scale(
     l2: float = 0.0,
     l2_scope: L2Scope = "weights",
 ) -> NoiseScale:
-    """Measure the gradient noise scale of a module at its present parameters; the module is left as it is.
+    """Measure the gradient noise scale of a module at its current parameters; the module is not changed.
 
-    In training mode batch norm, which couples the examples of a batch, is refused, and so is whatever draws random
-    numbers, such as dropout. Ghost batch norm couples the examples of a ghost batch: the small batch has to be one, and
-    tr Σ is the ghost size times the noise of one.
+    In training mode, batch norm is refused because it couples the examples of a batch, and so is anything that draws
+    random numbers, such as dropout. Ghost batch norm couples the examples of a ghost batch: the small batch must be one
+    ghost batch, and tr Σ is the ghost size times its noise.
 
     Args:
         module: in float32 or float64, on the device to compute on.
-        loss: a name from `isotherm.tasks.task.LOSSES`, or a function (output, target) -> mean over the batch.
-        inputs: of all examples; floating-point values are taken in the precision of the module.
+        loss: a name from `isotherm.tasks.losses.LOSSES`, or a function (output, target) -> mean over the batch.
+        inputs: of all examples; floating-point values are cast to the dtype of the module.
         targets: of all examples.
-        measurement: on which batches, and how.
+        measurement: batches and method.
         l2: coefficient of the penalty ½ l2 ‖w‖², whose gradient is part of G.
-        l2_scope: what it covers.
+        l2_scope: the parameters it covers.
     """
     if isinstance(loss, str) and loss not in LOSSES:
         raise UserError(f"unknown loss {loss!r}; {nearest(loss, LOSSES)}; or pass a function (output, target) -> mean")
     if len(inputs) != len(targets):
-        raise UserError(f"{len(inputs)} inputs and {len(targets)} targets; there must be as many")
+        raise UserError(f"{len(inputs)} inputs and {len(targets)} targets; give one target per input")
     if not (math.isfinite(l2) and l2 >= 0) or l2_scope not in get_args(L2Scope):
         known = " or ".join(map(repr, get_args(L2Scope)))
-        raise UserError(f"l2={l2} with l2_scope={l2_scope!r} is no penalty; give a number >= 0 and {known}")
+        raise UserError(f"l2={l2} with l2_scope={l2_scope!r} is not a valid penalty; give a number >= 0 and {known}")
 
     def read(index: Tensor) -> tuple[Tensor, Tensor]:
         return inputs[index.to(inputs.device)], targets[index.to(targets.device)]
@@ -154,16 +156,16 @@ def noise_scale_of_task(
 ) -> NoiseScale:
     """Measure the gradient noise scale of a task: with its loss, its L2 and, in training mode, its augmentation.
 
-    Of a task with `unroll` an example is a window of that many tokens, one update of one stream, wherever in
-    the text; the state is that of the same parameters after the windows before it. Clipping is left out: the noise is
-    that of the gradients before it.
+    For a task with `unroll`, an example is a window of that many tokens anywhere in the text; the model's state comes
+    from reading the windows before it with the same parameters. Clipping is left out: the noise is that of the
+    unclipped gradients.
 
     Args:
         task: what is trained.
-        parameters: `state_dict()` of its model; by default those with which a run of the measurement's seed begins.
-        measurement: on which batches, and how.
+        parameters: `state_dict()` of its model; by default the initial parameters of the measurement's seed.
+        measurement: batches and method.
         precision: of the computation, whatever the task's is.
-        device: where.
+        device: to compute on.
     """
     checkpoints = [(0, parameters)]
     return noise_scale_along_training(task, checkpoints, measurement=measurement, precision=precision, device=device)[
@@ -179,14 +181,14 @@ def noise_scale_along_training(
     precision: Literal["float32", "float64"] = "float32",
     device: torch.device | str = "cpu",
 ) -> list[tuple[int, NoiseScale]]:
-    """Measure the gradient noise scale of a task at several steps of its training, on the same batches at every step.
+    """Measure the gradient noise scale of a task at several steps of its training, on the same batches each time.
 
     Args:
         task: what is trained.
         checkpoints: steps and the parameters after them; None for the initial ones.
-        measurement: as for `noise_scale_of_task`; so are the others.
+        measurement: as for `noise_scale_of_task`, like the other arguments.
         precision: of the computation.
-        device: where.
+        device: to compute on.
     """
     if precision not in ("float32", "float64"):
         raise UserError(f"precision={precision!r}: noise is measured in 'float32' or 'float64'")
@@ -200,7 +202,7 @@ def noise_scale_along_training(
             examples = _examples_of(task, module, measurement)
             scale = _measured(module, task.loss_function, examples, measurement, l2=task.l2, l2_scope=task.l2_scope)
         except UserError as error:
-            raise UserError(f"task {task.name!r}, step {step}: {error}") from error
+            raise error.within(f"task {task.name!r}, step {step}") from error
         found.append((step, scale))
     return found
 
@@ -235,7 +237,7 @@ def _examples_of(task: Task, module: nn.Module, measurement: Measurement) -> Exa
 
 
 def _random_bits(device: torch.device, measurement: Measurement) -> RandomBits:
-    """Return where a transform takes its random numbers from."""
+    """Return the source of a transform's random numbers."""
     generator = torch.Generator(device).manual_seed(derive(measurement.seed, "augmented gradients") % 2**63)
 
     def bits(shape: tuple[int, ...]) -> Tensor:
@@ -246,9 +248,9 @@ def _random_bits(device: torch.device, measurement: Measurement) -> RandomBits:
 
 
 def _windows_of(task: Task, module: nn.Module, *, unroll: int, num_before: int) -> Examples:
-    """Return the windows of a text as examples; inputs begin with the windows before."""
+    """Return the windows of a text as examples; inputs start with the windows before."""
     inputs, targets = task.train
-    assert isinstance(inputs, Tensor)  # the task has seen to it
+    assert isinstance(inputs, Tensor)  # checked by the task
     places = torch.arange((num_before + 1) * unroll)
 
     def read(index: Tensor) -> tuple[Tensor, Tensor]:
@@ -267,7 +269,7 @@ def _windows_of(task: Task, module: nn.Module, *, unroll: int, num_before: int) 
 
 
 def _load(module: nn.Module, parameters: Mapping[str, Tensor]) -> None:
-    """Copy parameters and buffers into the module, or say which do not fit."""
+    """Copy parameters and buffers into the module, or raise a UserError that names those that do not fit."""
     own = module.state_dict()
     needed = {name for name, _ in (*module.named_parameters(), *module.named_buffers())} & set(own)
     wrong = {
@@ -327,17 +329,19 @@ def _refuse_correction(measurement: Measurement, reason: str) -> None:
 
 
 def _refuse_coupling(module: nn.Module, measurement: Measurement) -> None:
-    """Refuse layers under which a batch is more than its examples, other than ghosts of the right size."""
+    """Raise a UserError for layers that couple the examples of a batch, except ghost batch norm of the right size."""
     for name, part in module.named_modules():
         if isinstance(part, _BatchNorm):
-            raise UserError(
+            raise CoupledExamplesError(
                 f"layer {name!r} ({type(part).__name__}) normalises with the statistics of the batch, so that the "
-                "gradient is no mean over examples; use mode='evaluate' for running statistics, or GhostBatchNorm2d"
+                "gradient is not a mean over examples",
+                advice="use mode='evaluate' for running statistics, or GhostBatchNorm2d",
             )
         if isinstance(part, GhostBatchNorm2d):
             if part.ghost_size != measurement.small_batch_size:
-                raise UserError(
+                raise CoupledExamplesError(
                     f"layer {name!r} normalises ghost batches of {part.ghost_size}, but small_batch_size="
-                    f"{measurement.small_batch_size}; use small_batch_size={part.ghost_size}, or mode='evaluate'"
+                    f"{measurement.small_batch_size}",
+                    advice=f"use small_batch_size={part.ghost_size}, or mode='evaluate'",
                 )
             _refuse_correction(measurement, f"layer {name!r} couples the examples of a ghost batch")

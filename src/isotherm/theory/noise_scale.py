@@ -20,7 +20,7 @@ from isotherm.core.statistics import Floats, Interval, percentile_limits, t_inte
 from isotherm.errors import UserError
 from isotherm.tasks.seeding import derive
 
-MIN_DRAWS = 8  # fewer say too little about their own spread
+MIN_DRAWS = 8  # fewer draws do not determine their own spread
 _NUM_RESAMPLES = 2000
 
 
@@ -28,8 +28,8 @@ _NUM_RESAMPLES = 2000
 class NoiseScale:
     """tr Σ, ‖G‖² and B_simple = tr Σ / ‖G‖² with their confidence limits.
 
-    tr Σ belongs to a single example. B_simple has no upper limit, `high` is infinite, where ‖G‖² cannot be told from
-    zero; its estimate is infinite where that of ‖G‖² is not above zero.
+    tr Σ is for a single example. B_simple has no upper limit (`high` is infinite) if ‖G‖² is not distinguishable from
+    zero; its estimate is infinite if that of ‖G‖² is not positive.
     """
 
     noise_trace: Interval
@@ -64,10 +64,10 @@ def two_batch_estimates(
     Args:
         small: squared gradient norms at the small batch size, or their means over the small batches of a draw.
         large: squared gradient norms at the large batch size.
-        small_batch_size: examples of a small batch.
-        large_batch_size: examples of a large batch.
-        population: None for examples drawn independently, with replacement. For batches drawn without replacement,
-            how many examples there are: their noise is tr Σ (N - B) / (B (N - 1)), which is taken into account exactly.
+        small_batch_size: examples per small batch.
+        large_batch_size: examples per large batch.
+        population: None for examples drawn with replacement. For batches drawn without replacement, the number of
+            examples in all: their noise is tr Σ (N - B) / (B (N - 1)), which is accounted for exactly.
 
     >>> trace, norm = two_batch_estimates([5.0], [2.0], small_batch_size=1, large_batch_size=4)
     >>> trace.tolist(), norm.tolist()
@@ -100,17 +100,17 @@ def estimate_noise_scale(
 ) -> NoiseScale:
     """Return the noise scale from the squared gradient norms of independent draws; arguments as above.
 
-    tr Σ and ‖G‖² have Student-t intervals. That of their ratio resamples the draws: a bootstrap-t of the angle between
-    the two, which stays well behaved where either is zero.
+    tr Σ and ‖G‖² have Student-t intervals. The interval of their ratio is a bootstrap-t of the angle between the two,
+    which stays well behaved where either is zero.
 
     Args:
-        small: shape (num_draws,), for `two_batch_estimates`; so are the next four.
+        small: shape (num_draws,), as for `two_batch_estimates`, like the next four.
         large: shape (num_draws,).
-        small_batch_size: examples of a small batch.
-        large_batch_size: examples of a large batch.
+        small_batch_size: examples per small batch.
+        large_batch_size: examples per large batch.
         population: None for draws with replacement.
         level: of all intervals.
-        seed: of the resampling.
+        seed: of the bootstrap.
     """
     small_D, large_D = (_checked_norms(values, name) for values, name in ((small, "small"), (large, "large")))
     if len(small_D) != len(large_D):
@@ -142,7 +142,7 @@ def optimal_learning_rate(batch_size: float, *, largest_learning_rate: float, gr
     Args:
         batch_size: B.
         largest_learning_rate: ε_max, the best one without noise.
-        gradient_noise_scale: B_noise = tr(HΣ) / (GᵀHG), which is B_simple where H is the same in all directions.
+        gradient_noise_scale: B_noise = tr(HΣ) / (GᵀHG), which is B_simple if H is a multiple of the identity.
 
     >>> optimal_learning_rate(100, largest_learning_rate=2.0, gradient_noise_scale=100.0)
     1.0
@@ -166,7 +166,7 @@ def _checked_norms(values: ArrayLike, name: str) -> Floats:
 def _ratio_interval(trace_D: Floats, norm_D: Floats, *, unit: float, level: float, seed: int) -> Interval:
     """Return mean(trace) / mean(norm) with its limits; a negative mean counts as zero, a ratio over zero as infinite.
 
-    The angle is that of the point (tr Σ / unit, ‖G‖²): 0 where ‖G‖² is zero, a right one where tr Σ is.
+    The angle is that of the point (tr Σ / unit, ‖G‖²): 0 if ‖G‖² is zero, a right angle if tr Σ is.
     """
     num_draws = len(trace_D)
     points_D2 = np.stack([trace_D / unit, norm_D], axis=1)
@@ -181,7 +181,7 @@ def _ratio_interval(trace_D: Floats, norm_D: Floats, *, unit: float, level: floa
     angles_R, errors_R = _angle(mean_2 + shifts_R2, covariances_R3)
     lowest, highest = 0.0, 0.0
     if error > 0:
-        with np.errstate(divide="ignore", invalid="ignore"):  # resamples of equal draws
+        with np.errstate(divide="ignore", invalid="ignore"):  # resamples whose draws are all equal
             standardised_R = (angles_R - angle) / errors_R
         standardised_R[np.isnan(standardised_R)] = 0.0
         lowest, highest = percentile_limits(standardised_R, level=level)
@@ -191,7 +191,7 @@ def _ratio_interval(trace_D: Floats, norm_D: Floats, *, unit: float, level: floa
 
 
 def _resampled_counts(num_draws: int, *, seed: int) -> Floats:
-    """Return how often every draw occurs in resamples of as many, shape (resamples, num_draws)."""
+    """Return how often every draw occurs in each bootstrap resample, shape (resamples, num_draws)."""
     generator = np.random.default_rng(derive(seed, "resampled draws"))
     chosen_RD = generator.integers(num_draws, size=(_NUM_RESAMPLES, num_draws))
     cells_RD = chosen_RD + num_draws * np.arange(_NUM_RESAMPLES)[:, None]
@@ -206,7 +206,7 @@ def _products(points: Floats) -> Floats:
 
 
 def _angle(mean: Floats, covariance: Floats) -> tuple[Floats, Floats]:
-    """Return the angle of mean points (..., 2) and its standard error, but for a factor that cancels.
+    """Return the angle of mean points (..., 2) and its standard error, up to a factor that cancels.
 
     Covariances are ordered as in `_products`, shape (..., 3).
     """

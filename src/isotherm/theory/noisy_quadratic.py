@@ -1,8 +1,8 @@
 """The noisy quadratic model: SGD and heavy ball on ½ Σ h_i θ_i², solved exactly, with the paper's schedule.
 
-Dimension i has curvature h_i, and the gradient of one example has variance c_i there; that of a batch has c_i / B. One
-update is u = m u + h θ + noise, θ = θ - ε u. It is linear, so that the second moments E θ², E θu and E u² follow a
-linear recursion, and the many updates at one learning rate are one power of it: nothing is sampled.
+Dimension i has curvature h_i; the gradient of one example has variance c_i there, that of a batch c_i / B. One update
+is u = m u + h θ + noise, θ = θ - ε u. It is linear, so the second moments E θ², E θu and E u² follow a linear
+recursion, and many updates at one learning rate are a power of it: nothing is sampled.
 
 Shapes: L learning rates, D dimensions.
 """
@@ -24,17 +24,17 @@ from isotherm.errors import UserError
 from isotherm.tasks.seeding import derive
 from isotherm.theory.checks import need_all_positive, need_count, need_momentum
 
-# Once 2^24 times as far out as it began, a parameter in single precision has lost its start to rounding. By convention
-# such a run has diverged, even if a later learning rate happens to meet ε h = 1 exactly and wipes out what has grown.
+# A float32 parameter that has grown 2^24-fold has lost its initial value to rounding. By convention such a run has
+# diverged, even if a later learning rate happens to hit ε h = 1 exactly and resets it.
 SINGLE_PRECISION_GROWTH = 2.0**24
 
-# Learning rates times dimensions in one go: measured fastest, since everything stays in the cache.
+# Learning rates times dimensions computed at once: measured fastest, as everything stays in the cache.
 _NUMBERS_AT_ONCE = 1 << 14
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class SecondMoments:
-    """E θ², E θu and E u², alike in shape; the last axis is the dimensions."""
+    """E θ², E θu and E u², of equal shape; the last axis is the dimensions."""
 
     parameter: Floats
     cross: Floats
@@ -58,7 +58,7 @@ class SecondMoments:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class NoisyQuadratic:
-    """A quadratic loss with gradient noise, and where training starts.
+    """A quadratic loss with gradient noise, and the initial distribution of the parameters.
 
     Args:
         curvature: h_i, none negative, shape (D,).
@@ -78,14 +78,18 @@ class NoisyQuadratic:
         values = {"curvature": self.curvature, "noise_variance": self.noise_variance, **moments}
         if self.curvature.ndim != 1 or len({array.shape for array in values.values()}) != 1:
             shapes = ", ".join(f"{name} {array.shape}" for name, array in values.items())
-            raise UserError(f"a noisy quadratic needs one number per dimension and alike everywhere; got {shapes}")
+            raise UserError(f"a noisy quadratic needs arrays of equal shape (D,); got {shapes}")
         for name, array in values.items():
             if not np.isfinite(array).all() or (name != "cross" and (array < 0).any()):
-                raise UserError(f"{name} of a noisy quadratic has entries that are negative or not finite; mend them")
+                raise UserError(
+                    f"{name} of a noisy quadratic has entries that are negative or not finite; correct them"
+                )
         if not (self.curvature > 0).any():
             raise UserError("a noisy quadratic without a positive curvature has nothing to minimise; give one")
         if (start.cross**2 > start.parameter * start.velocity * (1 + 1e-12)).any():
-            raise UserError("initial second moments with (E θu)² above E θ² E u² belong to no distribution; mend them")
+            raise UserError(
+                "initial second moments with (E θu)² above E θ² E u² belong to no distribution; correct them"
+            )
 
     @classmethod
     def harmonic(cls, num_dimensions: int = 1000) -> NoisyQuadratic:
@@ -112,7 +116,7 @@ class NoisyQuadratic:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setting:
-    """How a run is trained, but for its learning rate."""
+    """Hyperparameters of a run except the learning rate."""
 
     batch_size: int
     num_steps: int
@@ -130,7 +134,7 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Propagator:
-    """What a number of updates does to (θ, u): means are multiplied by `gain`, and noise is added.
+    """The effect of a number of updates on (θ, u): means are multiplied by `gain`, and noise is added.
 
     Second moments become gain · moments · gainᵀ + gradient variance · noise. Both have shape (2, 2, L, D).
     """
@@ -139,15 +143,15 @@ class Propagator:
     noise: Floats
 
     def after(self, first: Propagator) -> Propagator:
-        """Return what `first` and then this one do together."""
+        """Return the combined effect of `first` and then this one."""
         return Propagator(gain=_product(self.gain, first.gain), noise=self.carry(first.noise) + self.noise)
 
     def carry(self, moments: Floats) -> Floats:
-        """Return what these updates leave of earlier second moments, without their own noise."""
+        """Return earlier second moments after these updates, without their noise."""
         return _product(_product(self.gain, moments), self.gain.swapaxes(0, 1))
 
     def power(self, exponent: int) -> Propagator:
-        """Return what so many repetitions do, by repeated squaring."""
+        """Return the effect of `exponent` repetitions, by repeated squaring."""
         if exponent < 1:
             raise ValueError(f"exponent={exponent} of a propagator is not a positive whole number")
         if exponent == 1:
@@ -158,7 +162,7 @@ class Propagator:
 
 
 def one_update(learning_rate: Floats, *, curvature: Floats, momentum: float) -> Propagator:
-    """Return u = m u + hθ + noise, θ = θ - ε u for bare learning rates of shape (L, 1) and curvatures (D,)."""
+    """Return one update u = m u + hθ + noise, θ = θ - ε u for bare learning rates (L, 1) and curvatures (D,)."""
     rate_LD, curvature_LD = np.broadcast_arrays(learning_rate, curvature)
     one_LD = np.ones_like(rate_LD)
     return Propagator(
@@ -173,7 +177,7 @@ def _product(first: Floats, second: Floats) -> Floats:
 
 
 def constant_blocks(num_steps: int) -> list[tuple[int, int]]:
-    """Return the schedule as (number of drops so far, number of updates), without the empty ones.
+    """Return the schedule as (number of drops so far, number of updates), without empty blocks.
 
     >>> constant_blocks(8)
     [(0, 4), (1, 1), (2, 1), (3, 1), (4, 1)]
@@ -191,9 +195,9 @@ def constant_blocks(num_steps: int) -> list[tuple[int, int]]:
 def propagate(
     curvature: Floats, setting: Setting, *, effective_learning_rates: Sequence[float] | Floats
 ) -> Iterator[Propagator]:
-    """Yield what a run has done by the end of each constant learning rate, the last of them for the whole run.
+    """Yield the effect of a run up to the end of each constant learning rate; the last is that of the whole run.
 
-    What is too large for a float comes out infinite or NaN.
+    Values too large for a float come out infinite or NaN.
     """
     rates_L = checked_rates(effective_learning_rates)
     gamma_L = np.array([setting.schedule.gamma_from(initial=float(rate)) for rate in rates_L])
@@ -213,10 +217,10 @@ def final_second_moments(
     effective_learning_rates: Sequence[float] | Floats,
     growth_limit: float = math.inf,
 ) -> SecondMoments:
-    """Return the exact second moments after a run, each of shape (L, D); infinite where it diverged.
+    """Return the exact second moments after a run, each of shape (L, D); infinite if it diverged.
 
-    Diverged is what is too large for a float, and a dimension whose mean stood more than `growth_limit` times as far
-    out as it began at the end of any constant learning rate, whatever became of it later.
+    A run has diverged if a value is too large for a float, or if at the end of any constant learning rate the mean of
+    some dimension had grown more than `growth_limit`-fold, whatever happened later.
     """
     if not growth_limit > 1.0:
         raise UserError(f"growth_limit={growth_limit} is not above 1; use 2^24 (single precision) or infinity (exact)")
@@ -227,7 +231,7 @@ def final_second_moments(
     with np.errstate(over="ignore", invalid="ignore"):
         moments = run.carry(model.initial.matrix[:, :, None]) + variance * run.noise
     finite = np.isfinite(moments).all(axis=(0, 1)) & (growth <= growth_limit)
-    # In the minimum and without noise: stays there at any learning rate.
+    # At the minimum and without noise, a dimension stays there at any learning rate.
     still = (model.initial.parameter == 0) & (model.initial.velocity == 0) & (variance == 0)
     moments = np.where(still, 0.0, np.where(finite, moments, np.inf))
     return SecondMoments(parameter=moments[0, 0], cross=moments[0, 1], velocity=moments[1, 1])
@@ -240,7 +244,7 @@ def final_losses(
     effective_learning_rates: Sequence[float] | Floats,
     growth_limit: float = SINGLE_PRECISION_GROWTH,
 ) -> Floats:
-    """Return the expected loss after a run, shape (L,); infinite where it diverged, see `final_second_moments`.
+    """Return the expected loss after a run, shape (L,); infinite if it diverged, see `final_second_moments`.
 
     >>> setting = Setting(batch_size=64, num_steps=200)
     >>> losses = final_losses(NoisyQuadratic.harmonic(10), setting, effective_learning_rates=[0.25, 0.5, 4.0])
@@ -252,7 +256,7 @@ def final_losses(
     losses = []
     for part_L in np.array_split(rates_L, min(num_parts, len(rates_L))):
         moments = final_second_moments(model, setting, effective_learning_rates=part_L, growth_limit=growth_limit)
-        # Level dimensions cost nothing, even if infinitely far out.
+        # Flat dimensions cost nothing, even if infinitely far out.
         with np.errstate(over="ignore", invalid="ignore"):
             parts_LD = np.where(model.curvature > 0, 0.5 * model.curvature * moments.parameter, 0.0)
             losses.append(np.sum(parts_LD, axis=1))

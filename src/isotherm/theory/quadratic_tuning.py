@@ -1,6 +1,6 @@
 """The best learning rate of the noisy quadratic model at every batch size, and the batch size at its kink.
 
-Optimal learning rates against batch size show the paper's two regimes without a network: ε_eff ∝ B until the critical
+Optimal learning rates against batch size show the paper's two regimes without a network: ε_eff ∝ B up to the critical
 learning rate, 2 / h_max for SGD and (1 + m) / (1 - m) times as much for heavy ball in terms of ε_eff.
 """
 
@@ -51,7 +51,7 @@ class Optimum:
 
     @property
     def at_edge(self) -> bool:
-        """Whether the best learning rate is the grid's first or last, so that the true one may lie beyond."""
+        """Whether the best learning rate is the grid's first or last, so that the true optimum may lie beyond."""
         return self.edge is not GridEdge.INTERIOR
 
 
@@ -73,11 +73,11 @@ def find_optimum(
     effective_learning_rates: Sequence[float] | Floats | None = None,
     growth_limit: float = SINGLE_PRECISION_GROWTH,
 ) -> Optimum:
-    """Return the best learning rate of a grid, by default `learning_rate_grid`, and whether it lies at its edge."""
+    """Return the best learning rate of a grid, by default `learning_rate_grid`, and whether it lies at the edge."""
     given = effective_learning_rates
     rates_L = learning_rate_grid(model, momentum=setting.momentum) if given is None else checked_rates(given)
     if len(rates_L) < 3 or (np.diff(rates_L) <= 0).any():
-        raise UserError(f"a grid needs three rising learning rates or more to have an inside; got {rates_L.tolist()}")
+        raise UserError(f"a grid needs at least three rising learning rates; got {rates_L.tolist()}")
     losses = final_losses(model, setting, effective_learning_rates=rates_L, growth_limit=growth_limit)
     place = int(np.argmin(losses))
     if math.isinf(losses[place]):
@@ -101,7 +101,7 @@ def optima_at_constant_examples(
     momentum: float = 0.0,
     effective_learning_rates: Sequence[float] | Floats | None = None,
 ) -> list[Optimum]:
-    """Return the optimum at every batch size where every run sees the same number of examples."""
+    """Return the optimum at every batch size if every run sees the same number of examples."""
     settings = [constant_examples(num_examples, batch_size=size, momentum=momentum) for size in batch_sizes]
     return [find_optimum(model, setting, effective_learning_rates=effective_learning_rates) for setting in settings]
 
@@ -114,29 +114,27 @@ def optima_at_constant_steps(
     momentum: float = 0.0,
     effective_learning_rates: Sequence[float] | Floats | None = None,
 ) -> list[Optimum]:
-    """Return the optimum at every batch size where every run makes the same number of updates."""
+    """Return the optimum at every batch size if every run takes the same number of updates."""
     settings = [Setting(batch_size=size, num_steps=num_steps, momentum=momentum) for size in batch_sizes]
     return [find_optimum(model, setting, effective_learning_rates=effective_learning_rates) for setting in settings]
 
 
 def constant_examples(num_examples: int, *, batch_size: int, momentum: float = 0.0) -> Setting:
-    """Return the setting that sees so many examples in batches of a size, a last incomplete batch left out.
+    """Return the setting that sees this many examples, without an incomplete last batch.
 
     >>> constant_examples(1000, batch_size=64).num_steps
     15
     """
     if not 1 <= batch_size <= num_examples:
-        raise UserError(
-            f"batch_size={batch_size} makes no whole batch of {num_examples} examples; use 1 to {num_examples}"
-        )
+        raise UserError(f"batch_size={batch_size} is larger than {num_examples} examples; use 1 to {num_examples}")
     return Setting(batch_size=batch_size, num_steps=num_examples // batch_size, momentum=momentum)
 
 
 def predicted_kink(model: NoisyQuadratic, *, num_examples: int, momentum: float = 0.0) -> float:
     """Return the batch size where ε_eff ∝ B, from the optimum at a batch of one, meets the critical learning rate.
 
-    The optimum is found on the default grid and then to an eighth of an octave. A result near 1 or below says that
-    curvature rules at every batch size.
+    The optimum is found on the default grid and then to an eighth of an octave. A result near or below 1 means that
+    curvature dominates at every batch size.
     """
     setting = constant_examples(num_examples, batch_size=1, momentum=momentum)
     coarse = find_optimum(model, setting)
@@ -150,13 +148,15 @@ def predicted_kink(model: NoisyQuadratic, *, num_examples: int, momentum: float 
 
 
 def fitted_kink(optima: Sequence[Optimum]) -> float | None:
-    """Return the batch size at the kink of the broken line through optima over rising batch sizes; None if not seen.
+    """Return the batch size at the kink of a broken line through optima at rising batch sizes; None without a kink.
 
-    Runs too short for every drop of the schedule are left out: they end at another part of their learning rate.
+    Runs too short for every drop of the schedule are left out: they do not end at the lowest learning rate.
     """
     whole = [optimum for optimum in optima if optimum.setting.num_steps >= 2 * NUM_DROPS]
     if len(whole) < 3:
-        raise UserError(f"{len(whole)} runs of {2 * NUM_DROPS} updates or more show no broken line; use three or more")
+        raise UserError(
+            f"{len(whole)} runs of {2 * NUM_DROPS} updates or more are too few for a broken line; use three or more"
+        )
     log_sizes = [math.log2(optimum.setting.batch_size) for optimum in whole]
     kink = fit_broken_line(log_sizes, [math.log2(optimum.effective_learning_rate) for optimum in whole]).kink
     return None if kink is None else 2.0**kink

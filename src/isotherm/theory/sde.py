@@ -2,12 +2,12 @@
 
     ω_{i+1} - ω_i = -ε dC/dω + √(εT) ν_i,    E(ν ν^T) = F,    T = ε / B
 
-is one Euler-Maruyama step, of size ε, of dω = -(dC/dω) ds + √T F^{1/2} dW. Here are that step, SGD itself on examples
-with explicit gradients, and the order with which small steps converge. What SGD and the equation do to a quadratic loss
-is known exactly, in `isotherm.theory.closed_forms`.
+is one Euler-Maruyama step, of size ε, of dω = -(dC/dω) ds + √T F^{1/2} dW. This module has that step, SGD itself on
+examples with explicit gradients, and the order of convergence for small steps. What SGD and the SDE do to a quadratic
+loss is known exactly: `isotherm.theory.closed_forms`.
 
 F is the centred covariance of per-example gradients. The paper names the uncentred Fisher matrix, which adds the
-squared mean gradient; SGD with a finite batch does not have that part.
+squared mean gradient; SGD with a finite batch has no such term.
 
 Shapes: M trajectories (paths), D parameters, B examples of a batch, S steps.
 """
@@ -52,15 +52,15 @@ def euler_maruyama(
 
     Args:
         drift: -dC/dω of all trajectories at once.
-        covariance: of ν, constant or a function of the state; square roots are symmetric.
-        start_MD: where the trajectories start.
-        temperature: T; 0 leaves gradient descent.
-        step_size: ε, in units of the time s of the differential equation.
-        normals: standard normal numbers, one array (M, D) per step. Equal numbers are an equal Brownian path.
+        covariance: of ν, constant or a function of the state; its symmetric square root is used.
+        start_MD: initial states.
+        temperature: T; 0 is gradient descent.
+        step_size: ε, in units of the time s of the SDE.
+        normals: standard normal numbers, one array (M, D) per step. Equal numbers give an equal Brownian path.
 
     Raises:
-        UserError: before the first step for arguments that cannot be used, and at the step where the drift or the
-            covariance cannot be used or a trajectory leaves the finite numbers.
+        UserError: before the first step for invalid arguments, and at the step where the drift or the covariance is
+            invalid or a trajectory overflows.
 
     >>> steps = euler_maruyama(lambda w: -w, np.ones(1), np.ones((1, 1)), temperature=0, step_size=0.5,
     ...     normals=standard_normals((1, 1), num_steps=3, generator=np.random.default_rng(0)))
@@ -89,7 +89,7 @@ def euler_maruyama(
 
 
 def standard_normals(shape: tuple[int, int], *, num_steps: int, generator: np.random.Generator) -> Iterator[Floats]:
-    """Yield an array of standard normal numbers per step, drawn when it is asked for."""
+    """Yield an array of standard normal numbers per step, drawn lazily."""
     return (generator.standard_normal(shape) for _ in range(num_steps))
 
 
@@ -97,8 +97,8 @@ def sgd(gradients: Gradients, start_MD: Floats, *, learning_rate: float, batches
     """Yield the states of all trajectories after every update of plain SGD, each of shape (M, D).
 
     Args:
-        gradients: of every example of every trajectory's batch; their mean over the batch is followed.
-        start_MD: where the trajectories start.
+        gradients: of every example of every trajectory's batch; SGD follows their mean over the batch.
+        start_MD: initial states.
         learning_rate: ε.
         batches: one array of examples (M, B, ...) per update.
 
@@ -124,7 +124,7 @@ def sgd(gradients: Gradients, start_MD: Floats, *, learning_rate: float, batches
 
 
 def quadratic_gradients(curvature: ArrayLike) -> Gradients:
-    """Return the gradients h ω + x of examples x, losses ½ Σ h ω² + x·ω; curvature is a number or shape (D,)."""
+    """Return the gradients h ω + x of examples x with losses ½ Σ h ω² + x·ω; the curvature is a number or (D,)."""
     h = np.asarray(curvature, dtype=np.float64)
     return lambda state_MD, batch_MBD: (h * state_MD)[:, None] + batch_MBD
 
@@ -137,7 +137,7 @@ class Convergence:
     """Differences between trajectories at step sizes h and h / 2 on the same Brownian paths, at the final time.
 
     Args:
-        step_sizes: h, falling by halves.
+        step_sizes: h, each half the one before.
         weak_errors: |E f(ω_h) - E f(ω_{h/2})|.
         weak_standard_errors: of these, from the spread between paths.
         strong_errors: √E ‖ω_h - ω_{h/2}‖².
@@ -155,7 +155,7 @@ class Convergence:
 
     @property
     def weak_order_standard_error(self) -> float:
-        """Of the weak order, from the standard errors of the differences, taken as independent of each other."""
+        """Standard error of the weak order, taking the differences as independent."""
         x = np.log(self.step_sizes) - np.mean(np.log(self.step_sizes))
         relative = np.divide(self.weak_standard_errors, self.weak_errors)
         return float(np.sqrt(np.sum((x * relative) ** 2)) / np.sum(x**2))
@@ -178,16 +178,16 @@ def convergence(
     observable: Callable[[Floats], Floats],
     generator: np.random.Generator,
 ) -> Convergence:
-    """Measure how fast Euler-Maruyama converges as its step is halved again and again.
+    """Measure how fast Euler-Maruyama converges as its step is halved repeatedly.
 
     Args:
-        drift: as for `euler_maruyama`, as are covariance, start_MD and temperature.
+        drift: as for `euler_maruyama`, like covariance, start_MD and temperature.
         covariance: of the noise.
-        start_MD: where the trajectories start.
+        start_MD: initial states.
         temperature: T.
         time: the final time.
         num_steps: of the coarsest simulation; step size time / num_steps.
-        num_halvings: of the step size; also the number of differences, and two are the least for a slope.
+        num_halvings: of the step size; also the number of differences. A slope needs at least two.
         observable: f, state_MD -> (M,), whose expectation is compared.
         generator: of the Brownian paths.
     """
@@ -246,7 +246,7 @@ def _checked_start(start_MD: Floats) -> Floats:
 
 
 def _called(function: Callable[..., Floats], name: str, step: int, shape: tuple[int, ...], *given: Floats) -> Floats:
-    """Return what a user's function gives, once its shape and numbers are right."""
+    """Return the result of a user's function, or raise a UserError if its shape or numbers are wrong."""
     with np.errstate(over="ignore", invalid="ignore"):
         value = np.asarray(function(*given))
     if value.shape != shape:
@@ -254,18 +254,18 @@ def _called(function: Callable[..., Floats], name: str, step: int, shape: tuple[
     if not np.isfinite(value).all():
         raise UserError(
             f"the {name} returned NaN or infinity at step {step}; check it at the states reached by then, or take "
-            f"smaller steps if those have run away"
+            f"smaller steps if those have diverged"
         )
     return value
 
 
 def _moved(state_MD: Floats, step: int, *changes: tuple[float, Floats]) -> Floats:
-    """Return the state with every change, a factor and a direction, added to it."""
+    """Return the state plus all changes, each a factor and a direction."""
     with np.errstate(over="ignore", invalid="ignore"):
         for factor, direction_MD in changes:
             state_MD = state_MD + factor * direction_MD
     if not np.isfinite(state_MD).all():
-        raise UserError(f"a trajectory left the finite numbers at step {step}; take smaller steps")
+        raise UserError(f"a trajectory overflowed at step {step}; take smaller steps")
     return state_MD
 
 

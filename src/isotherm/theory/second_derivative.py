@@ -17,7 +17,7 @@ Tensors = dict[str, Tensor]
 def second_derivative(
     function: Callable[[Tensors], Tensor], point: Tensors, *, differentiation: ByAutograd
 ) -> Callable[[Tensors], Tensors]:
-    """Return the product of a function's Hessian at a point with a vector, as a function of the vector."""
+    """Return the Hessian-vector product of a function at a point, as a function of the vector."""
     if differentiation == "forward_over_reverse":
         return lambda tangent: jvp(grad(function), (point,), (tangent,))[1]
     pull_back = vjp(grad(function), point)[1]
@@ -31,13 +31,13 @@ def failing_layers(
     *,
     differentiation: ByAutograd,
 ) -> list[str]:
-    """Return the innermost layers whose own second derivative fails on what reaches them, or else the loss.
+    """Return the innermost layers whose own second derivative fails on their actual inputs, or else the loss.
 
     Args:
         module: whose layers are tried.
         forward: calls it on some examples and returns its output.
         loss: of that output.
-        differentiation: the way that fails.
+        differentiation: the method that fails.
     """
     calls: dict[str, tuple[nn.Module, tuple[Any, ...], dict[str, Any]]] = {}
 
@@ -54,7 +54,7 @@ def failing_layers(
         for hook in hooks:
             hook.remove()
     failing: list[str] = []
-    for name, (part, args, kwargs) in reversed(calls.items()):  # inner layers were called after outer ones
+    for name, (part, args, kwargs) in reversed(calls.items()):  # inner layers are called after outer ones
         holds_one = bool(failing) if name == "" else any(inner.startswith(f"{name}.") for inner in failing)
         if not holds_one and _fails(*_squared_output(part, args, kwargs), differentiation=differentiation):
             failing.append(name)

@@ -8,7 +8,7 @@ from torch.func import grad_and_value, vmap
 from helpers_graph import check_equal, labels, normal, passed, rewritten, targets
 from isotherm.engine.graph.cross_entropy_gradients import compare_instead_of_scatter
 from isotherm.engine.graph.trace import trace
-from isotherm.tasks.task import cross_entropy
+from isotherm.tasks.losses import cross_entropy
 
 _aten = torch.ops.aten
 

@@ -23,8 +23,8 @@ from isotherm.engine.graph import pipeline
 from isotherm.engine.graph.pipeline import rewrite_for_cpu, rewrite_for_gpu
 from isotherm.engine.graph.step_graph import StepGraph
 from isotherm.engine.graph.trace import trace
-from isotherm.models import LSTMLanguageModel
-from isotherm.tasks.task import cross_entropy
+from isotherm.models.lstm import LSTMLanguageModel
+from isotherm.tasks.losses import cross_entropy
 
 _aten = torch.ops.aten
 LISTS = {

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -17,11 +18,13 @@ from torch import Tensor, fx
 from cases_paper import autoencoder_task, ghost_task, skip_init_task, spec_of
 from helpers_engines import by_reference, distance
 from isotherm.core.records import RunSpec
-from isotherm.engine.graph.trace import trace
 from isotherm.engine.parameters import Settings, Weights
 from isotherm.engine.placed_task import PlacedTask, place_task
 from isotherm.engine.programs.gpu import Program, gpu_program, update_of
-from isotherm.engine.stack import Listeners, RunStack
+from isotherm.engine.stack import updates
+from isotherm.engine.stack.parts import StackParts
+from isotherm.engine.stack.plan import StackPlan
+from isotherm.engine.stack.run_stack import Listeners, RunStack
 from isotherm.kernels.layout import has_channels_last, of_all_runs
 from isotherm.kernels.ops import (
     activation as activation_ops,
@@ -40,42 +43,37 @@ from isotherm.tasks.task import Task
 NUM_STEPS = 25
 
 
-class GpuLane(RunStack):
-    """A stack with the program of a GPU."""
-
-    takes_factors = True
-    is_compiled = False
-
-    def __init__(self, placed: PlacedTask, specs: list[RunSpec], listeners: Listeners, *, block: int) -> None:
-        super().__init__(placed, specs, listeners, block=block)
-        channels_last = self.channels_last or self.convolves
-        self.weights = Weights(
-            self.weights.parameters(), decayed=self.penalised, channels_last=channels_last, aligns=True
-        )
-
-    def _allocate(self) -> None:
-        super()._allocate()
-        self._own_batch = None
-
-    def prepare_program(self, x_MB: Tensor, y_MB: Tensor) -> None:
-        self.module.train()
-        states = [*self.weights.values, *self.fixed_M.values(), *self.buffers_M.values()]
-        traced = trace(self._step_function(), *states, x_MB, y_MB, self.key_M, torch.zeros_like(self.step))
-        self.counts = Counter(node.target for node in traced.graph.nodes)
-        self._program = gpu_program(traced, self.weights, takes_halves=True, takes_factors=self.takes_factors)
-        self.counts_after = Counter(node.target for node in traced.graph.nodes)
-
-    def _prepare_update(self, index_MB: Tensor) -> None:
-        super()._prepare_update(index_MB)
-        self._update = update_of(self._program, self.weights, is_compiled=self.is_compiled)
+# The program of a GPU, on a CPU.
+GPU = {"rounds_matrices": True, "binds_batch": False, "takes_factors": True}
+WITHOUT_FACTORS = {**GPU, "takes_factors": False}
+COMPILED = {**GPU, "compiles_from": 0}
+KINDS = [
+    pytest.param(WITHOUT_FACTORS, id="without factors"),
+    pytest.param(GPU, id="gpu"),
+    pytest.param(COMPILED, id="compiled", marks=pytest.mark.slow),
+]
 
 
-class WithoutFactors(GpuLane):
-    takes_factors = False
+class Seen:
+    """The last program that was made, and the operations of its graph before and after it was rewritten."""
+
+    program: Program
+    counts: Counter[object]
+    counts_after: Counter[object]
 
 
-class Compiled(GpuLane):
-    is_compiled = True
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
+    found = Seen()
+
+    def watch(traced: fx.GraphModule, weights: Weights, **options: bool) -> Program:
+        found.counts = Counter(node.target for node in traced.graph.nodes)
+        found.program = gpu_program(traced, weights, **options)
+        found.counts_after = Counter(node.target for node in traced.graph.nodes)
+        return found.program
+
+    monkeypatch.setattr(updates, "gpu_program", watch)
+    return found
 
 
 def specs(**changes: object) -> list[RunSpec]:
@@ -86,51 +84,52 @@ def specs(**changes: object) -> list[RunSpec]:
     ]
 
 
-def nobody() -> Listeners:
-    """Return listeners that do not listen."""
-
-    def ignore(*_: object) -> None:
-        pass
-
-    return Listeners(ignore, ignore, ignore)
+def parts_of(placed: PlacedTask, given: list[RunSpec], changes: dict[str, Any] | None = None) -> StackParts:
+    """Return the parts of a stack by the program of a CPU, or by one with some changes."""
+    convolves = placed.convolves_together(given[0].batch_size)
+    plan = StackPlan.of(placed, given, convolves=convolves, updates_per_window=7)
+    return StackParts.of(dataclasses.replace(plan, **(changes or {})))
 
 
-def trained(kind: type[RunStack], given: list[RunSpec], task: Task | None = None) -> RunStack:
+def trained(changes: dict[str, Any] | None, given: list[RunSpec], task: Task | None = None) -> StackParts:
     placed = place_task(autoencoder_task() if task is None else task, precision="mixed")
-    stack = kind(placed, given, nobody(), block=7)
+    parts = parts_of(placed, given, changes)
+    stack = RunStack(parts, Listeners())
     while not stack.is_done:
-        stack.start_block()
-        stack.finish_block()
+        stack.start_window()
+        stack.finish_window()
         if not stack.is_done:
             stack.shrink()
-    return stack
-
-
-KINDS = [WithoutFactors, GpuLane, pytest.param(Compiled, marks=pytest.mark.slow)]
+    return parts
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # by the compiler itself
 @pytest.mark.parametrize("l2", [0.0, 1e-2])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_program_of_a_gpu_trains_as_that_of_a_cpu(kind: type[GpuLane], l2: float) -> None:
+def test_the_program_of_a_gpu_trains_as_that_of_a_cpu(kind: dict[str, Any], l2: float, seen: Seen) -> None:
     """As bfloat16 does: biases' gradients are summed in another order, and rounded."""
-    ours, theirs = trained(kind, specs(l2=l2)), trained(RunStack, specs(l2=l2))
-    start = RunStack(ours.placed, specs(), ours.listeners).weights.parameters()
-    assert len(ours._program.halved) == 4
-    assert ours._program.factored == (ours._program.halved if kind is not WithoutFactors else ())
-    assert ours.counts_after[row_sums_ops.SUMS] == (kind is not WithoutFactors)  # of all biases at once
-    torch.testing.assert_close(ours.last_M, theirs.last_M, rtol=0.005, atol=0.0)
-    found, expected = ours.weights.parameters(), theirs.weights.parameters()
+    ours, theirs = trained(kind, specs(l2=l2)), trained(None, specs(l2=l2))
+    start = parts_of(ours.plan.placed, specs()).state.weights.parameters()
+    assert len(seen.program.halved) == 4
+    assert seen.program.factored == (seen.program.halved if kind["takes_factors"] else ())
+    assert seen.counts_after[row_sums_ops.SUMS] == kind["takes_factors"]  # of all biases at once
+    torch.testing.assert_close(ours.state.last_M, theirs.state.last_M, rtol=0.005, atol=0.0)
+    weights = ours.state.weights
+    found, expected = weights.parameters(), theirs.state.weights.parameters()
     for run in range(4):
         of_run = [{name: p[run] for name, p in parameters.items()} for parameters in (found, expected, start)]
         assert distance(*of_run[:2]) < 0.02 * distance(*of_run[1:])
     # The copies follow the weights, and what fills them up stays zero.
-    for place, copy in zip(ours._program.halved, ours._halves, strict=True):
-        assert torch.equal(copy, ours.weights.values[place].bfloat16())
-    for value, (rows, columns) in zip(ours.weights.values, ours.weights.matrices[:4], strict=False):
+    assert_copies_follow(ours, seen.program)
+    for value, (rows, columns) in zip(weights.values, weights.matrices[:4], strict=False):
         whole = value.view(4, -(-rows // 8) * 8, -(-columns // 8) * 8)
         assert not whole[:, rows:].any()
         assert not whole[:, :, columns:].any()
+
+
+def assert_copies_follow(parts: StackParts, program: Program) -> None:
+    for position, copy in zip(program.halved, parts.updates.rounded, strict=True):
+        assert torch.equal(copy, parts.state.weights.values[position].bfloat16())
 
 
 def test_any_number_of_programs_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,55 +158,51 @@ def test_any_number_of_programs_is_compiled(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 @pytest.mark.parametrize("kind", KINDS)
-def test_units_of_many_rows_are_operations_of_their_own(kind: type[GpuLane]) -> None:
+def test_activations_of_many_rows_are_operations_of_their_own(kind: dict[str, Any], seen: Seen) -> None:
     task = autoencoder_task(num_train=120)
     given = specs(batch_size=row_sums_ops.MOST_ROWS + 8)
-    ours, theirs = trained(kind, given, task), trained(RunStack, given, task)
-    expected = 0 if kind is WithoutFactors else 2  # the code is linear, and the output no factor of a product
-    assert [ours.counts_after[op] for op in (activation_ops.UNITS, activation_ops.UNITS_GRADIENT)] == [expected] * 2
-    torch.testing.assert_close(ours.last_M, theirs.last_M, rtol=0.005, atol=0.0)
-    start = RunStack(ours.placed, given, ours.listeners).weights.parameters()
+    ours, theirs = trained(kind, given, task), trained(None, given, task)
+    expected = 2 if kind["takes_factors"] else 0  # the code is linear, and the output no factor of a matmul
+    assert [seen.counts_after[op] for op in (activation_ops.UNITS, activation_ops.UNITS_GRADIENT)] == [expected] * 2
+    torch.testing.assert_close(ours.state.last_M, theirs.state.last_M, rtol=0.005, atol=0.0)
+    start = parts_of(ours.plan.placed, given)
     for run in range(4):
         of_run = [
-            {name: p[run] for name, p in parameters.items()}
-            for parameters in (ours.weights.parameters(), theirs.weights.parameters(), start)
+            {name: p[run] for name, p in parts.state.weights.parameters().items()} for parts in (ours, theirs, start)
         ]
         assert distance(*of_run[:2]) < 0.02 * distance(*of_run[1:])
 
 
-def test_a_state_that_is_restored_is_rounded_anew() -> None:
-    first = trained(GpuLane, specs())
-    state = first.state()
-    second = trained(GpuLane, specs(l2=0.5))
-    before = [copy.clone() for copy in second._halves]
-    second.restore(state)
-    for copy, expected, old in zip(second._halves, first._halves, before, strict=True):
+def test_a_state_that_is_restored_is_rounded_again() -> None:
+    first, second = trained(GPU, specs()), trained(GPU, specs(l2=0.5))
+    before = [copy.clone() for copy in second.updates.rounded]
+    RunStack(second, Listeners()).restore(RunStack(first, Listeners()).saved())
+    for copy, expected, old in zip(second.updates.rounded, first.updates.rounded, before, strict=True):
         assert torch.equal(copy, expected)
         assert not torch.equal(copy, old)
 
 
-def test_gradients_for_a_trial_are_those_of_plain_blocks() -> None:
-    stacks = [trained(kind, specs()) for kind in (GpuLane, WithoutFactors)]
-    index_MB = torch.arange(8).expand(4, 8)
-    batch = stacks[0].placed.training_batch(index_MB)
-    for stack in stacks:
-        stack.weights.values = [value.clone() for value in stacks[0].weights.values]
-    (_, ours, _), (_, theirs, _) = (stack.forward_backward(*batch, stack.step) for stack in stacks)
+def test_gradients_for_a_check_are_those_of_plain_groups() -> None:
+    both = [trained(kind, specs()) for kind in (GPU, WITHOUT_FACTORS)]
+    batch = both[0].plan.placed.training_batch(torch.arange(8).expand(4, 8))
+    for parts in both:
+        parts.state.weights.values = [value.clone() for value in both[0].state.weights.values]
+    (_, ours, _), (_, theirs, _) = (parts.updates.gradients(*batch, step=NUM_STEPS) for parts in both)
     for mine, expected in zip(ours, theirs, strict=True):
         assert (mine.shape, mine.dtype) == (expected.shape, expected.dtype)
-        torch.testing.assert_close(mine, expected, rtol=2**-8, atol=1e-6)  # products with ones are rounded
+        torch.testing.assert_close(mine, expected, rtol=2**-8, atol=1e-6)  # matmuls with ones are rounded
 
 
-def test_a_fleet_that_shrinks_goes_on_with_new_copies() -> None:
+def test_a_stack_that_shrinks_continues_with_new_copies(seen: Seen) -> None:
     given = specs()
     wild = dataclasses.replace(given[1], effective_learning_rate=1e30)
-    ours, theirs = trained(GpuLane, [given[0], wild, *given[2:]]), trained(GpuLane, [given[0], *given[2:]])
-    assert list(ours.dead) == [1]
-    assert [len(value) for value in ours.weights.values] == [3] * len(ours.weights.values)
-    for mine, expected in zip(ours.weights.values, theirs.weights.values, strict=True):
+    theirs, ours = trained(GPU, [given[0], *given[2:]]), trained(GPU, [given[0], wild, *given[2:]])
+    assert list(ours.divergence.steps) == [1]
+    values = ours.state.weights.values
+    assert [len(value) for value in values] == [3] * len(values)
+    for mine, expected in zip(values, theirs.state.weights.values, strict=True):
         torch.testing.assert_close(mine, expected, rtol=2**-8, atol=1e-4)
-    for place, copy in zip(ours._program.halved, ours._halves, strict=True):
-        assert torch.equal(copy, ours.weights.values[place].bfloat16())
+    assert_copies_follow(ours, seen.program)
 
 
 class Twice(torch.nn.Module):
@@ -221,12 +216,12 @@ class Twice(torch.nn.Module):
         return x @ (self.first @ self.second)
 
 
-def test_matrices_that_are_factors_of_each_others_gradients() -> None:
+def test_matrices_that_are_factors_of_each_others_gradients(seen: Seen) -> None:
     """The one that is updated first must not change the gradient of the other."""
     task = dataclasses.replace(autoencoder_task(), model=Twice)
-    ours, theirs = trained(GpuLane, specs(), task=task), trained(RunStack, specs(), task=task)
-    assert ours._program.factored == ()
-    torch.testing.assert_close(ours.last_M, theirs.last_M, rtol=0.005, atol=0.0)
+    ours, theirs = trained(GPU, specs(), task=task), trained(None, specs(), task=task)
+    assert seen.program.factored == ()
+    torch.testing.assert_close(ours.state.last_M, theirs.state.last_M, rtol=0.005, atol=0.0)
 
 
 # -- convolutions of many runs --------------------------------------------------------------------------------------
@@ -250,21 +245,23 @@ def image_specs(task: Task, num_runs: int) -> list[RunSpec]:
     return [dataclasses.replace(first, seed=seed, effective_learning_rate=rate) for seed, rate in settings][:num_runs]
 
 
-def assert_trained_as_alone(ours: RunStack, single: PlacedTask, *, largest: float) -> None:
+def assert_trained_as_alone(ours: StackParts, single: PlacedTask, *, largest: float) -> None:
     """Compare with each run alone, by the reference, and with float32; distances are parts of the way it went.
 
     A run alone rounds the gradients of filters too. After four updates it is off float32 by 2 per cent of the way, or
     by 10 where normalisation leaves small gradients as differences of large ones; ours may not be further off.
     """
-    found = ours.weights.parameters()
-    for run, spec in enumerate(ours.specs):
+    placed, state = ours.plan.placed, ours.state
+    found = state.weights.parameters()
+    for run, spec in enumerate(ours.plan.specs):
         of_run = {name: p[run] for name, p in found.items()}
-        model = ours.placed.model(seed=spec.seed, batch_size=spec.batch_size)
+        model = placed.model(seed=spec.seed, batch_size=spec.batch_size)
         start = {name: p.detach() for name, p in model.named_parameters()}
-        result, expected = by_reference(ours.placed, spec)
+        result, expected = by_reference(placed, spec)
         _, exact = by_reference(single, dataclasses.replace(spec, precision="float32"))
-        assert float(ours.last_M[run]) == pytest.approx(result.last_batch_loss, rel=0.005)
-        assert float(ours.running_M[run]) / ours.window == pytest.approx(result.train_loss_running, rel=0.005)
+        assert float(state.last_M[run]) == pytest.approx(result.last_batch_loss, rel=0.005)
+        running = float(state.running_M[run]) / ours.plan.running_window
+        assert running == pytest.approx(result.train_loss_running, rel=0.005)
         assert distance(of_run, expected) < largest * distance(start, expected)
         assert distance(of_run, exact) < 1.2 * distance(expected, exact)
 
@@ -272,23 +269,23 @@ def assert_trained_as_alone(ours: RunStack, single: PlacedTask, *, largest: floa
 @pytest.mark.usefixtures("usable")
 def test_convolutions_of_many_runs_train_as_those_of_one() -> None:
     task = skip_init_task()
-    ours = trained(RunStack, image_specs(task, 2), task)
-    assert ours.convolves
+    ours = trained(None, image_specs(task, 2), task)
+    assert ours.plan.convolves
     assert_trained_as_alone(ours, place_task(task, precision="float32"), largest=0.02)
 
 
 @pytest.mark.usefixtures("usable")
-def test_convolutions_of_many_runs_in_the_program_of_a_gpu() -> None:
+def test_convolutions_of_many_runs_in_the_program_of_a_gpu(seen: Seen) -> None:
     """All are our operations, and ghost batch norm finds every image as its own operation wants it."""
     task = ghost_task()
-    ours = trained(GpuLane, image_specs(task, 3), task)
-    filters = [p for p in ours.weights.parameters().values() if p.ndim == 5]
+    ours = trained(GPU, image_specs(task, 3), task)
+    filters = [p for p in ours.state.weights.parameters().values() if p.ndim == 5]
     assert len(filters) == 9
     assert all(has_channels_last(p) for p in filters)
     operations = convolution_ops.FORWARD, convolution_ops.INPUT_GRADIENT, convolution_ops.WEIGHT_GRADIENT
-    assert [ours.counts[operation] for operation in operations] == [9, 8, 9]
-    assert not [target for target in ours.counts if "convolution" in str(target) and target not in operations]
-    assert [ours.counts[operation] for operation in (ghost_norm_ops.FORWARD, ghost_norm_ops.BACKWARD)] == [7, 7]
+    assert [seen.counts[operation] for operation in operations] == [9, 8, 9]
+    assert not [target for target in seen.counts if "convolution" in str(target) and target not in operations]
+    assert [seen.counts[operation] for operation in (ghost_norm_ops.FORWARD, ghost_norm_ops.BACKWARD)] == [7, 7]
     assert_trained_as_alone(ours, place_task(task, precision="float32"), largest=0.1)
 
 
@@ -301,19 +298,19 @@ def test_stacks_without_convolutions_of_many_runs(num_runs: int, precision: str,
     """In float32, or a network of matrices: filters stay as PyTorch has them."""
     task = make()
     given = [dataclasses.replace(spec, precision=precision) for spec in image_specs(task, num_runs)]
-    stack = RunStack(place_task(task, precision=precision), given, nobody())
-    assert not stack.convolves
-    assert stack.is_single == (num_runs == 1)
-    filters = [p for p in stack.weights.parameters().values() if p.ndim == 5]
+    parts = parts_of(place_task(task, precision=precision), given)
+    assert not parts.plan.convolves
+    assert parts.plan.is_single == (num_runs == 1)
+    filters = [p for p in parts.state.weights.parameters().values() if p.ndim == 5]
     assert all(p.is_contiguous() for p in filters)
 
 
 @pytest.mark.usefixtures("usable")
 def test_one_run_alone_convolves_as_many_do() -> None:
     task = skip_init_task()
-    stack = RunStack(place_task(task, precision="mixed"), image_specs(task, 1), nobody())
-    assert stack.convolves
-    assert not stack.is_single
-    filters = [p for p in stack.weights.parameters().values() if p.ndim == 5]
+    parts = parts_of(place_task(task, precision="mixed"), image_specs(task, 1))
+    assert parts.plan.convolves
+    assert not parts.plan.is_single
+    filters = [p for p in parts.state.weights.parameters().values() if p.ndim == 5]
     assert filters
     assert all(has_channels_last(p) for p in filters)

@@ -56,13 +56,18 @@ def test_operations_are_what_autograd_computes(kind, dtype):
 @pytest.mark.parametrize(
     ("shape", "biases", "kind", "message"),
     [
-        ((2, 3, 8), torch.zeros(2, 8), "gelu", "unknown units 'gelu'; known: tanh, sigmoid, relu"),
-        ((2, 3, 8), torch.zeros(2, 9), "tanh", r"\(2, 3, 8\) have no 9 units"),
-        ((2, 3, 8), torch.zeros(2, 0), "tanh", "have no 0 units"),
-        ((3, 8), torch.zeros(3, 8), "tanh", "in their last dimension of 3"),
-        ((2, 3, 8), torch.zeros(1, 8), "tanh", r"biases of shape \(1, 8\) .* no vector for each of 2 runs"),
-        ((2, 3, 8), torch.zeros(8), "tanh", "no vector for each of 2 runs"),
-        ((2, 3, 8), torch.zeros(2, 16)[:, ::2], "tanh", r"strides \(16, 2\) are no vector"),
+        ((2, 3, 8), torch.zeros(2, 8), "gelu", "unknown activation 'gelu'; known: tanh, sigmoid, relu"),
+        ((2, 3, 8), torch.zeros(2, 9), "tanh", r"\(2, 3, 8\); need \(runs, batch, at least 9 columns"),
+        ((2, 3, 8), torch.zeros(2, 0), "tanh", "at least 0 columns"),
+        ((3, 8), torch.zeros(3, 8), "tanh", r"shape \(3, 8\); need \(runs, batch, at least 8 columns\)"),
+        (
+            (2, 3, 8),
+            torch.zeros(1, 8),
+            "tanh",
+            r"biases have shape \(1, 8\) .* one contiguous vector for each of 2 runs",
+        ),
+        ((2, 3, 8), torch.zeros(8), "tanh", "need one contiguous vector for each of 2 runs"),
+        ((2, 3, 8), torch.zeros(2, 16)[:, ::2], "tanh", r"strides \(16, 2\); need one contiguous vector"),
     ],
 )
 def test_what_the_kernels_would_read_wrongly_is_refused(shape, biases, kind, message):
@@ -72,7 +77,7 @@ def test_what_the_kernels_would_read_wrongly_is_refused(shape, biases, kind, mes
 
 @pytest.mark.parametrize("dy", [torch.zeros(2, 3, 7), torch.zeros(2, 3, 8).double()])
 def test_a_gradient_of_something_else_is_refused(dy):
-    with pytest.raises(ValueError, match="does not go with units"):
+    with pytest.raises(ValueError, match="does not match the activations"):
         activation_ops.check_gradient(dy, torch.zeros(2, 3, 8), 8, "tanh")
 
 

@@ -105,5 +105,5 @@ def test_what_is_known_without_values_is_so(dtype: torch.dtype) -> None:
 def test_ghosts_that_tiles_do_not_fill_are_refused() -> None:
     x, filters = images(NUM_RUNS, 4, NUM_IN, 6, 6), images(NUM_RUNS, NUM_OUT, NUM_IN, 3, 3)
     assert num_parts(NUM_IN, x.shape, 2) is None
-    with pytest.raises(ValueError, match="cannot be cut into equal parts"):
+    with pytest.raises(ValueError, match="cannot be split into equal parts"):
         WITH_MOMENTS(x, filters, None, 1, 1, 2)

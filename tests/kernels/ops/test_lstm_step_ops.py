@@ -205,7 +205,7 @@ def test_tensors_of_runs_of_runs_are_refused_by_the_kernels():
     from isotherm.kernels.triton import lstm_cell
 
     given = [t.expand(2, 2, *t.shape).to(DEVICE) for t in forward_inputs(half=HALF, cell=torch.float32)]
-    with pytest.raises(ValueError, match=r"cells come as \(runs, streams, units\) or without runs, not \(2, 2, 3, 5\)"):
+    with pytest.raises(ValueError, match=r"cells must have shape \(\[runs,\] streams, units\), not \(2, 2, 3, 5\)"):
         lstm_cell.forward(*given)
 
 

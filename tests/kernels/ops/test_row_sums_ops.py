@@ -37,12 +37,12 @@ def test_sums_stand_one_after_another_and_are_not_rounded(dtype):
     ("given", "sizes", "message"),
     [
         ([], [], "0 matrices"),
-        ([torch.zeros(2, 3, 4)], [4, 4], "1 matrices do not go with 2 sizes"),
+        ([torch.zeros(2, 3, 4)], [4, 4], "1 matrices but 2 sizes"),
         ([torch.zeros(2, 3, 4), torch.zeros(2, 5, 4)], [4, 4], r"not \(2, 3, 4\), .* and \(2, 5, 4\)"),
         ([torch.zeros(2, 3, 4), torch.zeros(2, 3, 4).double()], [4, 4], "float64"),
-        ([torch.zeros(2, 3)], [3], "matrices of as many runs"),
-        ([torch.zeros(2, 3, 4)], [5], "has no 5 columns"),
-        ([torch.zeros(2, 3, 4)], [0], "has no 0 columns"),
+        ([torch.zeros(2, 3)], [3], "matrices must agree in runs"),
+        ([torch.zeros(2, 3, 4)], [5], "does not have 5 columns"),
+        ([torch.zeros(2, 3, 4)], [0], "does not have 0 columns"),
     ],
 )
 def test_what_does_not_go_together_is_refused(given, sizes, message):

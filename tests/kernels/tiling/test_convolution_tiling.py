@@ -155,7 +155,7 @@ def test_gradients_of_filters_have_about_the_programs_that_are_asked_for(num_til
 
 
 def test_tiles_larger_than_parts_are_refused():
-    with pytest.raises(ValueError, match="64 tiles are not 128 parts"):
+    with pytest.raises(ValueError, match="64 tiles cannot be split into 128 parts"):
         cut_ghost(Tile(images=1, rows=16, columns=16), 128, 128, 64, height=16, width=16)
 
 

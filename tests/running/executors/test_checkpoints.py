@@ -19,6 +19,7 @@ from isotherm.cli.main import app
 from isotherm.core.budget import Budget
 from isotherm.core.records import Outcome, RunResult, RunSpec
 from isotherm.engine.checkpoint import Checkpoint
+from isotherm.engine.fleet_checks import FleetChecks
 from isotherm.errors import StoreError, UserError
 from isotherm.running.executors import checkpoints as module
 from isotherm.running.executors import local
@@ -66,7 +67,7 @@ def specs_of(task: Task, num: int = 7, **changes: Any) -> list[RunSpec]:
 
 
 def executor_for(task: Task, **options: Any) -> LocalExecutor:
-    return LocalExecutor({(task.data_id, task.model_id): task}, **options)
+    return LocalExecutor({task.identify().ids: task}, **options)
 
 
 def keep(folder: CheckpointFolder, specs: Sequence[RunSpec], *, device: torch.device = CPU) -> Path:
@@ -280,7 +281,8 @@ class Trainer:
         specs: Sequence[RunSpec],
         *,
         on_steps: Callable[[int], None],
-        on_look: Callable[..., None],
+        on_evaluation: Callable[..., None],
+        checks: FleetChecks,
         checkpoint: Checkpoint | None = None,
     ) -> list[RunResult]:
         self.checkpoints.append(checkpoint)
@@ -578,7 +580,7 @@ def test_times_that_make_no_sense_are_refused(store: Path, seconds: float, kind:
 
 def test_the_option_of_the_command_line(trainer: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("isotherm.cli.main.load_study", lambda *_a, **_k: Study.of(tiny_sweep()))
+    monkeypatch.setattr("isotherm.studies.load.load_study", lambda *_a, **_k: Study.of(tiny_sweep()))
     command = ["run", "study.toml", "--workers", "1", "--checkpoint-seconds"]
     refused = CliRunner().invoke(app, [*command, "0"])
     assert refused.exit_code == 2
@@ -591,7 +593,7 @@ def test_the_option_of_the_command_line(trainer: Trainer, tmp_path: Path, monkey
 
 def test_the_option_reaches_a_cell(trainer: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("isotherm.cli.main.load_task", lambda *_a, **_k: dataclasses.replace(cases.blobs_task()))
+    monkeypatch.setattr("isotherm.tasks.load.load_task", lambda *_a, **_k: dataclasses.replace(cases.blobs_task()))
     command = ["run", "--task", "blobs", "--batch-size", "8", "--effective-learning-rate", "0.1", "--steps", "10"]
     result = CliRunner().invoke(app, [*command, "--checkpoint-seconds", "inf"])
     assert result.exit_code == 0, result.output

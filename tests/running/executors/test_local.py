@@ -11,9 +11,10 @@ import cases
 import isotherm
 from cases_paper import UNROLL, language_task
 from isotherm.core.records import Outcome, RunResult, RunSpec
-from isotherm.engine import memory, stack
+from isotherm.engine import memory
 from isotherm.engine.placed_task import place_task
 from isotherm.engine.reference import run_reference
+from isotherm.engine.stack import updates
 from isotherm.errors import UserError
 from isotherm.running.executors import local
 from isotherm.running.executors.local import LocalExecutor
@@ -23,7 +24,7 @@ from isotherm.tasks.task import Task
 
 
 def executor_for(*tasks: Task, **options) -> LocalExecutor:
-    return LocalExecutor({(task.data_id, task.model_id): task for task in tasks}, **options)
+    return LocalExecutor({task.identify().ids: task for task in tasks}, **options)
 
 
 def run_all(executor: LocalExecutor, specs: Iterable[RunSpec]) -> dict[str, StoredRun]:
@@ -318,14 +319,14 @@ def test_one_run_that_does_not_fit_is_the_users_error(memory_for):
 
 def test_out_of_memory_of_a_real_fleet_halves_it(monkeypatch, caplog):
     """The first forward pass of a fleet that is too large fails while the fleet is being tried out."""
-    plain = stack.trace
+    plain = updates.trace
 
     def trace(function, *arguments, **options):
         if len(arguments[0]) > 2:
             raise OUT_OF_MEMORY["cpu"]
         return plain(function, *arguments, **options)
 
-    monkeypatch.setattr(stack, "trace", trace)
+    monkeypatch.setattr(updates, "trace", trace)
     task = cases.blobs_task()
     specs = [cases.spec(task, num_steps=4, seed=seed) for seed in range(4)]
     with caplog.at_level(logging.WARNING, logger="isotherm"):

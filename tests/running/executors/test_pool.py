@@ -33,7 +33,7 @@ class Branching(nn.Module):
 
 def parts(sweep: Sweep) -> tuple[dict[tuple[str, str], Task], list[RunSpec]]:
     task = sweep.prepared_task
-    return {(task.data_id, task.model_id): task}, missing_runs([sweep.plan()], {})
+    return {task.identify().ids: task}, missing_runs([sweep.plan()], {})
 
 
 @pytest.fixture

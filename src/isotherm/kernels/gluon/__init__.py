@@ -1,1 +1,1 @@
-"""Kernels in Gluon for Hopper GPUs; imported only where one is launched."""
+"""Gluon kernels for Hopper GPUs; imported only when one is launched."""

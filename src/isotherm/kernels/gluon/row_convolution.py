@@ -1,12 +1,12 @@
-"""Convolutions with filters of 3 x 3 taps whose rows of pixels are read once for three taps, in Gluon, for Hopper.
+"""3 x 3 convolutions that read rows of pixels once for three taps, in Gluon, for Hopper.
 
-Products are quicker than the GPU's cache: a tile that is copied anew for each of nine taps keeps them waiting. Here a
-box of rows, with one more above and one below, is copied for each column of taps, and the three taps of the column read
-it where it lies, moved by whole rows. Boxes have the rows outermost, then images, then pixels of a row, so that also
-tiles of several images are moved as wholes. The rest is as in `convolution` and `filter_gradient`, which ask here
-first.
+Tensor cores are faster than the L2 cache: copying a tile again for each of nine taps stalls them. Here a box of rows,
+plus one row above and one below, is copied once for each column of taps, and the three taps of the column read it in
+place, shifted by whole rows. Boxes have rows outermost, then images, then the pixels of a row, so that tiles of several
+images shift in the same way. `triton.convolution` and `triton.filter_gradient` use these kernels where they support the
+sizes.
 
-    convolve           a convolution, or the gradient of its images, with what these take along
+    convolve           a convolution, or the gradient of its images, fused as in `triton.convolution`
     weight_gradient    gradients of the filters, in parts
 
 Shape suffixes: M runs, B examples, C channels in, O channels out, H x W pixels.
@@ -38,24 +38,24 @@ from isotherm.kernels.tiling.convolution import (
 )
 from isotherm.kernels.tiling.partial_sums import NOT_NORMALISED, Normalised, by_part
 
-# Fewer rows of a tile are not worth the one above and the one below.
+# With fewer rows per tile, the extra rows above and below do not pay.
 _FEWEST_ROWS = 8
-# Places in shared memory begin where the pattern does in which products read it, every eight pixels.
+# Boxes in shared memory start where the swizzle pattern of the tensor cores does, every eight pixels.
 _FEWEST_COLUMNS = 8
 
 
 def fit(
     images: Tensor, num_out: int, taps: Sequence[int], *, stride: int, padding: int, ghost_size: int | None = None
 ) -> bool:
-    """Tell whether these kernels are made for a convolution, or its gradients, that reads images (M, B, C, H, W).
+    """Tell whether these kernels support a convolution, or its gradients, that reads images (M, B, C, H, W).
 
     Args:
-        images: what is read.
+        images: to be read.
         num_out: channels of the result.
         taps: of the filters.
         stride: of the filters.
         padding: zeros around the images.
-        ghost_size: where sums are taken, of ghosts of so many examples.
+        ghost_size: if sums are taken, the size of the ghost batches.
     """
     _, num_images, num_in, height, width = images.shape
     if tuple(taps) != (3, 3) or stride != 1 or padding != 1 or not all(map(_are_made, (num_in, num_out))):
@@ -67,7 +67,7 @@ def fit(
 
 
 def _are_made(num_channels: int) -> bool:
-    """Tell whether so many channels can be read and made: in blocks, or at once."""
+    """Tell whether this number of channels can be read and written: in blocks, or at once."""
     return num_channels in (16, 32) or are_blocks(num_channels)
 
 
@@ -76,22 +76,22 @@ def _block(num_channels: int) -> int:
 
 
 def _layout(num_channels: int, *, rank: int) -> gl.NVMMASharedLayout:
-    """Return how products find rows of so many channels, at most 128 bytes, in shared memory."""
+    """Return the shared-memory layout of rows with this many channels, at most 128 bytes."""
     return gl.NVMMASharedLayout(swizzle_byte_width=2 * num_channels, element_bitwidth=16, rank=rank)
 
 
 def are_usable(device: torch.device) -> bool:
-    """Tell whether the kernels are made for a device and right there."""
+    """Tell whether the kernels support a device and give correct results on it."""
     return CHECK.passes(device)
 
 
 def _are_right(device: torch.device) -> bool:
-    """Compare with PyTorch on whole numbers, which are not rounded before the end, and check that sums are taken."""
+    """Compare with PyTorch on small integers, which are exact until the final rounding, and check the moments."""
     generator = torch.Generator().manual_seed(0)
 
     def numbers(*shape: int) -> Tensor:
         values = torch.randint(-2, 3, shape, generator=generator).to(device, torch.bfloat16)
-        return values.movedim(-1, 2)  # channels were made last
+        return values.movedim(-1, 2)  # generated with channels last
 
     settings = None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False]
     are_equal = []
@@ -124,15 +124,15 @@ def convolve(
     ghost_size: int | None = None,
     normalised: Normalised | None = None,
 ) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
-    """Return a convolution of images with filters (M, O, C, 3, 3), or the gradient of images where that is given.
+    """Return a convolution of images with filters (M, O, C, 3, 3), or the gradient of its images.
 
     Args:
-        images: or the gradient of the convolution.
+        images: images, or the gradient of the convolution.
         weight: filters.
-        is_gradient: which of the two.
+        is_gradient: compute the gradient of the images.
         other: added to the result.
-        ghost_size: also return the moments of the result, of ghosts of so many examples.
-        normalised: what the result is the gradient of a normalisation of; also return the sums that it needs.
+        ghost_size: if given, also return the moments of the result, for ghost batches of this size.
+        normalised: the norm whose output the result is the gradient of; if given, also return the sums that it needs.
     """
     num_runs, num_images, num_in, height, width = images.shape
     num_out = weight.shape[2 if is_gradient else 1]
@@ -175,7 +175,7 @@ def convolve(
 
 
 def weight_gradient(dy: Tensor, x: Tensor, *, launch: RowWeightLaunch | None = None) -> Tensor:
-    """Return the gradient of filters (M, O, C, 3, 3) in float32, the input channels last in memory."""
+    """Return the gradient of filters (M, O, C, 3, 3) in float32, with the input channels last in memory."""
     num_runs, num_images, num_out, height, width = dy.shape
     num_in = x.shape[2]
     launch = launch or row_weight_launch_for(num_out, num_images)
@@ -207,7 +207,7 @@ def weight_gradient(dy: Tensor, x: Tensor, *, launch: RowWeightLaunch | None = N
 
 
 def _boxes(x: Tensor, tile: Tile, *, num_rows: int | None = None, num_channels: int | None = None) -> TensorDescriptor:
-    """Return images as something that boxes of whole rows are copied from or to, the rows outermost."""
+    """Return a descriptor of images for boxes of whole rows, with the rows outermost."""
     num_runs, num_images, channels, height, width = x.shape
     row = width * channels
     block = [num_rows or tile.rows, tile.images, tile.columns, num_channels or _block(channels)]
@@ -216,7 +216,7 @@ def _boxes(x: Tensor, tile: Tile, *, num_rows: int | None = None, num_channels: 
 
 
 def _filters(weight: Tensor) -> TensorDescriptor:
-    """Return filters as something that those of one tap are copied from."""
+    """Return a descriptor of filters for boxes of one tap."""
     num_runs, num_out, num_in, *_ = weight.shape
     strides = [num_out * 9 * num_in, 9 * num_in, num_in, 1]
     block = [1, _block(num_out), 1, _block(num_in)]

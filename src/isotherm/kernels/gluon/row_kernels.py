@@ -1,8 +1,8 @@
-"""The Gluon kernels of `rows`: how boxes of rows are copied, multiplied and put together.
+"""The Gluon kernels of `row_convolution`: how boxes of rows are copied, multiplied and accumulated.
 
-A program copies ahead of what it multiplies: whatever is on its way has a barrier, which lets wait for its bytes. In
-shared memory a box lies row after row, so that it can be read from any of its rows on. For that, a row is taken for
-the beginning of something larger, which Triton 3.6 and 3.7 allow and later versions do not.
+A program copies ahead of the matmuls; every copy in flight has a barrier to wait on. In shared memory a box is stored
+row by row, so that it can be read starting at any row. To that end a row is reinterpreted as the start of a larger
+buffer, which Triton 3.6 and 3.7 allow and later versions do not.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from isotherm.kernels.gluon.shared_memory import as_box, give_up, new_barriers
 
-# Places for boxes of pixels, and for filters, that are multiplied or on their way.
+# Shared-memory slots for boxes of pixels and for filters, in use or in flight.
 _BOXES = gl.constexpr(2)
 _FILTERS = gl.constexpr(4)
 
@@ -48,13 +48,13 @@ def convolve_rows(
     TILE_LAYOUT: gl.constexpr,
     num_warps: gl.constexpr,
 ):
-    """Make tiles of the target from C channels of the source; O are the target's.
+    """Compute tiles of the target (O channels) from the source (C channels).
 
-    Channels are made and summed over in blocks. Where the last one is not full, zeros come in, and nothing goes out.
+    Channels are read and written in blocks. If the last block is partial, it is read as zeros and not written.
 
-    Then, where there are pointers for it, store two sums by channel over all tiles: the moments of the target, or if it
-    is the gradient of something normalised, what the gradient of that needs. Parts may be smaller than a tile: then
-    several have equal shares of it.
+    If there are pointers for them, also store two sums over all tiles by channel: the moments of the target, or, if the
+    target is the gradient of a norm's output, the sums that the norm's gradient needs. Parts may be smaller than a
+    tile, which several of them then share equally.
     """
     ROWS: gl.constexpr = source.block_shape[0]
     IMAGES: gl.constexpr = source.block_shape[1]
@@ -64,14 +64,14 @@ def convolve_rows(
     PIXELS: gl.constexpr = ROWS * IMAGES * WIDTH
     NUM_BOXES: gl.constexpr = 3 * ((C + BLOCK_C - 1) // BLOCK_C)
     NUM_BLOCKS: gl.constexpr = (O + BLOCK_O - 1) // BLOCK_O
-    # Products have 64 rows at least: channels, or where these are fewer, pixels.
+    # A matmul has at least 64 rows: channels or, with fewer channels than that, pixels.
     PIXELS_FIRST: gl.constexpr = BLOCK_O < 64
     OVER_PIXELS: gl.constexpr = 0 if PIXELS_FIRST else 1
     SUMS: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[num_warps, 1], instr_shape=[16, BLOCK_O if PIXELS_FIRST else PIXELS, 16]
     )
     BY_CHANNEL: gl.constexpr = gl.SliceLayout(OVER_PIXELS, SUMS)
-    # A tile that something is read of takes the place of a box, if that is large enough.
+    # A tile that is read back reuses the slot of a box, if that is large enough.
     HAS_PLACES: gl.constexpr = BLOCK_O > BLOCK_C
     NUM_READ: gl.constexpr = (other is not None) + (normalised is not None)
     NUM_PLACES: gl.constexpr = 1 if NUM_READ == 0 else 2
@@ -106,7 +106,7 @@ def convolve_rows(
         for early in gl.static_range(_FILTERS - 1):
             _copy_filter(filters, some, filters_ready, run, channel, early, 3 * before, IS_GRADIENT)
         total = gl.zeros([PIXELS, BLOCK_O] if PIXELS_FIRST else [BLOCK_O, PIXELS], gl.float32, SUMS)
-        # Where what is added or normalised is copied to early, and where later; boxes alternate.
+        # The slots that the residual and the norm's input are copied to, early and late; boxes alternate.
         early_at = 0 if HAS_PLACES else (before + NUM_BOXES) % _BOXES * (ROWS + 2)
         late_at = NUM_PLACES - 1 if HAS_PLACES else (before + NUM_BOXES + 1) % _BOXES * (ROWS + 2)
         for box in range(NUM_BOXES):
@@ -124,7 +124,7 @@ def convolve_rows(
                     total = hopper.warpgroup_mma(pixels, taps, total, is_async=True)
                 else:
                     total = hopper.warpgroup_mma(taps, pixels.permute((1, 0)), total, is_async=True)
-                # What was multiplied before is done with, and its place free.
+                # The previous matmul has finished and its slot is free.
                 total = hopper.warpgroup_mma_wait(1, deps=[total])
                 ahead = 3 * box + y + _FILTERS - 1
                 if ahead < 3 * NUM_BOXES:
@@ -164,7 +164,7 @@ def convolve_rows(
             first += gl.sum(dz, axis=OVER_PIXELS)
             second += gl.sum(dz * centred, axis=OVER_PIXELS) * inverse
         elif first_ptr is not None:
-            # Means of tiles, and squared distances from them, put together tile by tile.
+            # Merge the mean and the squared deviations of each tile into the running ones.
             values = result.to(gl.float32)
             mean = gl.sum(values, axis=OVER_PIXELS) / PIXELS
             values -= gl.expand_dims(mean, OVER_PIXELS)
@@ -172,7 +172,7 @@ def convolve_rows(
             first += away / (number + 1)
             second += gl.sum(values * values, axis=OVER_PIXELS) + away * away * (PIXELS * number / (number + 1))
         tma.store_wait(0)
-    places._keep_alive()  # the compiler does not see that a store reads them until it is waited for
+    places._keep_alive()  # the compiler does not know that pending stores still read them
     give_up(boxes_ready, _BOXES)
     give_up(filters_ready, _FILTERS)
     if NUM_READ > 0:
@@ -203,14 +203,14 @@ def sum_rows(
     LAYOUT: gl.constexpr,
     num_warps: gl.constexpr,
 ):
-    """Store one part of the gradient of a column of taps, for a block of either side's channels."""
+    """Store one part of the gradient of a column of taps, for one block of channels in and out."""
     ROWS: gl.constexpr = source.block_shape[0]
     IMAGES: gl.constexpr = source.block_shape[1]
     WIDTH: gl.constexpr = source.block_shape[2]
     BLOCK_C: gl.constexpr = source.block_shape[3]
     BLOCK_O: gl.constexpr = gradients.block_shape[3]
     PIXELS: gl.constexpr = ROWS * IMAGES * WIDTH
-    # Channels in are the rows of products, channels out the columns.
+    # Input channels are the rows of the matmul, output channels its columns.
     SUMS: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[num_warps, 1], instr_shape=[16, BLOCK_O, 16]
     )
@@ -248,7 +248,7 @@ def sum_rows(
         total0 = hopper.warpgroup_mma(pixels0, gradient, total0, is_async=True)
         total1 = hopper.warpgroup_mma(pixels1, gradient, total1, is_async=True)
         total2 = hopper.warpgroup_mma(pixels2, gradient, total2, is_async=True)
-        # What was multiplied before is done with, and its place free.
+        # The previous matmuls have finished and their slots are free.
         total0, total1, total2 = hopper.warpgroup_mma_wait(3, deps=[total0, total1, total2])
         ahead = number + STAGES - 1
         if ahead < count:
@@ -265,12 +265,12 @@ def sum_rows(
     gl.store(parts_ptr + at + 6 * C, total2, mask=inside)
 
 
-# -- copies and their places ------------------------------------------------------------------------------------------
+# -- copies and slots -------------------------------------------------------------------------------------------------
 
 
 @gluon.jit
 def _matrix(places, first, NUM_ROWS: gl.constexpr, NUM_COLUMNS: gl.constexpr, LAYOUT: gl.constexpr):
-    """Return a place, and those after it that it takes, as a matrix."""
+    """Return a slot, and as many following ones as needed, as a matrix."""
     return places.index(first)._reinterpret(places.dtype, [NUM_ROWS, NUM_COLUMNS], LAYOUT)
 
 
@@ -278,21 +278,21 @@ def _matrix(places, first, NUM_ROWS: gl.constexpr, NUM_COLUMNS: gl.constexpr, LA
 def _tile(
     places, first, PIXELS: gl.constexpr, CHANNELS: gl.constexpr, LAYOUT: gl.constexpr, PIXELS_FIRST: gl.constexpr
 ):
-    """Return the place of a tile as a matrix like the one that products are added up in."""
+    """Return the slot of a tile as a matrix laid out like the accumulator."""
     matrix = _matrix(places, first, PIXELS, CHANNELS, LAYOUT)
     return matrix if PIXELS_FIRST else matrix.permute((1, 0))
 
 
 @gluon.jit
 def _copy(boxes, at, barrier, places, first):
-    """Let one box be copied to a place and those after it that it takes."""
+    """Start copying one box to a slot and as many following ones as needed."""
     mbarrier.expect(barrier, boxes.block_type.nbytes)
     tma.async_copy_global_to_shared(boxes, at, barrier, as_box(boxes, places, first))
 
 
 @gluon.jit
 def _copy_with_ends(source, source_ends, image, row, column, inner, barrier, rows, first):
-    """Let a box be copied with the row above it and the row below."""
+    """Start copying a box with the row above it and the row below."""
     ROWS: gl.constexpr = source.block_shape[0]
     tma.async_copy_global_to_shared(source, [row - 1, image, column, inner], barrier, as_box(source, rows, first))
     below = as_box(source_ends, rows, first + ROWS)
@@ -301,7 +301,7 @@ def _copy_with_ends(source, source_ends, image, row, column, inner, barrier, row
 
 @gluon.jit
 def _copy_box(source, source_ends, rows, ready, image, row, box, before, IS_GRADIENT: gl.constexpr):
-    """Let what a column of taps reads be copied; boxes of earlier tiles came before."""
+    """Start copying the pixels that a column of taps reads; `before` counts the boxes of earlier tiles."""
     ROWS: gl.constexpr = source.block_shape[0]
     BLOCK_C: gl.constexpr = source.block_shape[3]
     at_box = (before + box) % _BOXES
@@ -314,7 +314,7 @@ def _copy_box(source, source_ends, rows, ready, image, row, box, before, IS_GRAD
 
 @gluon.jit
 def _copy_filter(filters, some, ready, run, channel, step, before, IS_GRADIENT: gl.constexpr):
-    """Let the filters of one tap be copied; those of earlier tiles came before."""
+    """Start copying the filters of one tap; `before` counts those of earlier tiles."""
     BLOCK_C: gl.constexpr = filters.block_shape[1 if IS_GRADIENT else 3]
     place = (before + step) % _FILTERS
     tap = step % 3 * 3 + step // 3 % 3
@@ -330,7 +330,7 @@ def _copy_filter(filters, some, ready, run, channel, step, before, IS_GRADIENT: 
 
 @gluon.jit
 def _copy_pair(gradients, source, source_ends, some, rows, ready, begin, number, down, x, inner, channel):
-    """Let a tile of gradients be copied, and what a column of taps meets there."""
+    """Start copying a tile of gradients and the pixels that a column of taps multiplies it with."""
     ROWS: gl.constexpr = source.block_shape[0]
     IMAGES: gl.constexpr = source.block_shape[1]
     STAGES: gl.constexpr = some.shape[0]

@@ -1,4 +1,4 @@
-"""What kernels in Gluon keep in a multiprocessor's own memory: barriers, and places of boxes that the GPU copies."""
+"""Shared memory of Gluon kernels: barriers, and slots for the boxes that TMA copies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 @gluon.jit
 def new_barriers(NUM: gl.constexpr):
-    """Return barriers that wait for one announcement each, and the bytes that it announces."""
+    """Return barriers that each wait for one announcement and the bytes it announces."""
     barriers = gl.allocate_shared_memory(gl.int64, [NUM, 1], mbarrier.MBarrierLayout())
     for index in gl.static_range(NUM):
         mbarrier.init(barriers.index(index), count=1)
@@ -18,9 +18,9 @@ def new_barriers(NUM: gl.constexpr):
 
 @gluon.jit
 def give_up(barriers, NUM: gl.constexpr):
-    """Let the memory of barriers be used for something else, for which they must be given up even if nobody waits.
+    """Invalidate barriers so that their memory can be reused, even if nothing waits on them any more.
 
-    The compiler sees only that nobody does, and would have sums exchanged through that memory. The bits of a barrier
+    The compiler only sees that nothing waits, and would reuse that memory for exchanging sums. The bits of a barrier
     are no number.
     """
     for index in gl.static_range(NUM):
@@ -29,5 +29,5 @@ def give_up(barriers, NUM: gl.constexpr):
 
 @gluon.jit
 def as_box(boxes, places, first):
-    """Return a place, and those after it that it takes, as that of a box."""
+    """Return a slot, and as many following ones as needed, as the destination of a box."""
     return places.index(first)._reinterpret(boxes.dtype, boxes.block_shape, boxes.layout)

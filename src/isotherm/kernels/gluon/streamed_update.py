@@ -1,10 +1,9 @@
-"""The gradient of a matrix and its update as one stream of tiles, in Gluon, for Hopper.
+"""The gradient of a matrix and its SGD update as one stream of tiles, in Gluon, for Hopper.
 
-What `factored_update` does, with the same bytes, but tiles of weights and velocities come and go by copies that the GPU
-makes by itself: while a tile is updated the next one is on its way, and the one before is being stored. Programs stay
-and take tile after tile.
+Like `triton.factored_update`, with the same memory traffic, but TMA copies the tiles of weights and velocities: while
+one tile is updated, the next is loaded and the one before is stored. Programs are persistent and take tile after tile.
 
-Shape suffixes: M runs, R rows, C columns, I inner side.
+Shape suffixes: M runs, R rows, C columns, I inner dimension.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from isotherm.kernels.availability import device_of
 from isotherm.kernels.gluon.shared_memory import as_box, give_up, new_barriers
 from isotherm.kernels.kernel_check import KernelCheck
 
-# Rows and columns of a tile, and the inner side: rows of 128 bytes of what is multiplied.
+# Rows and columns of a tile, and the inner dimension: rows of 128 bytes in bfloat16.
 _SIDE = 64
-# Programs of which two fit on a multiprocessor, and tiles that are there or on their way in each.
+# Programs per multiprocessor, and tiles of each in shared memory or in flight.
 _PROGRAMS_AT_ONCE = 2
 _STAGES = 2
 
 
 def fits(value_MRC: Tensor, left_MRI: Tensor, right_MIC: Tensor) -> bool:
-    """Tell whether the kernel is made for a matrix and its factors: the left one turned, both with 64 products each."""
+    """Tell whether the kernel supports a matrix and its factors: left one transposed, both with inner dimension 64."""
     num_rows, num_inner = left_MRI.shape[1:]
     num_columns = right_MIC.shape[2]
     are_laid_out = (
@@ -56,21 +55,21 @@ def update(
     programs_at_once: int = _PROGRAMS_AT_ONCE,
     num_programs: int | None = None,
 ) -> None:
-    """Heavy ball in place with the gradient left @ right, rounded as a product in half precision is.
+    """Take a heavy-ball step in place with the gradient left @ right, rounded as a half-precision matmul rounds it.
 
     Args:
         value_MRC: weights.
-        velocity_MRC: as many.
-        half_MRC: rounded weights.
-        left_MRI: factor of the gradient.
-        right_MIC: factor of the gradient.
+        velocity_MRC: velocities.
+        half_MRC: bfloat16 weights.
+        left_MRI: left factor of the gradient.
+        right_MIC: right factor of the gradient.
         rate_M1: learning rates.
         momentum_M1: momentum.
-        l2_M1: L2, if there is any.
-        num_stages: tiles that are there or on their way, two at least; with three a multiprocessor has room for one
-            program.
-        programs_at_once: of a multiprocessor.
-        num_programs: in all, instead.
+        l2_M1: L2 coefficients, or None.
+        num_stages: tiles in shared memory or in flight, at least two; with three, only one program fits on a
+            multiprocessor.
+        programs_at_once: programs per multiprocessor.
+        num_programs: total number of programs; overrides `programs_at_once`.
     """
     assert num_stages > 1
     num_runs, num_rows, num_columns = value_MRC.shape
@@ -97,7 +96,7 @@ def update(
 
 
 def _tiles(matrices: Tensor) -> TensorDescriptor:
-    """Return matrices of all runs as something that tiles are copied from or to; beyond the sides there are zeros."""
+    """Return a descriptor of all runs' matrices for tiles; reads beyond the edges give zeros."""
     shape, strides = list(matrices.shape), list(matrices.stride())
     return TensorDescriptor(matrices, shape, strides, [1, _SIDE, _SIDE], _layout(matrices, rank=3))
 
@@ -107,7 +106,7 @@ def _layout(matrices: Tensor, *, rank: int) -> gl.NVMMASharedLayout:
 
 
 def _is_right(device: torch.device) -> bool:
-    """Compare with PyTorch on whole numbers, of which only gradients and copies are rounded; many tiles a program."""
+    """Compare with PyTorch on integers, of which only gradients and copies are rounded, with many tiles per program."""
     generator = torch.Generator().manual_seed(0)
 
     def numbers(*shape: int) -> Tensor:
@@ -153,14 +152,14 @@ def _update_stream(
     LAYOUTS: gl.constexpr,
     num_warps: gl.constexpr,
 ):
-    """Update tile after tile: every so many there are programs."""
+    """Update tiles, each program taking every `num_programs`-th."""
     SIDE: gl.constexpr = values.block_shape[1]
     SUMS: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[num_warps, 1], instr_shape=[16, SIDE, 16]
     )
     program = gl.program_id(0)
     num_programs = gl.num_programs(0)
-    # Of each stage: weights and velocities; left and right factor, and rounded weights.
+    # Per stage: weights and velocities; left factor, right factor and bfloat16 weights.
     wide_at = gl.allocate_shared_memory(values.dtype, [2 * STAGES, SIDE, SIDE], LAYOUTS[0])
     thin_at = gl.allocate_shared_memory(halves.dtype, [3 * STAGES, SIDE, SIDE], LAYOUTS[1])
     ready = new_barriers(STAGES)
@@ -181,7 +180,7 @@ def _update_stream(
         total = gl.zeros([SIDE, SIDE], gl.float32, SUMS)
         left = thin_at.index(3 * stage).permute((1, 0))
         total = hopper.warpgroup_mma(left, thin_at.index(3 * stage + 1), total, is_async=True)
-        # What was stored before has left its place: time for the next tile to come there.
+        # The previous store has left its slot: load the next tile there.
         tma.store_wait(0)
         ahead = number + STAGES - 1
         if ahead < count:
@@ -208,13 +207,13 @@ def _update_stream(
 
 @gluon.jit
 def _place(tile, down, across, SIDE: gl.constexpr):
-    """Return run, first row and first column of a tile."""
+    """Return the run, first row and first column of a tile."""
     return tile // (down * across), tile // across % down * SIDE, tile % across * SIDE
 
 
 @gluon.jit
 def _copy(values, velocities, lefts, rights, wide_at, thin_at, ready, tile, stage, down, across):
-    """Let what a tile needs be copied."""
+    """Start copying the inputs of a tile."""
     SIDE: gl.constexpr = values.block_shape[1]
     run, row, column = _place(tile, down, across, SIDE)
     at = [run, row, column]

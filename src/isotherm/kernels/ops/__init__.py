@@ -1,1 +1,1 @@
-"""Operations that a trace records whole: a definition on the CPU, a fake, a kernel."""
+"""Custom operations, each one node of a trace: its definition in PyTorch, its fake and its kernel."""

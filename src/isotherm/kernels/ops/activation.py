@@ -1,12 +1,12 @@
-"""A layer's units and their gradients as single operations: kernels on a GPU, PyTorch on a CPU.
+"""Bias and activation of a layer as one operation, with its gradient: kernels on a GPU, PyTorch on a CPU.
 
-    isotherm::units             products (M, B, W), biases (M, N) -> units (M, B, W)
-    isotherm::units_gradient    gradient of the units, units -> gradient of the products (M, B, W), of the biases (M, N)
+    isotherm::units             matmul (M, B, W), biases (M, N) -> activations (M, B, W)
+    isotherm::units_gradient    gradient of the activations, activations -> gradients of the matmul and the biases
 
-Rows are filled up: of W columns the first N count, and the others of a result are zeros. The gradient of the biases is
-summed where that of the products is made, and not rounded.
+Rows are padded: the first N of W columns hold values, and the rest of a result is zero. The bias gradient is summed in
+the same pass and is not rounded.
 
-Shape suffixes: M runs, B examples, W columns, N units.
+Shape suffixes: M runs, B examples, W columns, N features.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from isotherm.kernels.ops.registry import operation, unrounded
 
-# Each has a gradient that its value tells.
+# The gradient of each follows from its output alone.
 Kind = Literal["tanh", "sigmoid", "relu"]
 
 
@@ -29,7 +29,7 @@ def _units(products_MBW: Tensor, biases_MN: Tensor, kind: Kind) -> Tensor:
     wide = unrounded(products_MBW.dtype)
     num = biases_MN.shape[1]
     z = products_MBW[..., :num].to(wide) + biases_MN.to(products_MBW.dtype).to(wide).unsqueeze(1)
-    return _filled_up(getattr(torch, kind)(z).to(products_MBW.dtype), products_MBW.shape[2])
+    return _padded(getattr(torch, kind)(z).to(products_MBW.dtype), products_MBW.shape[2])
 
 
 @operation("units_gradient", "(Tensor dy, Tensor y, int num, str kind) -> (Tensor, Tensor)")
@@ -41,10 +41,10 @@ def _units_gradient(dy_MBW: Tensor, y_MBW: Tensor, num: int, kind: Kind) -> tupl
         dz = torch.where(y <= 0, 0.0, dy).to(y_MBW.dtype)
     else:
         dz = (dy * (1 - y * y if kind == "tanh" else y * (1 - y))).to(y_MBW.dtype)
-    return _filled_up(dz, y_MBW.shape[2]), dz.sum(dim=1, dtype=wide)
+    return _padded(dz, y_MBW.shape[2]), dz.sum(dim=1, dtype=wide)
 
 
-def _filled_up(values: Tensor, width: int) -> Tensor:
+def _padded(values: Tensor, width: int) -> Tensor:
     return functional.pad(values, (0, width - values.shape[2]))
 
 
@@ -75,34 +75,34 @@ def _(dy_MBW: Tensor, y_MBW: Tensor, num: int, kind: Kind) -> tuple[Tensor, Tens
 
 
 def check(products_MBW: Tensor, biases_MN: Tensor, kind: str) -> None:
-    """Refuse what the kernels would read wrongly."""
+    """Raise a ValueError for tensors that the kernels would misread."""
     if biases_MN.ndim != 2 or len(biases_MN) != len(products_MBW) or biases_MN.stride(1) != 1:
         raise ValueError(
-            f"biases of shape {tuple(biases_MN.shape)} and strides {biases_MN.stride()} are no vector for each of "
-            f"{len(products_MBW)} runs"
+            f"biases have shape {tuple(biases_MN.shape)} and strides {biases_MN.stride()}; "
+            f"need one contiguous vector for each of {len(products_MBW)} runs"
         )
     _check_values(products_MBW, biases_MN.shape[1], kind)
 
 
 def _check_values(values_MBW: Tensor, num: int, kind: str) -> None:
     if kind not in get_args(Kind):
-        raise ValueError(f"unknown units {kind!r}; known: {', '.join(get_args(Kind))}")
+        raise ValueError(f"unknown activation {kind!r}; known: {', '.join(get_args(Kind))}")
     if values_MBW.ndim != 3 or not 0 < num <= values_MBW.shape[2]:
-        raise ValueError(f"values of shape {tuple(values_MBW.shape)} have no {num} units in their last dimension of 3")
+        raise ValueError(f"values have shape {tuple(values_MBW.shape)}; need (runs, batch, at least {num} columns)")
     if values_MBW.is_cuda and values_MBW.dtype == torch.float64:
-        raise ValueError("the kernels sum in float32, which is too little for values in float64")
+        raise ValueError("the activation kernels sum in float32 and do not support float64")
 
 
 def check_gradient(dy_MBW: Tensor, y_MBW: Tensor, num: int, kind: str) -> None:
-    """Refuse what the kernels would read wrongly."""
+    """Raise a ValueError for tensors that the kernels would misread."""
     _check_values(y_MBW, num, kind)
     if dy_MBW.shape != y_MBW.shape or dy_MBW.dtype != y_MBW.dtype:
         raise ValueError(
-            f"a gradient of shape {tuple(dy_MBW.shape)}, {dy_MBW.dtype}, does not go with units of shape "
-            f"{tuple(y_MBW.shape)}, {y_MBW.dtype}"
+            f"the gradient ({tuple(dy_MBW.shape)}, {dy_MBW.dtype}) does not match the activations "
+            f"({tuple(y_MBW.shape)}, {y_MBW.dtype})"
         )
 
 
-# As a traced program names them.
+# The operations as they appear in a trace.
 UNITS = torch.ops.isotherm.units.default
 UNITS_GRADIENT = torch.ops.isotherm.units_gradient.default

@@ -1,13 +1,13 @@
-"""Convolutions of many runs as single operations, which a trace records whole: kernels on a GPU, PyTorch on a CPU.
+"""Convolutions of many runs, each one node of a trace: a kernel on a GPU, plain PyTorch on a CPU.
 
-Under `vmap` every run has filters of its own, which PyTorch turns into one grouped convolution, slow on a GPU. Here it
-is one of these operations instead, if the kernels are made for it (`fits`); `by_kernels` puts them in place.
+Under `vmap` every run has its own filters, and PyTorch makes one grouped convolution of them, which is slow on a GPU.
+These operations take its place where the kernels support the sizes (`fits`); see `dispatch.by_kernels`.
 
     isotherm::convolution                    images (M, B, C, H, W), filters (M, O, C, Y, X) -> images (M, B, O, H, W)
     isotherm::convolution_input_gradient     gradient of the result, filters -> gradient of the images (plus one given)
     isotherm::convolution_weight_gradient    gradient of the result, images -> gradient of the filters, in float32
 
-All have the channels last in memory, filters too, and channels in multiples of 16.
+Images and filters have their channels last in memory, in multiples of 16.
 
 Shape suffixes: M runs, B examples, C channels in, O channels out, H x W pixels, Y x X taps of a filter.
 """
@@ -49,20 +49,20 @@ def convolution(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
 ) -> Tensor | None:
-    """Return what `torch.conv2d` does to a run's images, or None where PyTorch has to do it."""
+    """Return what `torch.conv2d` returns for a run's images, or None where the kernels do not support the call."""
     steps, edges = _common(stride), None if isinstance(padding, str) else _common(padding)
     if steps is None or edges is None or _common(dilation) != 1 or groups != 1:
         return None
     if not fits(input, weight, stride=steps, padding=edges):
         return None
-    x = _filled_up(input.to(torch.bfloat16), dims=(1,))
-    y: Tensor = _Convolution.apply(x, _filled_up(weight, dims=(1, 0)), steps, edges)  # type: ignore[no-untyped-call]
+    x = _padded(input.to(torch.bfloat16), dims=(1,))
+    y: Tensor = _Convolution.apply(x, _padded(weight, dims=(1, 0)), steps, edges)  # type: ignore[no-untyped-call]
     y = y[:, : weight.shape[0]] if weight.shape[0] % ALIGNED else y
     return y if bias is None else y + bias.to(y.dtype).view(-1, 1, 1)
 
 
 def _common(values: int | Sequence[int]) -> int | None:
-    """Return what is said of both sides, or None where they differ.
+    """Return the value shared by height and width, or None where they differ.
 
     >>> _common(2), _common((1, 1)), _common((1, 2))
     (2, 1, None)
@@ -72,8 +72,8 @@ def _common(values: int | Sequence[int]) -> int | None:
     return values[0] if len(set(values)) == 1 else None
 
 
-def _filled_up(values: Tensor, *, dims: tuple[int, ...]) -> Tensor:
-    """Return values with zeros added, so that some dimensions have multiples of 16 places."""
+def _padded(values: Tensor, *, dims: tuple[int, ...]) -> Tensor:
+    """Return values padded with zeros, so that the sizes of some dimensions are multiples of 16."""
     padding = [0, 0] * values.ndim
     for dim in dims:
         padding[2 * (values.ndim - dim) - 1] = -values.shape[dim] % ALIGNED
@@ -81,7 +81,7 @@ def _filled_up(values: Tensor, *, dims: tuple[int, ...]) -> Tensor:
 
 
 def suits(module: nn.Module, device: torch.device) -> bool:
-    """Tell whether the kernels are made for all convolutions of a module, and quick there, as far as layers tell."""
+    """Tell from a module's layers whether the kernels support all its convolutions and are fast there."""
     parts = [part for part in module.modules() if isinstance(part, nn.modules.conv._ConvNd)]
     are_possible = all(
         isinstance(part, nn.Conv2d)
@@ -96,32 +96,32 @@ def suits(module: nn.Module, device: torch.device) -> bool:
 
 
 def _are_for_rows(parts: Sequence[nn.modules.conv._ConvNd]) -> bool:
-    """Tell whether convolutions have channels in blocks, and most of them filters whose rows are read once."""
+    """Tell whether all convolutions have whole blocks of channels and most suit the kernels that read rows once."""
     numbers = {number for part in parts for number in (part.in_channels, part.out_channels) if not _is_quick(number)}
     num = sum((part.kernel_size, part.stride, part.padding) == ((3, 3), (1, 1), (1, 1)) for part in parts)
     return all(map(are_blocks, numbers)) and 2 * num >= len(parts)
 
 
 def _is_quick(num_channels: int) -> bool:
-    """Tell whether so many channels, filled up, make large tiles, which have powers of two.
+    """Tell whether this many channels, padded, divide into large tiles; the sides of tiles are powers of two.
 
     >>> [number for number in (3, 16, 20, 48, 64, 96, 128, 160, 192, 256) if _is_quick(number)]
     [3, 16, 20, 64, 128, 192, 256]
     """
-    filled_up = num_channels + -num_channels % ALIGNED
-    return filled_up & -filled_up >= min(filled_up, 64)
+    padded = num_channels + -num_channels % ALIGNED
+    return padded & -padded >= min(padded, 64)
 
 
 def _rows_are_usable(device: torch.device) -> bool:
-    """Tell whether there are the kernels that read rows once, whose last block of channels need not be full."""
+    """Tell whether the kernels that read rows once work here; their last block of channels may be partly filled."""
     by_rows = in_gluon("row_convolution") if are_usable(device) else None
     return by_rows is not None and by_rows.are_usable(device)
 
 
 def fits(x: Tensor, weight: Tensor, *, stride: int, padding: int) -> bool:
-    """Tell whether the kernels are made for a convolution: of many runs with filters of their own, in half precision.
+    """Tell whether the kernels support a convolution: many runs, each with its own filters, in bfloat16.
 
-    Half precision is that of both tensors, or what autocast asks for.
+    Either both tensors are bfloat16 already, or autocast makes them so.
     """
     return (
         are_usable(x.device)
@@ -134,7 +134,7 @@ def fits(x: Tensor, weight: Tensor, *, stride: int, padding: int) -> bool:
 
 
 def are_usable(device: torch.device) -> bool:
-    """Tell whether kernels can be used on a device: a GPU of a generation they are made for, with Triton installed."""
+    """Tell whether the convolution kernels can be used on a device."""
     return availability.are_available(device, generations=availability.TILE_COPY_GENERATIONS)
 
 
@@ -147,10 +147,10 @@ def _half_precision_is_asked_for(*tensors: Tensor) -> bool:
 
 
 def _sizes_fit(images: torch.Size, filters: torch.Size, *, stride: int, padding: int) -> bool:
-    """Tell whether the kernels are made for images (B, C, H, W) and filters (O, C, Y, X).
+    """Tell whether the kernels support images (B, C, H, W) and filters (O, C, Y, X).
 
-    Images have sides in multiples of the stride, and no filter lies in the padding alone. Small images come in batches
-    whose tiles have 16 pixels at least.
+    The stride divides the sides of the images, and no filter covers padding only. Batches of small images are large
+    enough for tiles of 16 pixels.
     """
     sides, taps = images[2:], filters[2:]
     results = result_size(sides, taps, stride=stride, padding=padding)
@@ -166,7 +166,7 @@ def _over(sides: Sequence[int], stride: int) -> tuple[int, int]:
 
 
 class _Convolution(torch.autograd.Function):
-    """The operation, differentiable once. Filters come unrounded, so that their gradients go unrounded."""
+    """The operation, differentiable once. It takes unrounded filters, so that their gradients are not rounded."""
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, stride: int, padding: int) -> Any:
@@ -189,7 +189,7 @@ class _Convolution(torch.autograd.Function):
 
 
 class _Gradients(torch.autograd.Function):
-    """The gradients; a function of its own, as `torch.func` would differentiate them again if asked to."""
+    """The gradients, a function of their own so that a second derivative is refused and not wrong."""
 
     @staticmethod
     def forward(dy: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int) -> Any:
@@ -205,7 +205,9 @@ class _Gradients(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Any:
-        raise RuntimeError("convolutions of many runs by kernels have no second derivative; ISOTHERM_KERNELS=0 has one")
+        raise RuntimeError(
+            "the convolution kernels have no second derivative; set ISOTHERM_KERNELS=0 to run without them"
+        )
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
@@ -254,47 +256,46 @@ def _gradients(dy: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int,
 
 
 def check(x: Tensor, weight: Tensor, num_in: int) -> None:
-    """Refuse what the kernels would read wrongly."""
+    """Raise a ValueError for tensors that the kernels would misread."""
     if x.ndim != 5 or weight.ndim != 5 or len(x) != len(weight):
         raise ValueError(
-            f"images (runs, batch, channels, height, width) and filters of as many runs are convolved, "
+            f"need images (runs, batch, channels, height, width) and filters of the same number of runs, "
             f"not {tuple(x.shape)} and {tuple(weight.shape)}"
         )
     if x.shape[2] != num_in or x.dtype != weight.dtype or x.device != weight.device:
         raise ValueError(
-            f"tensors of shape {tuple(x.shape)} and {tuple(weight.shape)}, {x.dtype} and {weight.dtype}, "
-            "do not go together"
+            f"images and filters do not match: {tuple(x.shape)} and {tuple(weight.shape)}, {x.dtype} and {weight.dtype}"
         )
     for tensor in (x, weight):
         if not has_channels_last(tensor) or tensor.shape[2] % ALIGNED:
             raise ValueError(
-                f"channels have to come last in memory, in multiples of {ALIGNED}, not as in a tensor of shape "
+                f"channels must come last in memory, in multiples of {ALIGNED}; this tensor has shape "
                 f"{tuple(tensor.shape)} and strides {tensor.stride()}"
             )
 
 
 def check_added(other: Tensor | None, shape: Sequence[int], dtype: torch.dtype) -> None:
-    """Refuse to add to images of a shape what is not like them."""
+    """Raise a ValueError unless `other` can be added to images of this shape and dtype."""
     if other is None:
         return
     if tuple(other.shape) != tuple(shape) or other.dtype != dtype or not has_channels_last(other):
         raise ValueError(
-            f"to images of shape {tuple(shape)} and {dtype} images of shape {tuple(other.shape)}, {other.dtype} and "
-            f"strides {other.stride()} are not added"
+            f"cannot add images of shape {tuple(other.shape)}, {other.dtype} and strides {other.stride()} to images of "
+            f"shape {tuple(shape)} and {dtype}"
         )
 
 
 def check_sizes(sides: Sequence[int], dy: Tensor, taps: Sequence[int], stride: int, padding: int) -> None:
-    """Refuse a gradient that is not that of images with such sides, or sides that are no multiples of the stride."""
+    """Raise a ValueError unless the gradient's size follows from the images' and the stride divides their sides."""
     expected = result_size(sides, taps, stride=stride, padding=padding)
     if tuple(dy.shape[3:]) != expected or any(side % stride for side in sides):
         raise ValueError(
-            f"a gradient of {tuple(dy.shape[3:])} pixels is not that of images of {tuple(sides)}, "
+            f"a gradient of {tuple(dy.shape[3:])} pixels does not match images of {tuple(sides)}, "
             f"filters of {tuple(taps)}, stride {stride} and padding {padding}"
         )
 
 
-# As a traced program names them.
+# The operations as they appear in a trace.
 FORWARD = torch.ops.isotherm.convolution.default
 INPUT_GRADIENT = torch.ops.isotherm.convolution_input_gradient.default
 WEIGHT_GRADIENT = torch.ops.isotherm.convolution_weight_gradient.default
@@ -330,7 +331,7 @@ def _(dy: Tensor, x: Tensor, rows: int, columns: int, stride: int, padding: int)
     return filter_gradient.weight_gradient(dy, x, taps=(rows, columns), stride=stride, padding=padding)
 
 
-# -- what is known without values -------------------------------------------------------------------------------------
+# -- fakes: shapes and dtypes without values --------------------------------------------------------------------------
 
 
 @_forward.register_fake

@@ -1,18 +1,18 @@
-"""Convolutions of many runs and the ghost batch norm beside them, as operations that spare each other's passes.
+"""Convolutions of many runs fused with the ghost batch norm next to them.
 
-A program that makes a tile of a convolution has it at hand: there it adds a residual sum, and takes the moments that a
-normalisation of the result begins with. In the same way, where it makes the gradient of something normalised, it takes
-the sums that the gradient of the normalisation begins with. Each saves reading the whole result again.
+While a kernel still has a tile of a convolution's result in registers, it adds the residual and accumulates the moments
+that a following norm needs. Likewise, while it has a tile of the gradient of a norm's output, it accumulates the sums
+that the norm's own gradient needs. Each fusion saves one read of the whole result.
 
-    isotherm::convolution_with_moments               images, filters (, sum) -> images, means and squares by part
+    isotherm::convolution_with_moments               images, filters (, residual) -> images, means and squares by part
     isotherm::ghost_norm_by_moments                  images, means and squares by part -> y, means, variances
-    isotherm::convolution_input_gradient_with_sums   gradient of a convolution, what was normalised -> gradient, sums
-    isotherm::ghost_norm_backward_by_sums            gradient, sums by part -> gradients, as of `ghost_norm_backward`
+    isotherm::convolution_input_gradient_with_sums   gradient of a convolution, input of the norm -> gradient, sums
+    isotherm::ghost_norm_backward_by_sums            gradient, sums by part -> gradients, as `ghost_norm_backward`
 
-A part is so many pixels of a ghost (`kernels.tiles.parts_for`). Nobody calls these; `engine.convolutions` puts them in
-the place of others.
+Moments and sums are stored by part, an equal share of a ghost batch's pixels (`tiling.convolution.parts_for`). Models
+never call these operations; the passes of `engine.graph` put them into a trace.
 
-Shape suffixes: M runs, G ghosts of each, P parts of a ghost, C channels.
+Shape suffixes: M runs, G ghost batches of each, P parts of a ghost batch, C channels.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _NORM = "Tensor mean_GC, Tensor var_GC, Tensor scale, Tensor shift"
 
 
 def num_parts(num_inner: int, shape: torch.Size, ghost_size: int, *, stride: int = 1) -> int | None:
-    """Return into how many parts ghosts of images (M, B, C, H, W) are cut, or None where the kernels cannot.
+    """Return how many parts a ghost batch of images (M, B, C, H, W) is split into; None where the kernels cannot.
 
     Args:
-        num_inner: channels that the images are made of.
+        num_inner: channels that the convolution sums over.
         shape: of the images.
-        ghost_size: examples of a ghost.
-        stride: where the images are the gradient of a convolution's input, its stride.
+        ghost_size: examples per ghost batch.
+        stride: of the convolution, if the images are the gradient of its input.
     """
     height, width = (side // stride for side in shape[3:])
     parts = parts_for(num_inner, shape[2], ghost_size, height=height, width=width)
@@ -135,7 +135,7 @@ def _by_part(images: Tensor, ghost_size: int, parts: int) -> Tensor:
 
 
 def _in_first_part(total_MGC: Tensor, parts: int) -> Tensor:
-    """Return totals as sums by part."""
+    """Return sums by part (M, G, P, C) whose first part holds the total and whose other parts are zero."""
     found = total_MGC.new_zeros(*total_MGC.shape[:2], parts, total_MGC.shape[2])
     found[:, :, 0] = total_MGC
     return found
@@ -144,11 +144,13 @@ def _in_first_part(total_MGC: Tensor, parts: int) -> Tensor:
 def _parts(num_inner: int, images: Tensor, ghost_size: int, *, stride: int = 1) -> int:
     parts = num_parts(num_inner, images.shape, ghost_size, stride=stride)
     if parts is None or images.shape[1] % ghost_size:
-        raise ValueError(f"ghosts of {ghost_size} images of {tuple(images.shape)} cannot be cut into equal parts")
+        raise ValueError(
+            f"ghost batches of {ghost_size} examples of images {tuple(images.shape)} cannot be split into equal parts"
+        )
     return parts
 
 
-# As a traced program names them.
+# The operations as they appear in a trace.
 WITH_MOMENTS = torch.ops.isotherm.convolution_with_moments.default
 NORM_BY_MOMENTS = torch.ops.isotherm.ghost_norm_by_moments.default
 WITH_SUMS = torch.ops.isotherm.convolution_input_gradient_with_sums.default
@@ -218,7 +220,7 @@ def _(dy: Tensor, x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     return kernels.backward(dy, x, *rest[:4], eps=eps, relu=relu, other=other, sums=(sums[0], sums[1]))
 
 
-# -- what is known without values -------------------------------------------------------------------------------------
+# -- fakes: shapes and dtypes without values --------------------------------------------------------------------------
 
 
 def _empty_by_part(images: Tensor, ghost_size: int, parts: int) -> tuple[Tensor, Tensor]:

@@ -1,17 +1,16 @@
-"""Ghost batch norm with ReLU as single operations, which a trace records whole: kernels on a GPU, PyTorch on a CPU.
+"""Ghost batch norm with ReLU, each one node of a trace: a kernel on a GPU, plain PyTorch on a CPU.
 
-`GhostBatchNorm2d` is the definition and says in its own file what is computed; here is the same for images with the
-channels last, computed in fewer passes over memory. What is in this file and in `kernels` therefore is no part of a
-run's identity, as little as the rest of the engine is.
+`models.ghost_batch_norm.GhostBatchNorm2d` is the definition. These operations compute the same for channels-last images
+in fewer passes over memory.
 
     isotherm::ghost_norm             x -> y, means, variances
     isotherm::ghost_norm_of_sum      a, b -> a + b, y, means, variances
-    isotherm::ghost_norm_backward    gradient of y -> gradients of x (plus one given), of weight and of bias by ghost
+    isotherm::ghost_norm_backward    gradient of y -> gradients of x (plus one given), and of weight and bias by ghost
 
-Each also takes several runs, whose images lie one after another in memory: x and what has its shape are then
-(M, batch, C, H, W), scales and shifts (M, C), statistics and gradients by ghost (M, G, C). Under `vmap` this is used.
+Each also takes several runs at once, contiguous in memory, as `vmap` does: x is then (M, batch, C, H, W), weight and
+bias are (M, C), statistics and gradients by ghost batch (M, G, C).
 
-Shape suffixes: M runs, G ghosts of each, N examples of each, C channels, H x W pixels.
+Shape suffixes: M runs, G ghost batches of each, N examples of each, C channels, H x W pixels.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ _SETTINGS = "Tensor weight, Tensor bias, int ghost_size, float eps, bool relu"
 
 
 def fits(x: Tensor) -> bool:
-    """Tell whether the kernels are made for a batch of images: on a GPU, in bfloat16, channels last.
+    """Tell whether the kernels support a batch of images: on a GPU, in bfloat16, channels last.
 
-    Channels come in multiples of 16, or the kernels would read memory in small pieces. Under one `vmap` the images of
-    the runs have to lie one after another; under several the kernels are of no use.
+    The number of channels must be a multiple of 16, or reads would not coalesce. Under one `vmap` the runs' images must
+    be contiguous; nested `vmap` is not supported.
     """
     if not (availability.are_available(x.device) and x.dtype == torch.bfloat16 and x.ndim == 4):
         return False
@@ -44,15 +43,15 @@ def fits(x: Tensor) -> bool:
 def ghost_norm(
     x: Tensor, weight: Tensor, bias: Tensor, *, ghost_size: int, eps: float, relu: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return x normalised by ghosts, scaled, shifted and rectified if asked for; means and variances (G, C).
+    """Return x normalised per ghost batch, scaled, shifted and optionally rectified; its means and variances (G, C).
 
     Args:
         x: images (batch, channels, height, width), channels last in memory.
-        weight: scale by channel.
-        bias: shift by channel.
-        ghost_size: examples that share their statistics; divides the batch.
-        eps: added to the variances, which are the biased ones.
-        relu: replace what is negative by zero.
+        weight: scale of each channel.
+        bias: shift of each channel.
+        ghost_size: examples per ghost batch; divides the batch size.
+        eps: added to the (biased) variances.
+        relu: apply a ReLU.
     """
     y, mean_GC, var_GC = _GhostNorm.apply(x, weight, bias, ghost_size, eps, relu)  # type: ignore[no-untyped-call]
     return y, mean_GC, var_GC
@@ -68,10 +67,9 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor | None:
-    """Return what `torch.nn.functional.batch_norm` does to a run's batch of images, as to one ghost.
+    """Return what `torch.nn.functional.batch_norm` returns, with a run's batch as one ghost batch; None if unsupported.
 
-    None where PyTorch has to do it, as the kernels do not fit or something is missing. In evaluation mode no kernel is
-    needed, but the layout of the images is kept, which PyTorch would change under `vmap`.
+    Evaluation mode needs no kernel; it is computed here because PyTorch would change the memory layout under `vmap`.
     """
     if not fits(input):
         return None
@@ -84,7 +82,7 @@ def batch_norm(
         slope = scale * torch.rsqrt(running_var + eps)
         return (centred * slope.view(-1, 1, 1) + shift.view(-1, 1, 1)).to(input.dtype)
     num = input.shape[0] * input.shape[2] * input.shape[3]
-    if num < 2:  # an error, which PyTorch explains
+    if num < 2:  # PyTorch raises an error that explains it
         return None
     y, mean_GC, var_GC = ghost_norm(input, scale, shift, ghost_size=len(input), eps=eps, relu=False)
     if running_mean is not None and running_var is not None:
@@ -94,7 +92,7 @@ def batch_norm(
 
 
 class _GhostNorm(torch.autograd.Function):
-    """The operations, differentiable once; statistics are no function of anything to the derivative."""
+    """The operations, differentiable once; the returned statistics are not differentiable."""
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor, ghost_size: int, eps: float, relu: bool) -> Any:
@@ -110,7 +108,9 @@ class _GhostNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, mean_GC, var_GC = ctx.saved_tensors
-        gradient = _Gradient.forward if torch.compiler.is_compiling() else _Gradient.apply  # a compiler reads one level
+        gradient = (
+            _Gradient.forward if torch.compiler.is_compiling() else _Gradient.apply
+        )  # a compiler traces one level
         dx, weight_GC, bias_GC = gradient(dy, x, mean_GC, var_GC, weight, bias, ctx.eps, ctx.relu)
         return dx, weight_GC.sum(dim=-2).to(weight.dtype), bias_GC.sum(dim=-2).to(bias.dtype), None, None, None
 
@@ -120,11 +120,11 @@ class _GhostNorm(torch.autograd.Function):
 
 
 class _Gradient(torch.autograd.Function):
-    """The gradient; a function of its own, as `torch.func` would differentiate it again if asked to."""
+    """The gradient, a function of its own so that a second derivative is refused and not wrong."""
 
     @staticmethod
     def forward(dy: Tensor, *others: Any) -> Any:
-        return BACKWARD(with_channels_last(dy), *others, None)  # a mean over pixels gives back something else
+        return BACKWARD(with_channels_last(dy), *others, None)  # the gradient of a mean over pixels has other strides
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -132,14 +132,16 @@ class _Gradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Any:
-        raise RuntimeError("ghost_norm has no second derivative; GhostBatchNorm2d has one where it uses no kernels")
+        raise RuntimeError(
+            "the ghost batch norm kernels have no second derivative; set ISOTHERM_KERNELS=0 to run without them"
+        )
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
         return _Gradient.apply(*runs_first(info, in_dims, arguments)), (0, 0, 0)  # type: ignore[no-untyped-call]
 
 
-# -- the operations on a CPU ------------------------------------------------------------------------------------------
+# -- in PyTorch -------------------------------------------------------------------------------------------------------
 
 
 @operation("ghost_norm", f"(Tensor x, {_SETTINGS}) -> (Tensor, Tensor, Tensor)")
@@ -186,7 +188,7 @@ def _backward(
 def gradient_sums(
     dy: Tensor, x: Tensor, mean_GC: Tensor, var_GC: Tensor, weight: Tensor, bias: Tensor, eps: float, relu: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return sums over each ghost of the gradient behind the ReLU, and of its product with the normalised x."""
+    """Return, per ghost batch, the sum of the gradient before the ReLU and of its product with the normalised x."""
     dz_GNCHW, centred_GNCHW = _behind_relu(dy, x, mean_GC, var_GC, weight, bias, eps, relu)
     products_GC = (dz_GNCHW * centred_GNCHW).sum(dim=_PIXELS)
     return dz_GNCHW.sum(dim=_PIXELS), products_GC * torch.rsqrt(var_GC + eps)
@@ -205,7 +207,7 @@ def gradient_by_sums(
     relu: bool,
     other: Tensor | None,
 ) -> Tensor:
-    """Return the gradient of x from those sums, plus another one where there is one."""
+    """Return the gradient of x from these sums, plus another gradient if given."""
     dz_GNCHW, centred_GNCHW = _behind_relu(dy, x, mean_GC, var_GC, weight, bias, eps, relu)
     inverse_GC = torch.rsqrt(var_GC + eps)
     num = x.numel() // mean_GC.numel()
@@ -218,7 +220,7 @@ def gradient_by_sums(
 def _behind_relu(
     dy: Tensor, x: Tensor, mean_GC: Tensor, var_GC: Tensor, weight: Tensor, bias: Tensor, eps: float, relu: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradient before the ReLU, and x minus its mean, by ghost."""
+    """Return the gradient of the ReLU's input, and x minus its mean, by ghost batch."""
     wide = var_GC.dtype
     dz_GNCHW, x_GNCHW = (_by_ghost(t.to(wide), mean_GC.shape[-2]) for t in (dy, x))
     centred_GNCHW = x_GNCHW - _along_channels(mean_GC)
@@ -240,7 +242,7 @@ def _normalised(
 def normalised_by(
     x: Tensor, mean_GC: Tensor, var_GC: Tensor, weight: Tensor, bias: Tensor, eps: float, relu: bool
 ) -> Tensor:
-    """Return x normalised by statistics that are known, scaled, shifted and rectified if asked for."""
+    """Return x normalised by given statistics, scaled, shifted and optionally rectified."""
     wide = var_GC.dtype
     centred_GNCHW = _by_ghost(x.to(wide), mean_GC.shape[-2]) - _along_channels(mean_GC)
     scale_G1C11 = _along_channels(_by_run(weight, wide) * torch.rsqrt(var_GC + eps))
@@ -254,12 +256,12 @@ def _by_ghost(x: Tensor, num_ghosts: int) -> Tensor:
 
 
 def _by_run(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return scales or shifts with one place for all ghosts of a run."""
+    """Return weights or biases in a shape that broadcasts over the ghost batches of a run."""
     return values.to(dtype).unsqueeze(-2)
 
 
 def _along_channels(values_GC: Tensor) -> Tensor:
-    """Return values by ghost and channel so that they go with (..., G, N, C, H, W)."""
+    """Return values (..., G, C) in a shape that broadcasts with (..., G, N, C, H, W)."""
     return values_GC[..., None, :, None, None]
 
 
@@ -268,48 +270,49 @@ def _stored_like(x: Tensor, values: Tensor) -> Tensor:
 
 
 def _num_ghosts(x: Tensor, ghost_size: int) -> int:
-    """Return how many ghosts a run has."""
+    """Return the number of ghost batches per run."""
     batch_size = x.shape[-4]
     if ghost_size < 1 or batch_size % ghost_size:
-        raise ValueError(f"a batch of {batch_size} cannot be cut into ghosts of {ghost_size}")
+        raise ValueError(f"a batch of {batch_size} cannot be split into ghost batches of {ghost_size}")
     return batch_size // ghost_size
 
 
 def check(x: Tensor, weight: Tensor, bias: Tensor, *others: Tensor) -> None:
-    """Refuse what the kernels would read wrongly."""
+    """Raise a ValueError for tensors that the kernels would misread."""
     if x.ndim not in (4, 5) or not x.numel() or not x.is_floating_point():
         raise ValueError(
-            "images (batch, channels, height, width) are normalised, of several runs with these in front, "
-            f"not {tuple(x.shape)} of {x.dtype}"
+            "ghost batch norm needs floating-point images (batch, channels, height, width) or (runs, batch, channels, "
+            f"height, width), not {tuple(x.shape)} of {x.dtype}"
         )
     by_channel = (*x.shape[:-4], x.shape[-3])
     if not weight.shape == bias.shape == by_channel or not (weight.is_contiguous() and bias.is_contiguous()):
         raise ValueError(
-            f"{x.shape[-3]} channels need as many scales and shifts of each run, one after another in memory: "
-            f"{by_channel}, not {tuple(weight.shape)} and {tuple(bias.shape)}"
+            f"weight and bias must be contiguous and of shape {by_channel}, not {tuple(weight.shape)} and "
+            f"{tuple(bias.shape)}"
         )
     for tensor in (x, *others):
         if tensor.shape != x.shape or tensor.dtype != x.dtype or tensor.device != x.device:
-            raise ValueError(f"tensors of shape {tuple(tensor.shape)} and {tuple(x.shape)} do not go together")
-        if not has_channels_last(tensor):
             raise ValueError(
-                f"images of strides {tensor.stride()} do not have their channels last in memory, run after run"
+                f"tensors must agree in shape, dtype and device, not {tuple(tensor.shape)}, {tensor.dtype} and "
+                f"{tuple(x.shape)}, {x.dtype}"
             )
+        if not has_channels_last(tensor):
+            raise ValueError(f"images must be channels last in memory; these have strides {tensor.stride()}")
 
 
 def check_statistics(x: Tensor, mean_GC: Tensor, var_GC: Tensor) -> None:
-    """Refuse statistics that are not of every ghost, one after another in memory."""
+    """Raise a ValueError for statistics that are not contiguous with one entry per ghost batch and channel."""
     num_ghosts = max(mean_GC.numel() // (x.shape[:-4].numel() * x.shape[-3]), 1)
     by_ghost = (*x.shape[:-4], num_ghosts, x.shape[-3])
     is_dense = mean_GC.is_contiguous() and var_GC.is_contiguous()
     if not mean_GC.shape == var_GC.shape == by_ghost or x.shape[-4] % num_ghosts or not is_dense:
         raise ValueError(
-            f"statistics {tuple(mean_GC.shape)} of strides {mean_GC.stride()} and {tuple(var_GC.shape)} of strides "
-            f"{var_GC.stride()} are not those of ghosts of images {tuple(x.shape)}, one after another in memory"
+            f"means {tuple(mean_GC.shape)} with strides {mean_GC.stride()} and variances {tuple(var_GC.shape)} with "
+            f"strides {var_GC.stride()} are not the contiguous statistics of ghost batches of images {tuple(x.shape)}"
         )
 
 
-# As a traced program names them.
+# The operations as they appear in a trace.
 FORWARD = torch.ops.isotherm.ghost_norm.default
 FORWARD_OF_SUM = torch.ops.isotherm.ghost_norm_of_sum.default
 BACKWARD = torch.ops.isotherm.ghost_norm_backward.default
@@ -356,13 +359,16 @@ def _(
 
 
 def check_for_kernels(x: Tensor, weight: Tensor, bias: Tensor, *others: Tensor) -> None:
-    """Refuse also what only PyTorch normalises."""
+    """Raise a ValueError also for tensors that only the PyTorch version supports."""
     check(x, weight, bias, *others)
     if x.dtype == torch.float64 or x.shape[-3] % 16:
-        raise ValueError(f"no kernel normalises {x.shape[-3]} channels of {x.dtype}: multiples of 16, not float64")
+        raise ValueError(
+            f"no kernel normalises {x.shape[-3]} channels of {x.dtype}; the kernels need a multiple of 16 channels and "
+            "do not support float64"
+        )
 
 
-# -- what is known without values -------------------------------------------------------------------------------------
+# -- fakes: shapes and dtypes without values --------------------------------------------------------------------------
 
 
 def _statistics_like(x: Tensor, ghost_size: int) -> Tensor:

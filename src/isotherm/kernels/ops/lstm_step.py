@@ -1,12 +1,12 @@
-"""A step of an LSTM's cell as one operation, forward and backward: kernels on a GPU, PyTorch on a CPU.
+"""One step of an LSTM cell as one operation, forward and backward: kernels on a GPU, PyTorch on a CPU.
 
-    isotherm::lstm_step             projection and product of a token, cell before -> hidden values, cell
-    isotherm::lstm_step_backward    what comes from later tokens and from this one -> gradients of gates and cell before
+    isotherm::lstm_step             input and recurrent projection of a token, previous cell -> hidden state, cell
+    isotherm::lstm_step_backward    gradients from later tokens and this one -> gradients of gates and previous cell
 
-Gates come in the order input, forget, cell, output. Their two parts are added in the precision of the matrices; all
-else is computed in that of the cell.
+Gates come in the order input, forget, cell, output. The two projections are added in the dtype of the matmuls; all else
+is computed in the dtype of the cell.
 
-Shape suffixes: M runs, T tokens of a window, B streams, H units, G = 4 H gates.
+Shape suffixes: M runs, T tokens of a window, B streams, H hidden units, G = 4 H gates.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BackwardStep = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def fits(projected: Tensor, cell: Tensor) -> bool:
-    """Tell whether the kernels are made for the tensors of a step: on a GPU, products in bfloat16, cells in float32."""
+    """Tell whether the kernels support the tensors of a step: on a GPU, matmuls in bfloat16, cells in float32."""
     return (
         availability.are_available(projected.device)
         and projected.dtype == torch.bfloat16
@@ -34,12 +34,12 @@ def fits(projected: Tensor, cell: Tensor) -> bool:
 
 
 def step(projected_BG: Tensor, product_BG: Tensor, cell_BH: Tensor) -> tuple[Tensor, Tensor]:
-    """Return hidden values, in the type of the products, and cells after a token.
+    """Return the hidden state, in the dtype of the matmuls, and the cell after a token.
 
     Args:
-        projected_BG: what the layer's input gives each gate, biases included.
-        product_BG: what the hidden values before give each gate.
-        cell_BH: cells before the token.
+        projected_BG: the gates' projection of the layer's input, with biases.
+        product_BG: the gates' projection of the previous hidden state.
+        cell_BH: the previous cell.
     """
     if fits(projected_BG, cell_BH):
         hidden_BH, cell_BH = FORWARD(projected_BG, product_BG, cell_BH)
@@ -50,15 +50,15 @@ def step(projected_BG: Tensor, product_BG: Tensor, cell_BH: Tensor) -> tuple[Ten
 def backward_steps(
     gradient_TBH: Tensor, projected_TBG: Tensor, products: Sequence[Tensor], cells: Sequence[Tensor]
 ) -> BackwardStep:
-    """Return a function that makes the step back over a token of a window.
+    """Return a function that backpropagates through one token of a window.
 
-    It takes the token's number, the gradient of its hidden values by way of later tokens, and that of its cells; it
-    gives the gradients of its gates before they are activated, in the type of the products, and of the cells before it.
+    It takes the token's index, the gradient of its hidden state from later tokens and the gradient of its cell; it
+    returns the gradients of the gates' pre-activations, in the dtype of the matmuls, and of the previous cell.
 
     Args:
-        gradient_TBH: gradients of the hidden values by way of the layer's output.
-        projected_TBG: as `step` had them, token by token.
-        products: as `step` had them.
+        gradient_TBH: gradients of the hidden states from the layer's output.
+        projected_TBG: input projections, as given to `step`.
+        products: recurrent projections, as given to `step`.
         cells: before the first token and after every token.
     """
     if not fits(projected_TBG, cells[0]):
@@ -112,7 +112,7 @@ def _backward_steps_plainly(
     gradient_TBH: Tensor, projected_TBG: Tensor, products: Sequence[Tensor], cells: Sequence[Tensor]
 ) -> BackwardStep:
     dtype = cells[0].dtype
-    # What does not depend on later tokens, for all of them at once.
+    # Everything that does not depend on later tokens, for the whole window at once.
     keep, forget, candidate, output = _gates(projected_TBG, torch.stack(list(products)), dtype)
     tanh = torch.stack(list(cells[1:])).tanh()
     by_hidden_TBH = output * (1 - tanh.square())
@@ -144,7 +144,7 @@ def _gates(projected: Tensor, product: Tensor, dtype: torch.dtype) -> tuple[Tens
     return keep, forget, candidate.tanh(), output.sigmoid()
 
 
-# As a traced program names them.
+# The operations as they appear in a trace.
 FORWARD = torch.ops.isotherm.lstm_step.default
 BACKWARD = torch.ops.isotherm.lstm_step_backward.default
 
@@ -167,11 +167,11 @@ def _(*tensors: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _rows(*tensors: Tensor) -> list[Tensor]:
-    """Return tensors whose values of a stream lie one after another."""
+    """Return tensors that are contiguous in their last dimension."""
     return [tensor if tensor.stride(-1) == 1 else tensor.contiguous() for tensor in tensors]
 
 
-# -- what is known without values, and many runs at once --------------------------------------------------------------
+# -- fakes and vmap rules ---------------------------------------------------------------------------------------------
 
 
 @_step.register_fake

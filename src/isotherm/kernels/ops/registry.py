@@ -1,6 +1,6 @@
-"""New operations of PyTorch, which a trace records whole: kernels on a GPU, PyTorch's own operations on a CPU.
+"""Custom PyTorch operations, each one node of a trace: a kernel on a GPU, plain PyTorch on a CPU.
 
-What computes them is no part of a run's identity, as little as the rest of the engine is.
+How an operation is computed is not part of a run's identity.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ _names: list[str] = []
 
 
 def operation(name: str, schema: str) -> Callable[[Callable[..., Any]], CustomOpDef]:
-    """Return a decorator that makes a function the CPU's way to compute a new operation."""
+    """Return a decorator that registers a function as the CPU implementation of a new operation."""
     _names.append(name)
     return torch.library.custom_op(
         f"isotherm::{name}",
         mutates_args=(),
         device_types="cpu",
         schema=schema,
-        # Compiled programs hand over tensors laid out as they were when the operation was recorded.
+        # Compiled programs pass tensors with the strides that they had in the trace.
         tags=(torch.Tag.needs_exact_strides,),
     )
 
 
 def unrounded(dtype: torch.dtype) -> torch.dtype:
-    """Return in what type sums of values are kept."""
+    """Return the type in which sums of values are accumulated."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def register_with_compiler() -> None:
-    """Tell Inductor to call our operations as they are, instead of letting it find out.
+    """Tell Inductor to call our operations as they are.
 
-    Where it meets an unknown operation, PyTorch 2.11 writes down its arguments and all that they were made of, for a
-    message that nobody sees. The cells of a recurrent network are made of each other, and it never comes to an end. So
-    whoever compiles such a network calls this first.
+    For an operation that it does not know, Inductor in PyTorch 2.11 prints the arguments with their whole history into
+    a message that is never shown. In a recurrent network every cell depends on the one before, and the printing never
+    ends. Call this before compiling such a network.
     """
     from torch._inductor.lowering import lowerings, make_fallback, tag_to_layout_constraint
 

@@ -1,8 +1,8 @@
-"""Sums over the rows of several matrices of each run as one operation: a kernel on a GPU, PyTorch on a CPU.
+"""Row sums of several matrices per run as one operation: a kernel on a GPU, PyTorch on a CPU.
 
-    isotherm::sums_of_rows    matrices (M, R, C), how many columns of each count -> their sums one after another (M, N)
+    isotherm::sums_of_rows    matrices (M, R, C), columns used of each -> their sums over R, concatenated (M, N)
 
-The gradients of all biases are such sums, over the batch. Each alone is too little for a GPU.
+Bias gradients are such sums, over the batch. One alone is too little work for a GPU.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from isotherm.kernels.ops.registry import operation, unrounded
 
-# More rows were not tried; a product with ones is quick for many.
+# Larger batches were not tried; there a matmul with a vector of ones is fast.
 MOST_ROWS = 64
 
 
@@ -39,19 +39,19 @@ def _(matrices: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
 
 
 def check(matrices: Sequence[Tensor], sizes: Sequence[int]) -> None:
-    """Refuse what the kernel would read wrongly."""
+    """Raise a ValueError for matrices that the kernel would misread."""
     if not matrices or len(matrices) != len(sizes):
-        raise ValueError(f"{len(matrices)} matrices do not go with {len(sizes)} sizes")
+        raise ValueError(f"{len(matrices)} matrices but {len(sizes)} sizes; need one size per matrix")
     first = matrices[0]
     for matrix, size in zip(matrices, sizes, strict=True):
         if matrix.ndim != 3 or matrix.shape[:2] != first.shape[:2] or matrix.dtype != first.dtype:
             raise ValueError(
-                f"matrices of as many runs and rows are summed together, not {tuple(first.shape)}, {first.dtype} and "
+                f"matrices must agree in runs, rows and dtype, not {tuple(first.shape)}, {first.dtype} and "
                 f"{tuple(matrix.shape)}, {matrix.dtype}"
             )
         if not 0 < size <= matrix.shape[2]:
-            raise ValueError(f"a matrix of shape {tuple(matrix.shape)} has no {size} columns")
+            raise ValueError(f"a matrix of shape {tuple(matrix.shape)} does not have {size} columns")
 
 
-# As a traced program names it.
+# The operation as it appears in a trace.
 SUMS = torch.ops.isotherm.sums_of_rows.default

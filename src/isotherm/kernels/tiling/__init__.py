@@ -1,1 +1,1 @@
-"""How the work of kernels is cut into programs, by shapes alone."""
+"""How the kernels split their work into programs, from shapes alone."""

@@ -1,4 +1,4 @@
-"""How convolutions of many runs are cut into programs: by the shape of one run's tensors alone.
+"""How convolutions of many runs are split into programs, from the shape of one run's tensors alone.
 
 The constants are the best of those that `benchmarks/convolutions.py` tries on an H200.
 """
@@ -9,24 +9,24 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Whoever needs the sums over a ghost reads those of all its parts.
+# The kernel that needs a ghost batch's sums reads those of all its parts.
 MOST_PARTS = 128
-# Of a tile whose rows are read once for three taps.
+# Pixels of a tile whose rows are read once for three taps.
 PIXELS_BY_ROWS = 256
-# Channels of such a tile, and those that are summed over at once: 128 bytes, the widest that products read.
+# Channels of such a tile, and channels summed over at once: 128 bytes, the widest that tensor cores read.
 CHANNELS_BY_ROWS = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
-    """How much a program of `forward` or `input_gradient` does.
+    """Launch parameters of `forward` and `input_gradient`.
 
     Args:
         pixels: of a tile, at most.
         channels: of a tile, at most.
-        inner: channels that are summed over at once, at most.
+        inner: channels summed over at once, at most.
         num_warps: of a program.
-        num_stages: products whose operands are on their way.
+        num_stages: matmuls whose operands are in flight.
     """
 
     pixels: int
@@ -38,16 +38,16 @@ class Launch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WeightLaunch:
-    """How much a program of `weight_gradient` does.
+    """Launch parameters of `weight_gradient`.
 
     Args:
-        pixels: that are summed over at once, at most.
-        outputs: channels of the gradient's tile, at most.
-        inputs: channels of the pixels' tile, at most.
-        takes_row: make all taps of a filter's row, if it has three, with the gradient read once.
+        pixels: summed over at once, at most.
+        outputs: output channels of a tile, at most.
+        inputs: input channels of a tile, at most.
+        takes_row: compute all taps of a filter's row, if it has three, reading the gradient once.
         num_warps: of a program.
-        num_stages: products whose operands are on their way.
-        num_programs: of a run for each 64 of its examples, about; pixels are cut into parts for it.
+        num_stages: matmuls whose operands are in flight.
+        num_programs: approximate number per run and 64 of its examples; sets how many parts the pixels are split into.
     """
 
     pixels: int
@@ -61,13 +61,13 @@ class WeightLaunch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowWeightLaunch:
-    """How much a program of `rows.weight_gradient` does.
+    """Launch parameters of `row_convolution.weight_gradient`.
 
     Args:
-        pixels: that are summed over at once.
-        outputs: channels of the gradient's tile.
-        num_stages: pairs of tiles that are multiplied or on their way.
-        num_programs: of a run for each 64 of its examples, about; pixels are cut into parts for it.
+        pixels: summed over at once.
+        outputs: output channels of a tile.
+        num_stages: pairs of tiles in use or in flight.
+        num_programs: approximate number per run and 64 of its examples; sets how many parts the pixels are split into.
     """
 
     pixels: int = 64
@@ -90,27 +90,27 @@ class Tile:
 
     @classmethod
     def of(cls, pixels: int, *, num_images: int, height: int, width: int) -> Tile:
-        """Return a box of at most so many pixels: whole rows first, whole images next."""
+        """Return a box of at most this many pixels: whole rows first, then whole images."""
         columns = min(_power_above(width), pixels)
         rows = min(_power_above(height), pixels // columns)
         return cls(images=min(num_images & -num_images, pixels // (columns * rows)), rows=rows, columns=columns)
 
     @property
     def num_pixels(self) -> int:
-        """How many pixels it has."""
+        """The number of pixels."""
         return self.images * self.rows * self.columns
 
     def count(self, *, num_images: int, height: int, width: int) -> int:
-        """Return how many of them cover so many images."""
+        """Return how many tiles cover this many images."""
         return num_images // self.images * math.ceil(height / self.rows) * math.ceil(width / self.columns)
 
     def is_consecutive(self, *, height: int, width: int) -> bool:
-        """Tell whether its pixels lie one after another in memory."""
+        """Tell whether the pixels are contiguous in memory."""
         return self.columns == width and height % self.rows == 0 and (self.images == 1 or self.rows == height)
 
 
 def parts_of_ghost(tile: Tile, ghost_size: int, *, height: int, width: int) -> int | None:
-    """Return into how many parts of as many tiles ghosts of so many images are cut, or None if tiles do not fill them.
+    """Return how many parts of equally many tiles a ghost batch is split into; None if tiles do not fill it.
 
     >>> parts_of_ghost(Tile(images=1, rows=4, columns=32), 64, height=32, width=32)
     128
@@ -124,7 +124,7 @@ def parts_of_ghost(tile: Tile, ghost_size: int, *, height: int, width: int) -> i
 
 
 def result_size(sides: Sequence[int], taps: Sequence[int], *, stride: int, padding: int) -> tuple[int, int]:
-    """Return height and width of a convolution.
+    """Return the height and width of a convolution's result.
 
     >>> result_size((32, 32), (3, 3), stride=2, padding=1)
     (16, 16)
@@ -134,7 +134,7 @@ def result_size(sides: Sequence[int], taps: Sequence[int], *, stride: int, paddi
 
 
 def parts_for(num_inner: int, num_outer: int, ghost_size: int, *, height: int, width: int) -> int | None:
-    """Return into how many parts ghosts of `num_outer` channels, made of `num_inner`, are cut, or None."""
+    """Return how many parts a ghost batch of `num_outer` channels, summed over `num_inner`, is split into, or None."""
     launch = launch_for(num_inner, num_outer)
     tile = Tile.of(launch.pixels, num_images=ghost_size, height=height, width=width)
     return parts_of_ghost(tile, ghost_size, height=height, width=width)
@@ -143,7 +143,7 @@ def parts_for(num_inner: int, num_outer: int, ghost_size: int, *, height: int, w
 def cut_ghost(
     tile: Tile, num_inner: int, num_outer: int, ghost_size: int, *, height: int, width: int
 ) -> tuple[int, int]:
-    """Return the number of a ghost's parts, as `parts_for` has it, and how many tiles are one.
+    """Return the number of parts of a ghost batch, as `parts_for` does, and the tiles per part.
 
     >>> cut_ghost(Tile(images=1, rows=4, columns=32), 64, 64, 64, height=32, width=32)
     (128, 4)
@@ -151,12 +151,12 @@ def cut_ghost(
     num_parts = parts_for(num_inner, num_outer, ghost_size, height=height, width=width)
     num_tiles = tile.count(num_images=ghost_size, height=height, width=width)
     if num_parts is None or num_tiles % num_parts:
-        raise ValueError(f"{num_tiles} tiles are not {num_parts} parts")
+        raise ValueError(f"{num_tiles} tiles cannot be split into {num_parts} parts")
     return num_parts, num_tiles // num_parts
 
 
 def launch_for(num_inner: int, num_outer: int) -> Launch:
-    """Return how results of `num_outer` channels are made of `num_inner`."""
+    """Return the launch parameters for results of `num_outer` channels computed from `num_inner`."""
     if num_inner < 64:
         return Launch(pixels=256, channels=64, num_warps=4)
     if num_outer % 128:
@@ -165,7 +165,7 @@ def launch_for(num_inner: int, num_outer: int) -> Launch:
 
 
 def weight_launch_for(num_inputs: int, num_outputs: int) -> WeightLaunch:
-    """Return how gradients of filters with so many channels are made."""
+    """Return the launch parameters for gradients of filters with these numbers of channels."""
     if num_outputs % 128:
         return WeightLaunch(pixels=128, outputs=64, inputs=64, takes_row=True, num_warps=4)
     if num_inputs % 128:
@@ -176,7 +176,7 @@ def weight_launch_for(num_inputs: int, num_outputs: int) -> WeightLaunch:
 
 
 def are_blocks(num_channels: int) -> bool:
-    """Tell whether so many channels fill blocks of 64 well: the last one has at most a fifth of all too much.
+    """Tell whether channels fill blocks of 64 well: padding the last block adds at most a fifth.
 
     >>> [number for number in range(16, 400, 16) if are_blocks(number)]
     [64, 112, 128, 160, 176, 192, 224, 240, 256, 272, 288, 304, 320, 336, 352, 368, 384]
@@ -186,16 +186,16 @@ def are_blocks(num_channels: int) -> bool:
 
 
 def row_weight_launch_for(num_outputs: int, num_images: int) -> RowWeightLaunch:
-    """Return how gradients of filters with so many channels out are made where rows are read once.
+    """Return the launch parameters for filter gradients where rows are read once.
 
-    Few images are cut into more parts. Those of many channels are too many products for that, so these are smaller.
+    Small batches are split into more parts; with many channels that is too many matmuls, so tiles are smaller instead.
     """
     is_cut_by_channels = num_outputs % 128 or (num_outputs >= 256 and num_images < 256)
     return RowWeightLaunch(outputs=64 if is_cut_by_channels else 128, num_programs=22 if num_images < 128 else 16)
 
 
 def tiles_of_part(num_tiles: int, num_products: int, num_images: int, *, num_programs: int) -> int:
-    """Return how many of a run's tiles a program adds up, where a run has about so many for each 64 images.
+    """Return how many tiles a program adds up, if a run has about `num_programs` programs for each 64 images.
 
     >>> tiles_of_part(1024, 3, 64, num_programs=16)
     192

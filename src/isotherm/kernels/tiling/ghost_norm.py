@@ -1,7 +1,7 @@
-"""How the kernels' work is cut into programs: by the shape alone, so that equal shapes are summed in equal order.
+"""How the ghost batch norm kernels split their work: from the shape alone, so that equal shapes sum in equal order.
 
-The rows of a ghost are cut into parts, the channels into blocks; a program has one part and one block, in tiles that
-fit into registers. The constants come from counting registers and bytes under way on an H100 or H200.
+The rows of a ghost batch are split into parts, the channels into blocks; a program handles one part and one block, in
+tiles that fit into registers. The constants come from counting registers and bytes in flight on an H100 or H200.
 """
 
 from __future__ import annotations
@@ -9,24 +9,24 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-# Multiprocessors of an H100 or H200. A constant, so that the order of sums depends on the shape alone.
+# Multiprocessors of an H100 or H200; a constant, so that the order of summation depends on the shape alone.
 NUM_PROCESSORS = 132
-# A program of the second kernel reads all parts of its ghost.
+# A program of the second kernel reads all parts of its ghost batch.
 MOST_PARTS = 128
-# A channel block of 64 is a row of 128 bytes, a line of the cache.
+# A block of 64 channels is a row of 128 bytes, one cache line.
 MOST_CHANNELS = 64
-# Parts that are added up at once.
+# Parts added up at once.
 PARTS_AT_ONCE = 32
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
-    """How much a program does.
+    """Launch parameters of a kernel.
 
     Args:
-        values_per_warp: of a tile; 1024 are 32 for each thread, so two sums of each stay in registers.
-        num_warps: of a program, where there are enough programs to fill the GPU several times.
-        num_programs: about so many, where there is enough to do; more where a program would have over 16 tiles.
+        values_per_warp: of a tile; 1024 is 32 per thread, so that two sums of each stay in registers.
+        num_warps: of a program, if there are enough programs to fill the GPU several times.
+        num_programs: approximate number, if there is enough work; more if a program would have over 16 tiles.
     """
 
     values_per_warp: int = 1_024
@@ -39,7 +39,7 @@ LAUNCH = Launch()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Split:
-    """A batch cut into programs.
+    """A batch split into programs.
 
     >>> Split.of(num_ghosts=16, num_rows=65_536, num_channels=64).num_programs  # WRN-16-4, B = 1024
     1024
@@ -58,10 +58,10 @@ class Split:
 
     @classmethod
     def of(cls, *, num_ghosts: int, num_rows: int, num_channels: int, launch: Launch = LAUNCH) -> Split:
-        """Return how a batch is cut.
+        """Return how a batch is split.
 
-        A large one into many programs, several at a time on each processor. A small one into one for each, with up to
-        four times as many warps: as many values are on their way from memory, and there are fewer parts to add up.
+        A large batch gives many programs, several at a time on each multiprocessor. A small one gives one program for
+        each, with up to four times as many warps: just as many loads are in flight, and fewer parts are added up.
         """
         channels = min(num_channels & -num_channels, MOST_CHANNELS)  # a power of two that divides
         tile, num_warps = launch.values_per_warp * launch.num_warps, launch.num_warps
@@ -85,18 +85,18 @@ class Split:
             channels_of_block=channels,
             num_warps=num_warps,
         )
-        # Within a part, and for the partial sums, the kernels count in 32 bits.
+        # Offsets within a part, and of the partial sums, are 32-bit in the kernels.
         assert (split.rows_of_part + rows) * num_channels < 2**31
         assert 2 * num_ghosts * split.num_parts * num_channels < 2**31
         return split
 
     @property
     def num_programs(self) -> int:
-        """How many programs a kernel has."""
+        """The number of programs of a kernel."""
         return self.num_ghosts * self.num_parts * (self.num_channels // self.channels_of_block)
 
     def arguments(self) -> dict[str, int | bool]:
-        """Return what every kernel is told."""
+        """Return the arguments common to all kernels."""
         return {
             "num_rows": self.num_rows,
             "num_parts": self.num_parts,
@@ -105,12 +105,12 @@ class Split:
             "BLOCK_R": self.rows_of_tile,
             "BLOCK_C": self.channels_of_block,
             "num_warps": self.num_warps,
-            "enable_fp_fusion": True,  # in both directions, so that both find the same sign before a ReLU
+            "enable_fp_fusion": True,  # in both directions, so that both see the same sign before a ReLU
         }
 
 
 def parts_at_once(num_parts: int) -> int:
-    """Return how many of so many parts the second kernel adds up at once, a power of two."""
+    """Return how many of the parts the second kernel adds up at once, a power of two."""
     return min(PARTS_AT_ONCE, 1 << (num_parts - 1).bit_length())
 
 

@@ -1,6 +1,6 @@
-"""What convolutions take along for the norms beside them: sums over parts of ghosts, by channel.
+"""Sums that convolution kernels accumulate for the norms next to them: by channel, over parts of ghost batches.
 
-Shape suffixes: M runs, G ghosts of each, P parts of a ghost, C channels.
+Shape suffixes: M runs, G ghost batches of each, P parts of a ghost batch, C channels.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-# What a kernel is told where nothing was normalised.
+# A kernel's arguments without a norm.
 NOT_NORMALISED: dict[str, Any] = {
     "normalised": None,
     "mean_ptr": None,
@@ -23,14 +23,14 @@ NOT_NORMALISED: dict[str, Any] = {
 
 
 class Moments(NamedTuple):
-    """Means, and sums of squared distances from them, of equal parts of every ghost, shape (M, G, P, C) each."""
+    """Means and sums of squared deviations of equal parts of every ghost batch, shape (M, G, P, C) each."""
 
     means: Tensor
     squares: Tensor
 
 
 class Normalised(NamedTuple):
-    """What was normalised by ghosts, and how: the gradient of the result is about to be computed."""
+    """The input, statistics and parameters of a ghost batch norm whose gradient is needed next."""
 
     x: Tensor
     mean_MGC: Tensor
@@ -42,11 +42,11 @@ class Normalised(NamedTuple):
 
     @property
     def ghost_size(self) -> int:
-        """Examples of a ghost."""
+        """Examples per ghost batch."""
         return self.x.shape[1] // self.mean_MGC.shape[1]
 
     def arguments(self, boxes: Any) -> dict[str, Any]:
-        """Return what a kernel is told, with x as boxes that it is copied from."""
+        """Return a kernel's arguments, with x as a descriptor."""
         return {
             "normalised": boxes,
             "mean_ptr": self.mean_MGC,
@@ -59,14 +59,14 @@ class Normalised(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """By channel, sums of the gradient behind the ReLU and of its product with the normalised x, (M, G, P, C) each."""
+    """Sums by channel of the gradient before the ReLU and of its product with the normalised x, (M, G, P, C) each."""
 
     gradients: Tensor
     products: Tensor
 
 
 def by_part(images: Tensor, ghost_size: int, num_parts: int) -> tuple[Tensor, Tensor]:
-    """Return two new tensors (M, G, P, C) for images (M, B, C, H, W)."""
+    """Return two uninitialised tensors (M, G, P, C) for images (M, B, C, H, W)."""
     num_runs, num_images, num_channels = images.shape[:3]
     shape = num_runs, num_images // ghost_size, num_parts, num_channels
     first, second = (images.new_empty(shape, dtype=torch.float32) for _ in range(2))

@@ -1,1 +1,1 @@
-"""Kernels in Triton, which may not be installed; imported only where one is launched."""
+"""Triton kernels; imported only when one is launched, as Triton may not be installed."""

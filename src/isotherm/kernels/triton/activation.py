@@ -1,6 +1,6 @@
-"""A layer's units and their gradients as Triton kernels: what stands between two products, in one pass over memory.
+"""Bias and activation of a layer, and their gradients, as Triton kernels: one pass over memory between two matmuls.
 
-Shape suffixes: M runs, B examples, W columns, N units, P parts of the batch.
+Shape suffixes: M runs, B examples, W columns, N features, P parts of the batch.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from torch import Tensor
 from isotherm.kernels.availability import device_of
 
 _ROWS, _COLUMNS = 16, 256
-# Rows that one program sums.
+# Rows summed by one program.
 _ROWS_OF_PART = 128
 
 
 def forward(products_MBW: Tensor, biases_MN: Tensor, *, kind: str) -> Tensor:
-    """Return the units of products, with biases that are rounded like these; beyond the biases there are zeros."""
+    """Return the activations, with biases rounded to the dtype of the matmul; padding columns are zero."""
     num_runs, num_rows, width = products_MBW.shape
     assert biases_MN.stride(1) == 1
     y_MBW = torch.empty_like(products_MBW)
@@ -40,7 +40,7 @@ def forward(products_MBW: Tensor, biases_MN: Tensor, *, kind: str) -> Tensor:
 
 
 def backward(dy_MBW: Tensor, y_MBW: Tensor, num: int, *, kind: str) -> tuple[Tensor, Tensor]:
-    """Return the gradient of the products, zeros beyond so many columns, and its sums over the rows in float32."""
+    """Return the gradient of the matmul, zero beyond `num` columns, and its row sums in float32."""
     num_runs, num_rows, width = y_MBW.shape
     dz_MBW = torch.empty_like(y_MBW)
     num_parts = triton.cdiv(num_rows, _ROWS_OF_PART)
@@ -85,7 +85,7 @@ def _forward(
     biases = tl.load(biases_ptr + run * stride + column, mask=column < NUM, other=0.0)
     z = products.to(tl.float32) + biases.to(products.dtype).to(tl.float32)[None, :]
     if KIND == "tanh":
-        # Of quick functions; near zero, where the difference of two has few digits, the first terms of the series.
+        # From the fast sigmoid; near zero, where the difference cancels, from the first terms of the series.
         y = tl.where(tl.abs(z) < 0.03, z - z * z * z * (1 / 3), 2.0 * tl.sigmoid(2.0 * z) - 1.0)
     elif KIND == "sigmoid":
         y = tl.sigmoid(z)
@@ -108,7 +108,7 @@ def _backward(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Store a part's gradient of products, and its sums."""
+    """Store the gradient of the matmul for one part of the batch, and its row sums."""
     part = tl.program_id(0)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     run = tl.program_id(2).to(tl.int64)

@@ -1,13 +1,13 @@
-"""Convolutions of many runs at once, each with filters of its own, as Triton kernels for images with the channels last.
+"""Convolutions of many runs at once, each with its own filters, as Triton kernels for channels-last images.
 
-One run's small batch is too little work for a GPU, and libraries have one set of filters for all images. Here every
-program belongs to a run and makes a tile of its result, a sum of products over taps and channels. Pixels come as boxes,
-which the GPU copies by itself to where products read them (`boxes`).
+The small batch of one run is too little work for a GPU, and libraries use the same filters for all images. Here every
+program belongs to one run and computes tiles of its result, summing matmuls over taps and channels. Pixels are copied
+to shared memory as boxes by TMA (`descriptors.boxes`).
 
     forward            sum over taps and input channels of filters x pixels
-    input_gradient     the same with the filters turned; pixels of each remainder by the stride meet taps of their own
+    input_gradient     the same with the filters transposed; each remainder modulo the stride has its own taps
 
-How work is cut depends on the shape of one run's tensors alone, not on the number of runs; so do a run's results.
+The tiling depends only on the shape of one run's tensors, not on the number of runs, and so do a run's results.
 
 Shape suffixes: M runs, B examples, C channels in, O channels out, H x W pixels, Y x X taps of a filter.
 """
@@ -43,8 +43,8 @@ def forward(
         stride: of the filters.
         padding: zeros around the images.
         other: added to the result.
-        ghost_size: also return the moments of the result, of ghosts of so many examples.
-        launch: how much a program does.
+        ghost_size: if given, also return the moments of the result, for ghost batches of this size.
+        launch: tile sizes, warps and stages.
     """
     (num_out, num_in, *taps), num_images = weight.shape[1:], x.shape[1]
     settings = {"stride": stride, "padding": padding, "ghost_size": ghost_size}
@@ -102,8 +102,8 @@ def input_gradient(
         stride: of the filters.
         padding: zeros around the images.
         other: added to the result.
-        normalised: what the images are the normalisation of; also return the sums that its gradient needs.
-        launch: how much a program does.
+        normalised: the norm whose output the images are; if given, also return the sums that its gradient needs.
+        launch: tile sizes, warps and stages.
     """
     (num_out, num_in, *taps), num_images = weight.shape[1:], dy.shape[1]
     settings = {"stride": stride, "padding": padding, "ghost_size": normalised and normalised.ghost_size}
@@ -145,7 +145,7 @@ def input_gradient(
     return dx, sums
 
 
-# -- the kernels ------------------------------------------------------------------------------------------------------
+# -- kernels ----------------------------------------------------------------------------------------------------------
 
 
 @triton.jit(do_not_specialize=COUNTS)
@@ -182,13 +182,13 @@ def _convolve(
     TILES: tl.constexpr,
     RELU: tl.constexpr = False,
 ):
-    """Make tiles of the target from C channels of the source; O are the target's, height and width its boxes'.
+    """Compute tiles of the target (O channels) from the source (C channels); height and width count the target's boxes.
 
-    Then, where there are pointers for it, store two sums by channel over all tiles: the moments of the target, or if it
-    is the gradient of something normalised, what the gradient of that needs.
+    If there are pointers for them, also store two sums over all tiles by channel: the moments of the target, or, if the
+    target is the gradient of a norm's output, the sums that the norm's gradient needs.
     """
     PIXELS: tl.constexpr = BLOCK_B * BLOCK_H * BLOCK_W
-    # Products have 64 rows at least. Where there are fewer channels, pixels are the rows.
+    # A matmul has at least 64 rows. With fewer channels than that, the pixels are the rows.
     PIXELS_FIRST: tl.constexpr = BLOCK_O < 64
     OVER_PIXELS: tl.constexpr = 0 if PIXELS_FIRST else 1
     place = tl.program_id(0)
@@ -198,7 +198,7 @@ def _convolve(
     first_y, first_x, down, across = 0, 0, 0, 0
     num_y, num_x = Y, X
     if BACKWARD and STRIDE > 1:
-        # Pixels that leave the remainders `down` and `across` by the stride, and the taps that meet them.
+        # Pixels with remainders `down` and `across` modulo the stride, and the taps that reach them.
         across = place % STRIDE
         down = place // STRIDE % STRIDE
         place = place // (STRIDE * STRIDE)
@@ -215,7 +215,7 @@ def _convolve(
             tap = step // (C // BLOCK_C)
             if BACKWARD:
                 y, x = first_y + tap // num_x * STRIDE, first_x + tap % num_x * STRIDE
-                # Both are multiples of the stride.
+                # Both differences are multiples of the stride.
                 by_y, by_x = (down + PADDING - y) // STRIDE, (across + PADDING - x) // STRIDE
                 pixels = source.load([image, row + by_y, 0, column + by_x, inner]).reshape(PIXELS, BLOCK_C)
                 some = filters.load([run * C + inner, (y * X + x) * O + channel]).T
@@ -248,7 +248,7 @@ def _convolve(
             first += tl.sum(dz, axis=OVER_PIXELS)
             second += tl.sum(dz * centred, axis=OVER_PIXELS) * inverse
         elif first_ptr is not None:
-            # Means of tiles, and squared distances from them, put together tile by tile.
+            # Merge the mean and the squared deviations of each tile into the running ones.
             values = result.to(tl.float32)
             mean = tl.sum(values, axis=OVER_PIXELS) / PIXELS
             values -= tl.expand_dims(mean, OVER_PIXELS)
@@ -263,6 +263,6 @@ def _convolve(
 
 @triton.jit
 def _by_channel(box, PIXELS: tl.constexpr, BLOCK_O: tl.constexpr, PIXELS_FIRST: tl.constexpr):
-    """Return a box as a matrix like the one that products are added up in."""
+    """Return a box as a matrix laid out like the accumulator."""
     matrix = box.reshape(PIXELS, BLOCK_O)
     return matrix if PIXELS_FIRST else matrix.T

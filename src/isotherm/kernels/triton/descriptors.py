@@ -1,7 +1,7 @@
-"""Images and filters as a GPU copies them in boxes (TMA), and where the boxes of a program lie.
+"""Images and filters as TMA descriptors, and the boxes that a program copies.
 
-A box moved by a tap of a filter is the same box elsewhere, and what lies outside of the image arrives as zeros. With a
-stride s, pixels that lie s apart are neighbours in a view of shape (images, height / s, s, width / s, s * channels).
+Shifting a box by a tap of the filter gives the same box elsewhere, and pixels outside the image arrive as zeros. With
+stride s, pixels s apart are neighbours in a view of shape (images, height / s, s, width / s, s * channels).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from isotherm.kernels.tiling.convolution import Launch, Tile, WeightLaunch
 
-# A kernel is not compiled anew for another number of these.
+# Arguments that kernels are not specialised (and so not recompiled) for.
 COUNTS = ("images_of_run", "ghosts_of_run", "num_runs", "height", "width", "num_tiles", "tiles_of_part")
 
 
 def boxes(x: Tensor, tile: Tile, num_channels: int, *, stride: int = 1) -> TensorDescriptor:
-    """Return images as something that boxes of pixels of one remainder by the stride are copied from or to."""
+    """Return a descriptor of images for boxes of pixels with equal remainders modulo the stride."""
     num_runs, num_images, channels, height, width = x.shape
     shape = [num_runs * num_images, height // stride, stride, width // stride, stride * channels]
     row = width * channels
@@ -29,20 +29,20 @@ def boxes(x: Tensor, tile: Tile, num_channels: int, *, stride: int = 1) -> Tenso
 
 
 def rows(x: Tensor, tile: Tile, num_channels: int) -> TensorDescriptor:
-    """Return images as a matrix with a row for each pixel."""
+    """Return a descriptor of images as a matrix with one row per pixel."""
     channels = x.shape[2]
     return TensorDescriptor(x, [x.numel() // channels, channels], [channels, 1], [tile.num_pixels, num_channels])
 
 
 def filters_of(weight: Tensor, block: tuple[int, int]) -> TensorDescriptor:
-    """Return filters as a matrix with a row for each output channel of each run."""
+    """Return a descriptor of filters as a matrix with one row per run and output channel."""
     num_runs, num_out, *rest = weight.shape
     columns = rest[0] * rest[1] * rest[2]
     return TensorDescriptor(weight, [num_runs * num_out, columns], [columns, 1], list(block))
 
 
 def divisor(number: int, largest: int) -> int:
-    """Return the largest power of two up to one given that divides a number."""
+    """Return the largest power of two, up to a limit, that divides a number."""
     return min(number & -number, largest)
 
 
@@ -55,7 +55,7 @@ def constants(
     inner: int,
     launch: Launch | WeightLaunch,
 ) -> dict[str, int]:
-    """Return what a kernel is told of taps, tile and channels."""
+    """Return the compile-time arguments of a kernel: taps, tile and channels."""
     return {
         "Y": taps[0],
         "X": taps[1],
@@ -80,6 +80,6 @@ def first_of_box(place, height, width, BLOCK_B: tl.constexpr, BLOCK_H: tl.conste
 
 @triton.jit
 def moved(tap, STRIDE: tl.constexpr, PADDING: tl.constexpr):
-    """Return by how many strides a tap lies beside its pixel, and the remainder."""
+    """Return a tap's offset from its pixel, in whole strides and remainder."""
     rest = (tap + PADDING * (STRIDE - 1)) % STRIDE
     return (tap - PADDING - rest) // STRIDE, rest

@@ -1,10 +1,10 @@
-"""The gradient of a matrix and its update as one Triton kernel: the gradient never goes to memory.
+"""The gradient of a matrix and its SGD update fused into one Triton kernel: the gradient never goes to memory.
 
-With small batches a gradient is the product of two thin matrices, quickly made, and writing and reading it is a good
-part of what an update moves. Here a program makes a tile of it and moves on weights, velocities and rounded weights of
-that tile at once: 18 bytes a weight instead of 22.
+With small batches the gradient is a matmul of two thin matrices and is cheap to compute; writing and reading it is a
+good part of an update's memory traffic. Here a program computes a tile of the gradient and updates weights, velocities
+and bfloat16 weights of that tile at once: 18 bytes per weight instead of 22.
 
-Shape suffixes: M runs, R rows, C columns, I inner side.
+Shape suffixes: M runs, R rows, C columns, I inner dimension.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from isotherm.kernels.availability import device_of, in_gluon
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tile:
-    """What a program makes: rows and columns of the gradient, and how many products it adds up at once."""
+    """Rows and columns of the gradient that a program computes, and the inner dimension of one matmul."""
 
     rows: int = 32
     columns: int = 128
@@ -44,10 +44,10 @@ def update(
     *,
     tile: Tile | None = None,
 ) -> None:
-    """Heavy ball in place with the gradient left @ right, rounded as a product in half precision is.
+    """Take a heavy-ball step in place with the gradient left @ right, rounded as a half-precision matmul rounds it.
 
-    Rows and columns come in multiples of 8, so that 16 bytes are read and written at once. A tile asks for this kernel
-    where there is another.
+    Rows and columns must be multiples of 8, so that 16 bytes are read and written at once. Passing a tile selects this
+    kernel even where the streamed one is available.
     """
     num_runs, num_rows, num_columns = value_MRC.shape
     if num_rows % _ALIGNED or num_columns % _ALIGNED:
@@ -87,13 +87,13 @@ def update(
 
 
 def _with_long_rows(factor: Tensor) -> Tensor:
-    """Return a factor whose rows or columns lie in memory as wholes, each beginning at a multiple of 8 values."""
+    """Return a factor with contiguous rows or columns, each starting at a multiple of 8 values."""
     is_plain = 1 in factor.stride()[1:] and not any(step % _ALIGNED for step in factor.stride() if step != 1)
     return factor if is_plain and factor.data_ptr() % 16 == 0 else _copied(factor)
 
 
 def _copied(factor: Tensor) -> Tensor:
-    """Return a copy, turned where a row has not a multiple of 8 values but a column has."""
+    """Return a copy, transposed in memory if columns but not rows have a multiple of 8 values."""
     if factor.shape[2] % _ALIGNED:
         return factor.transpose(1, 2).contiguous().transpose(1, 2)
     return factor.contiguous()
@@ -122,7 +122,7 @@ def _update(
     COLUMNS: tl.constexpr,
     INNER: tl.constexpr,
 ):
-    # Sizes and steps are told in eighths: the compiler then knows that they are multiples of 8.
+    # Sizes and strides are passed in eighths, so that the compiler knows they are multiples of 8.
     num_rows, num_columns = row_eighths * 8, column_eighths * 8
     run = tl.program_id(1).to(tl.int64)
     num_across = tl.cdiv(num_columns, COLUMNS)
@@ -130,7 +130,7 @@ def _update(
     column = tl.program_id(0) % num_across * COLUMNS + tl.arange(0, COLUMNS)
     row_inside, column_inside = (row < num_rows)[:, None], (column < num_columns)[None, :]
     inside = row_inside & column_inside
-    # Places within a run's matrix fit into 32 bits, which saves registers.
+    # Offsets within a run's matrix fit into 32 bits, which saves registers.
     first_of_run = run * num_rows * num_columns
     value_ptr += first_of_run
     velocity_ptr += first_of_run

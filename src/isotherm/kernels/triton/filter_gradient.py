@@ -1,7 +1,7 @@
-"""Gradients of the filters of many runs at once as a Triton kernel: by tap, sums over pixels of gradient x pixels.
+"""Filter gradients of many runs at once as a Triton kernel: for each tap, sums over pixels of gradient x pixels.
 
-The pixels of a run are cut into parts, whose sums are added up in a fixed order. How many there are depends on the
-shape of one run's tensors alone.
+The pixels of a run are split into parts, whose sums are added in a fixed order. The number of parts depends only on the
+shape of one run's tensors.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def weight_gradient(
     padding: int,
     launch: WeightLaunch | None = None,
 ) -> Tensor:
-    """Return the gradient of filters (M, O, C, Y, X) in float32, the input channels last in memory."""
+    """Return the gradient of filters (M, O, C, Y, X) in float32, with the input channels last in memory."""
     num_runs, num_images, num_out, height, width = dy.shape
     num_in = x.shape[2]
     by_rows = in_gluon("row_convolution") if launch is None else None
@@ -90,7 +90,7 @@ def _sum_gradients(
     IS_FLAT: tl.constexpr,
     NUM_STAGES: tl.constexpr,
 ):
-    """Store one part of the gradient of one tap, or of three in a row, for a block of either side's channels."""
+    """Store one part of the gradient of one tap, or of three in a row, for one block of channels in and out."""
     PIXELS: tl.constexpr = BLOCK_B * BLOCK_H * BLOCK_W
     place = tl.program_id(0)
     inner = place % (C // BLOCK_C) * BLOCK_C

@@ -1,21 +1,21 @@
-"""Ghost batch norm with ReLU and residual adds as Triton kernels, for images with the channels last.
+"""Ghost batch norm with ReLU and residual adds as Triton kernels, for channels-last images.
 
-Each way is two kernels over the same split of the batch: partial sums, then everything else. The second adds up the
-partial sums itself, in a fixed order, so there are no atomics and equal inputs give equal bits. All arithmetic is in
-float32. Passes over a tensor of the input's size (R reads, W writes):
+Each direction takes two kernels over the same split of the batch: partial sums, then everything else. The second kernel
+adds up the partial sums itself, in a fixed order, so there are no atomics and equal inputs give equal bits. All
+arithmetic is in float32. Passes over a tensor of the input's size (R reads, W writes):
 
-    forward     moments R, normalise R W                   with a residual sum: moments 2R W
-    backward    sums 2R, gradient of the input 2R W        with a gradient to be added: one R more
+    forward     moments R, normalise R W                   with a residual: moments 2R W
+    backward    sums 2R, gradient of the input 2R W        with a gradient to add: one R more
 
-In memory such images are a matrix, a row per pixel, a column per channel; a ghost is so many consecutive rows. One
-program has one part of a ghost and one block of channels (`split`), tile by tile. Programs of the first kernel run from
-the last rows to the first, those of the second the other way: each begins with what was touched last and may still be
-in the cache.
+In memory such images are a matrix with one row per pixel and one column per channel; a ghost batch is a range of rows.
+A program handles one part of a ghost batch and one block of channels (`tiling.ghost_norm.Split`), tile by tile.
+Programs of the first kernel run from the last rows to the first, those of the second the other way round: each starts
+with the data that was touched last and may still be cached.
 
-Several runs, whose images lie one after another, are just more ghosts, each of which reads the scales and shifts of its
-run. Images then are (M, batch, C, H, W), scales and shifts (M, C), statistics and gradients by ghost (M, G, C).
+Several contiguous runs are just more ghost batches, each of which reads the weight and bias of its run. Images are then
+(M, batch, C, H, W), weight and bias (M, C), statistics and gradients by ghost batch (M, G, C).
 
-Shape suffixes: M runs, G ghosts of each, P parts of each, C channels.
+Shape suffixes: M runs, G ghost batches of each, P parts of each, C channels.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def forward(
     moments: tuple[Tensor, Tensor] | None = None,
     launch: Launch = LAUNCH,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return x (with `other` added, where there is one), its normalisation, and means and variances (G, C).
+    """Return x (plus `other`, if given), its normalisation, and means and variances (G, C).
 
-    There are `num_ghosts` in each run. Whoever made x may know its moments: means, and sums of squared distances from
-    them, of equal parts of each ghost (..., G, P, C).
+    Each run has `num_ghosts` ghost batches. If the moments of x are known already, pass them: means, and sums of
+    squared deviations from them, of equal parts of each ghost batch (..., G, P, C).
     """
     split = _split(x, num_ghosts, launch)
     mean_GC, var_GC = _per_ghost(x, num_ghosts), _per_ghost(x, num_ghosts)
@@ -95,10 +95,10 @@ def backward(
     sums: tuple[Tensor, Tensor] | None = None,
     launch: Launch = LAUNCH,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of x (plus `other`, where there is one), and of weight and bias by ghost (G, C).
+    """Return the gradients of x (plus `other`, if given), and of weight and bias by ghost batch (G, C).
 
-    Whoever made dy may know its sums, and those of its products with the normalised x, both behind the ReLU, of parts
-    of each ghost (..., G, P, C).
+    If they are known already, pass the sums of dy and of its product with the normalised x, both before the ReLU, of
+    parts of each ghost batch (..., G, P, C).
     """
     num_ghosts = mean_GC.shape[-2]
     split = _split(x, num_ghosts, launch)
@@ -153,7 +153,7 @@ def _per_ghost(x: Tensor, num_ghosts: int) -> Tensor:
 
 @triton.jit
 def _place(program, num_rows, num_parts, rows_of_part, C: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr):
-    """Return a program's ghost, part, number of rows, first value (64 bits), channels, rows of a tile, and offsets."""
+    """Return a program's ghost batch, part, row count, first value (64 bits), channels, rows of a tile, and offsets."""
     channel = program % (C // BLOCK_C) * BLOCK_C + tl.arange(0, BLOCK_C)
     place = program // (C // BLOCK_C)
     ghost = place // num_parts
@@ -166,7 +166,7 @@ def _place(program, num_rows, num_parts, rows_of_part, C: tl.constexpr, BLOCK_R:
 
 @triton.jit
 def _sum_or_load(a_ptr, b_ptr, total_ptr, at, inside):
-    """Return a tile in float32; where there is something to add, the sum as it is stored."""
+    """Return a tile in float32; if there is something to add, the sum, rounded as it is stored."""
     x = tl.load(a_ptr + at, mask=inside, other=0.0)
     if b_ptr is not None:
         wide = x.to(tl.float32) + tl.load(b_ptr + at, mask=inside, other=0.0).to(tl.float32)
@@ -189,9 +189,9 @@ def _moments(
     BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """Store mean and sum of squared deviations of a part, by channel.
+    """Store the mean and the sum of squared deviations of a part, by channel.
 
-    Sums are of distances from the mean of the first tile: squares of what is far from zero would cancel.
+    Deviations are taken from the mean of the first tile: squares of values far from zero would cancel.
     """
     program = tl.num_programs(0) - 1 - tl.program_id(0)
     ghost, part, count, first, channel, row, at = _place(
@@ -232,7 +232,7 @@ def _ghost_moments(
     BLOCK_P: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """Return mean and variance of a ghost from those of its parts: distances from the first part's mean, as before."""
+    """Return the mean and variance of a ghost batch from those of its parts, relative to the first part's mean."""
     at = ghost * num_parts * C + channel
     shift = tl.load(mean_ptr + at)
     sums = tl.zeros((BLOCK_P, BLOCK_C), dtype=tl.float32)
@@ -249,12 +249,12 @@ def _ghost_moments(
     total = tl.sum(sums, axis=0)
     away = total / num_rows
     variance = (tl.sum(squares, axis=0) - total * away) / num_rows
-    return shift + away, tl.where(variance < 0.0, 0.0, variance)  # a comparison with NaN is false: it stays NaN
+    return shift + away, tl.where(variance < 0.0, 0.0, variance)  # a comparison with NaN is false, so NaN stays NaN
 
 
 @triton.jit
 def _of_run(ptr, ghost, ghosts_of_run, channel, C: tl.constexpr):
-    """Return the scales or shifts of a ghost's run in float32."""
+    """Return the weights or biases of a ghost batch's run in float32."""
     return tl.load(ptr + (ghost // ghosts_of_run * C + channel)).to(tl.float32)
 
 
@@ -281,7 +281,7 @@ def _normalise(
     BLOCK_P: tl.constexpr,
     RELU: tl.constexpr,
 ):
-    """Store a part normalised, scaled, shifted and rectified; its ghost's first part also stores mean and variance."""
+    """Store a part normalised, scaled, shifted and rectified; the first part also stores mean and variance."""
     ghost, part, count, first, channel, row, at = _place(
         tl.program_id(0), num_rows, num_parts, rows_of_part, C, BLOCK_R, BLOCK_C
     )
@@ -306,7 +306,7 @@ def _normalise(
 
 @triton.jit
 def _behind_relu(dy_ptr, centred, scale, bias, at, inside, RELU: tl.constexpr):
-    """Return the gradient before the ReLU, whose sign is computed anew as the forward pass did."""
+    """Return the gradient before the ReLU, whose sign is recomputed exactly as in the forward pass."""
     dz = tl.load(dy_ptr + at, mask=inside, other=0.0).to(tl.float32)
     if RELU:
         dz = tl.where(centred * scale[None, :] + bias[None, :] <= 0.0, 0.0, dz)
@@ -333,7 +333,7 @@ def _gradient_sums(
     BLOCK_C: tl.constexpr,
     RELU: tl.constexpr,
 ):
-    """Store a part's sums of dz and of dz times the normalised input, by channel; dz is dy behind the ReLU."""
+    """Store a part's sums of dz and of dz times the normalised input, by channel; dz is dy before the ReLU."""
     program = tl.num_programs(0) - 1 - tl.program_id(0)
     ghost, part, count, first, channel, row, at = _place(
         program, num_rows, num_parts, rows_of_part, C, BLOCK_R, BLOCK_C
@@ -359,7 +359,7 @@ def _gradient_sums(
 
 @triton.jit
 def _ghost_sum(ptr, ghost, channel, num_parts, C: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr):
-    """Return the sum over the parts of a ghost."""
+    """Return the sum over the parts of a ghost batch."""
     sums = tl.zeros((BLOCK_P, BLOCK_C), dtype=tl.float32)
     for start in range(0, num_parts, BLOCK_P):
         part = start + tl.arange(0, BLOCK_P)
@@ -394,7 +394,7 @@ def _input_gradient(
     BLOCK_P: tl.constexpr,
     RELU: tl.constexpr,
 ):
-    """Store dx = scale (dz - mean of dz - x̂ mean of dz x̂) of a part, plus another gradient where there is one."""
+    """Store dx = scale (dz - mean of dz - x̂ mean of dz x̂) of a part, plus another gradient if given."""
     ghost, part, count, first, channel, row, at = _place(
         tl.program_id(0), num_rows, num_parts, rows_of_part, C, BLOCK_R, BLOCK_C
     )

@@ -1,9 +1,9 @@
-"""A step of an LSTM's cell as Triton kernels: every value is read once and written once, all arithmetic is in float32.
+"""One step of an LSTM cell as Triton kernels: every value is read once and written once, with float32 arithmetic.
 
-A program has some units of one stream of one run. The gates are not kept for the gradient: they follow from the
-projection and the product, which are there anyway, in no more bytes than it takes to read them.
+A program handles some hidden units of one stream of one run. The gates are not saved for the backward pass: recomputing
+them from the two projections reads no more bytes than loading them would.
 
-Shape suffixes: M runs, B streams, H units, G = 4 H gates. A single run may come without M.
+Shape suffixes: M runs, B streams, H hidden units, G = 4 H gates. A single run may come without M.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from torch import Tensor
 
 from isotherm.kernels.availability import device_of
 
-# Units of a program: 8 bytes of a gate for each thread.
+# Hidden units per program: 8 bytes of a gate for each thread.
 _LAUNCH = {"UNITS": 256, "num_warps": 2}
 
 
 def forward(projected_MBG: Tensor, product_MBG: Tensor, cell_MBH: Tensor) -> tuple[Tensor, Tensor]:
-    """Return hidden values and cells after a token."""
+    """Return the hidden state and the cell after a token."""
     hidden_MBH = torch.empty(cell_MBH.shape, dtype=projected_MBG.dtype, device=cell_MBH.device)
     after_MBH = torch.empty(cell_MBH.shape, dtype=cell_MBH.dtype, device=cell_MBH.device)
     tensors = (projected_MBG, product_MBG, cell_MBH, hidden_MBH, after_MBH)
@@ -38,7 +38,7 @@ def backward(
     before_MBH: Tensor,
     cell_MBH: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients of the gates before they are activated, and of the cells before the token."""
+    """Return the gradients of the gates' pre-activations and of the previous cell."""
     d_gates_MBG = torch.empty(product_MBG.shape, dtype=product_MBG.dtype, device=cell_MBH.device)
     d_before_MBH = torch.empty(cell_MBH.shape, dtype=cell_MBH.dtype, device=cell_MBH.device)
     tensors = (
@@ -52,12 +52,12 @@ def backward(
 
 def _grid(cell_MBH: Tensor) -> tuple[int, int]:
     if cell_MBH.ndim not in (2, 3):
-        raise ValueError(f"cells come as (runs, streams, units) or without runs, not {tuple(cell_MBH.shape)}")
+        raise ValueError(f"cells must have shape ([runs,] streams, units), not {tuple(cell_MBH.shape)}")
     return cell_MBH.shape[:-1].numel(), triton.cdiv(cell_MBH.shape[-1], _LAUNCH["UNITS"])
 
 
 def _strides(tensors: tuple[Tensor, ...]) -> list[int]:
-    """Return the steps from run to run and from stream to stream of every tensor."""
+    """Return the strides from run to run and from stream to stream of every tensor."""
     return [step for t in tensors for step in ((t.stride(0) if t.ndim == 3 else 0), t.stride(-2))]
 
 
@@ -71,7 +71,7 @@ def _sigmoid(x):
 
 @triton.jit
 def _tanh(x):
-    """Off by at most about 1e-7, without overflow."""
+    """Return tanh, accurate to about 1e-7 and without overflow."""
     small = tl.exp(-2.0 * tl.abs(x))
     size = (1.0 - small) / (1.0 + small)
     return tl.where(x < 0, -size, size)
@@ -79,7 +79,7 @@ def _tanh(x):
 
 @triton.jit
 def _gate(projected_ptr, product_ptr, inside):
-    """Return the sum of both, rounded as a sum in half precision is, in float32."""
+    """Return the sum of both projections, rounded as a half-precision sum is, in float32."""
     projected = tl.load(projected_ptr, mask=inside, other=0.0)
     product = tl.load(product_ptr, mask=inside, other=0.0)
     return (projected.to(tl.float32) + product.to(tl.float32)).to(projected.dtype).to(tl.float32)
@@ -100,7 +100,7 @@ def _gates(projected_ptr, product_ptr, unit, width, inside):
 
 @triton.jit
 def _place(num_streams, width, UNITS: tl.constexpr):
-    """Return a program's run and stream (64 bits), its units, and which of them there are."""
+    """Return a program's run and stream (64 bits), its hidden units, and a mask of those that exist."""
     row = tl.program_id(0)
     unit = tl.program_id(1) * UNITS + tl.arange(0, UNITS)
     return (row // num_streams).to(tl.int64), (row % num_streams).to(tl.int64), unit, unit < width

@@ -1,4 +1,4 @@
-"""Sums over the rows of several matrices of each run, as one Triton kernel: the gradients of all biases at once."""
+"""Row sums of several matrices per run as one Triton kernel: all bias gradients at once."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from torch import Tensor
 
 from isotherm.kernels.availability import device_of
 
-# Columns of a program: rows of 128 bytes, a line of the cache.
+# Columns per program: rows of 128 bytes, one cache line.
 _COLUMNS = 64
 
 
 def sum_rows(matrices: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
-    """Return in float32, one after another, the sums (M, N) of each matrix (M, R, C) over its rows.
+    """Return the sums (M, N) of matrices (M, R, C) over their rows, concatenated, in float32.
 
     Args:
-        matrices: as many rows each, whole in memory.
-        sizes: of each matrix, how many columns count.
+        matrices: contiguous, all with the same number of rows.
+        sizes: the number of columns to sum of each matrix.
     """
     num_runs, num_rows = matrices[0].shape[:2]
     target = torch.empty(num_runs, sum(sizes), dtype=torch.float32, device=matrices[0].device)
-    # Before each matrix: so many programs, and so many columns of the target.
+    # Numbers of programs and of target columns before each matrix.
     programs = tuple(accumulate((triton.cdiv(size, _COLUMNS) for size in sizes), initial=0))
     columns = tuple(accumulate(sizes, initial=0))
     with device_of(target):

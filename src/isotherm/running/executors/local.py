@@ -12,9 +12,10 @@ import torch
 
 from isotherm.core.records import CurvePoint, Outcome, Precision, RunResult, RunSpec
 from isotherm.engine.checkpoint import report_unusable
-from isotherm.engine.fleet import run_fleet, wants_own_streams
-from isotherm.engine.memory import runs_that_fit
-from isotherm.engine.placed_task import PlacedTask, checked_device, is_out_of_memory, place_task
+from isotherm.engine.fleet import run_fleet
+from isotherm.engine.fleet_checks import FleetChecks
+from isotherm.engine.memory import is_out_of_memory, runs_that_fit
+from isotherm.engine.placed_task import PlacedTask, checked_device, place_task
 from isotherm.engine.reference import run_reference
 from isotherm.errors import UserError
 from isotherm.running.executors.checkpoints import CheckpointFolder
@@ -65,7 +66,7 @@ class LocalExecutor:
         device: "cpu" or "cuda".
         fleet_size: runs per fleet; by default as many as pay.
         on_steps: told the spec's batch size and how many run-updates were made, now and then.
-        on_look: told the spec and what a look at the test set along the way gave.
+        on_evaluation: told the spec and what a look at the test set along the way gave.
         checkpoints: where long fleets keep their state, to go on from after a kill; runs that are trained one at a time
             have none. Whoever stores the results removes it.
         num_workers: processes that train at the same time and share the memory.
@@ -78,7 +79,7 @@ class LocalExecutor:
         device: str = "cpu",
         fleet_size: int | None = None,
         on_steps: Callable[[int, int], None] = lambda _batch_size, _num: None,
-        on_look: Callable[[RunSpec, CurvePoint], None] = lambda _spec, _point: None,
+        on_evaluation: Callable[[RunSpec, CurvePoint], None] = lambda _spec, _point: None,
         checkpoints: CheckpointFolder | None = None,
         num_workers: int = 1,
     ) -> None:
@@ -88,10 +89,11 @@ class LocalExecutor:
         self._device = checked_device(device)
         self._fleet_size = fleet_size
         self._on_steps = on_steps
-        self._on_look = on_look
+        self._on_evaluation = on_evaluation
         self._checkpoints = checkpoints
         self._seconds_before = 0.0  # that the present fleet was trained before it was killed
         self._placed: dict[tuple[str, str, Precision], PlacedTask] = {}
+        self._checks: dict[tuple[str, str, Precision], FleetChecks] = {}
         self._sizes: dict[tuple[str, str, Precision, int], int] = {}
         self._num_workers = num_workers
 
@@ -134,7 +136,9 @@ class LocalExecutor:
             by_speed = CPU_EXAMPLES_PER_FLEET // (spec.batch_size * (placed.unroll or 1))
             by_speed = max(1, min(CPU_RUNS_PER_FLEET, by_speed))
         else:
-            by_speed = GPU_STREAMS if wants_own_streams(placed, spec.batch_size) else GPU_RUNS_PER_FLEET
+            by_speed = (
+                GPU_STREAMS if self.checks(spec).wants_own_streams(placed, spec.batch_size) else GPU_RUNS_PER_FLEET
+            )
         return min(by_speed, runs_that_fit(placed, spec.batch_size, shared_by=self._num_workers))
 
     def placed(self, spec: RunSpec) -> PlacedTask:
@@ -144,6 +148,10 @@ class LocalExecutor:
             task = self._tasks[spec.data_id, spec.model_id]
             self._placed[name] = place_task(task, precision=spec.precision, device=self._device)
         return self._placed[name]
+
+    def checks(self, spec: RunSpec) -> FleetChecks:
+        """Return what fleets of the spec's task have shown so far."""
+        return self._checks.setdefault((spec.data_id, spec.model_id, spec.precision), FleetChecks())
 
     def run_one_fleet(self, specs: Sequence[RunSpec]) -> list[StoredRun]:
         """Train runs of one shape together; a fleet that does not fit into memory is halved."""
@@ -176,8 +184,9 @@ class LocalExecutor:
                 self.placed(specs[0]),
                 specs,
                 on_steps=on_steps,
-                on_look=lambda index, point: self._tell(self._on_look, specs[index], point),
+                on_evaluation=lambda index, point: self._tell(self._on_evaluation, specs[index], point),
                 checkpoint=checkpoint,
+                checks=self.checks(specs[0]),
             )
             self._seconds_before += 0.0 if checkpoint is None else checkpoint.seconds_before
             return results
@@ -215,7 +224,7 @@ class LocalExecutor:
                 self.placed(spec),
                 spec,
                 on_steps=lambda n: self._tell(self._on_steps, spec.batch_size, n),
-                on_look=lambda point: self._tell(self._on_look, spec, point),
+                on_evaluation=lambda point: self._tell(self._on_evaluation, spec, point),
             )
         except Exception as error:  # the user's module may raise anything
             return RunResult(outcome=Outcome.FAILED, error=f"{type(error).__name__}: {error}")

@@ -49,7 +49,7 @@ class PoolExecutor:
         num_workers: how many processes.
         fleet_size: runs per fleet; by default as many as pay.
         on_steps: told the spec's batch size and how many run-updates were made, now and then.
-        on_look: told the spec and what a look at the test set along the way gave.
+        on_evaluation: told the spec and what a look at the test set along the way gave.
         checkpoints: where long fleets keep their state, to go on from after a kill.
     """
 
@@ -60,7 +60,7 @@ class PoolExecutor:
         num_workers: int,
         fleet_size: int | None = None,
         on_steps: Callable[[int, int], None] = lambda _batch_size, _num: None,
-        on_look: Callable[[RunSpec, CurvePoint], None] = lambda _spec, _point: None,
+        on_evaluation: Callable[[RunSpec, CurvePoint], None] = lambda _spec, _point: None,
         checkpoints: CheckpointFolder | None = None,
     ) -> None:
         if num_workers < 1:
@@ -73,7 +73,7 @@ class PoolExecutor:
         self._planner = LocalExecutor(
             tasks, device="cpu", fleet_size=fleet_size, checkpoints=checkpoints, num_workers=num_workers
         )
-        self._listeners: dict[str, Callable[..., None]] = {"steps": on_steps, "look": on_look}
+        self._listeners: dict[str, Callable[..., None]] = {"steps": on_steps, "evaluation": on_evaluation}
         self._workers: dict[Connection, BaseProcess] = {}
         context = multiprocessing.get_context("fork")
         for _ in range(num_workers):
@@ -178,7 +178,7 @@ def _work(
         device="cpu",
         fleet_size=fleet_size,
         on_steps=lambda batch_size, num: connection.send(("steps", (batch_size, num))),
-        on_look=lambda spec, point: connection.send(("look", (spec, point))),
+        on_evaluation=lambda spec, point: connection.send(("evaluation", (spec, point))),
         checkpoints=checkpoints,
     )
     try:

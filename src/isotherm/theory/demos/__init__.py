@@ -1,1 +1,1 @@
-"""What `isotherm theory NAME` computes, one file for each: real numbers of the modules of the same names."""
+"""The demonstrations of `isotherm theory NAME`, one file each."""

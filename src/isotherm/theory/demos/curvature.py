@@ -1,4 +1,4 @@
-"""The edge of stability on a small network, as `isotherm theory curvature` shows it."""
+"""`isotherm theory curvature`: the edge of stability on a small network."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from isotherm.tasks.losses import half_squared_error
 from isotherm.tasks.seeding import derive, seeded
-from isotherm.tasks.task import half_squared_error
 from isotherm.theory.curvature import SharpnessProbe, SharpnessRecord, Spectrum, spectrum
 from isotherm.theory.demonstration import Curve, Demonstration, Panel, Table
 from isotherm.theory.hessian import Hessian
 
 _NUM_POINTS = 60
 _WIDTHS = (2, 24, 24, 2)
-_NUM_LOOKS = 40
+_NUM_MEASUREMENTS = 40
 _NUM_EIGENVALUES = 8
-# Learning rate, momentum and updates; heavy ball has one of the learning rates, to show what momentum changes.
+# Learning rate, momentum and updates; heavy ball repeats one of the learning rates, to show what momentum changes.
 _RUNS = ((0.2, 0.0, 1500), (0.1, 0.0, 2000), (0.2, 0.3, 1500))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Descent:
-    """A run of full-batch descent, and the spectrum where it ended."""
+    """A run of full-batch descent, and the spectrum at its end."""
 
     learning_rate: float
     momentum: float
@@ -40,22 +40,22 @@ class _Descent:
 
     @property
     def edge(self) -> float:
-        """The sharpness from which on this run is unstable, 2(1 + m)/ε."""
+        """The sharpness above which this run is unstable, 2(1 + m)/ε."""
         return 2.0 * (1.0 + self.momentum) / self.learning_rate
 
     @property
     def late_sharpness(self) -> float:
-        """The mean over the last quarter of the looks."""
+        """The mean over the last quarter of the measurements."""
         return float(np.mean([record.sharpness for record in self.records[-(len(self.records) // 4) :]]))
 
     @property
     def num_rises(self) -> int:
-        """How many updates raised the loss, which no update below the edge does."""
+        """The number of updates that raised the loss; below the edge there are none."""
         return int(np.sum(np.diff(self.losses) > 0))
 
 
 def demonstrate(*, seed: int = 0) -> Demonstration:
-    """Show that full-batch descent sharpens a small network until it meets the edge of stability.
+    """Show that full-batch descent sharpens a small network up to the edge of stability.
 
     Args:
         seed: of the data and of the initialisation.
@@ -80,11 +80,10 @@ def demonstrate(*, seed: int = 0) -> Demonstration:
             ),
         )
     ]
-    places = list(range(1, _NUM_EIGENVALUES + 1))
-    tops = [Curve(label="start", x=places, y=start.largest.values.tolist(), style="points")]
+    ranks = list(range(1, _NUM_EIGENVALUES + 1))
+    tops = [Curve(label="start", x=ranks, y=start.largest.values.tolist(), style="points")]
     tops += [
-        Curve(label=f"end, {run.label}", x=places, y=run.end.largest.values.tolist(), style="points")
-        for run in descents
+        Curve(label=f"end, {run.label}", x=ranks, y=run.end.largest.values.tolist(), style="points") for run in descents
     ]
     return Demonstration(
         name="curvature",
@@ -94,7 +93,7 @@ def demonstrate(*, seed: int = 0) -> Demonstration:
             Panel(title="Sharpness of three runs", x_label="update", y_label="λ_max", curves=sharpness),
             Panel(
                 title=f"The {_NUM_EIGENVALUES} largest eigenvalues",
-                x_label="place",
+                x_label="rank",
                 y_label="eigenvalue",
                 curves=tops,
                 y_log=True,
@@ -106,13 +105,13 @@ def demonstrate(*, seed: int = 0) -> Demonstration:
             "widths": list(_WIDTHS),
             "num_points": _NUM_POINTS,
             "runs": [{"learning_rate": e, "momentum": m, "num_steps": n} for e, m, n in _RUNS],
-            "num_looks": _NUM_LOOKS,
+            "num_measurements": _NUM_MEASUREMENTS,
         },
     )
 
 
 def _spirals(num: int, *, seed: int) -> tuple[Tensor, Tensor]:
-    """Return points (num, 2) on two noisy spirals, and which spiral as (1, 0) or (0, 1)."""
+    """Return points (num, 2) on two noisy spirals, and the spiral of each as (1, 0) or (0, 1)."""
     generator = np.random.default_rng(derive(seed, "spirals"))
     label, radius = np.arange(num) % 2, np.linspace(0.2, 1.0, num)
     angle = np.pi * label + 9.0 * radius + 0.1 * generator.standard_normal(num)
@@ -130,7 +129,7 @@ def _descend(*, learning_rate: float, momentum: float, num_steps: int, seed: int
     inputs, targets = _spirals(_NUM_POINTS, seed=seed)
     module = _network(seed=seed)
     hessian = Hessian(module, half_squared_error, inputs=inputs, targets=targets, mode="train")
-    probe = SharpnessProbe(hessian, every=num_steps // _NUM_LOOKS, seed=seed)
+    probe = SharpnessProbe(hessian, every=num_steps // _NUM_MEASUREMENTS, seed=seed)
     optimizer = torch.optim.SGD(module.parameters(), lr=learning_rate, momentum=momentum)
     losses = []
     for step in range(num_steps):
@@ -166,11 +165,11 @@ def _paragraph(start: Spectrum, descents: Sequence[_Descent]) -> str:
     )
     return (
         f"A tanh network of {start.num_parameters} parameters learns to tell {_NUM_POINTS} points of two spirals apart "
-        f"by full-batch gradient descent. Its Hessian's largest eigenvalue starts at {start.sharpness:.2f}, so that a "
+        f"by full-batch gradient descent. Its Hessian's largest eigenvalue starts at {start.sharpness:.2f}; a "
         f"quadratic of this curvature would allow ε up to {start.critical_learning_rate():.2f}. But the curvature does "
-        f"not stay what it was. {found}. {verdict} Where it hovers there, the critical learning rate is no property of "
-        "the problem: training has moved to where the learning rate chosen is just about critical, and heavy ball at "
-        "the same ε allows (1 + m) times the curvature. The smallest eigenvalue was "
+        f"not stay constant. {found}. {verdict} There, the critical learning rate is not a property of the problem: "
+        "training has moved to where the chosen learning rate is just about critical, and heavy ball at the same ε "
+        "allows (1 + m) times the curvature. The smallest eigenvalue was "
         f"{start.most_negative:.3g} at the start and {descents[0].end.most_negative:.3g} after the first run."
     )
 
@@ -200,7 +199,7 @@ def _table_of_eigenvalues(start: Spectrum, descents: Sequence[_Descent]) -> Tabl
     spectra = [("start", start), *((f"end, {run.label}", run.end) for run in descents)]
     return Table(
         title="The ends of the spectrum",
-        columns=["when", *(f"λ_{place}" for place in range(1, _NUM_EIGENVALUES + 1)), "smallest", "largest residual"],
+        columns=["when", *(f"λ_{rank}" for rank in range(1, _NUM_EIGENVALUES + 1)), "smallest", "largest residual"],
         rows=[
             (when, *found.largest.values.tolist(), found.most_negative, float(found.largest.residuals.max()))
             for when, found in spectra

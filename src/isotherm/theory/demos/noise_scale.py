@@ -1,4 +1,4 @@
-"""The noise scale of a regression whose answer is known, as `isotherm theory noise-scale` shows it."""
+"""`isotherm theory noise-scale`: the gradient noise scale of a regression whose exact value is known."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _LEARNING_RATE, _BATCH_SIZE = 0.1, 64
 _STEPS = (0, 4, 8, 16, 32, 64, 128, 256)
 _SHOWN_STEP = 16
 _BATCH_SIZES = tuple(2**k for k in range(13))
-_NUM_OBSERVED = 2**18  # examples in the random batches of each size
+_NUM_OBSERVED = 2**18  # examples in all random batches of each size
 
 
 def demonstrate(*, seed: int = 0) -> Demonstration:
-    """Return the noise scale of a linear regression along its training, measured and known, and ε_opt(B) there."""
+    """Return the noise scale of a linear regression along its training, measured and exact, and ε_opt(B)."""
     task, checkpoints = _regression(seed)
     measurement = Measurement(small_batch_size=8, large_batch_size=1024, num_draws=64, seed=seed)
     measured = noise_scale_along_training(task, checkpoints, measurement=measurement, precision="float64")
@@ -41,19 +41,19 @@ def demonstrate(*, seed: int = 0) -> Demonstration:
     start, end = known[_STEPS[0]], known[_STEPS[-1]]
     first, last = (scale.gradient_noise_scale.estimate for scale in (measured[0][1], measured[-1][1]))
     paragraph = (
-        f"Linear regression on {_NUM_EXAMPLES:,} examples, trained by SGD with batches of {_BATCH_SIZE}; all "
-        f"gradients together give the known values. In {_STEPS[-1]} steps ‖G‖² goes from "
+        f"Linear regression on {_NUM_EXAMPLES:,} examples, trained by SGD with batches of {_BATCH_SIZE}; the "
+        f"gradients of all examples give the exact values. In {_STEPS[-1]} steps ‖G‖² goes from "
         f"{start.gradient_norm_squared:.3g} to {end.gradient_norm_squared:.2g} and tr Σ from {start.noise_trace:.3g} "
         f"to {end.noise_trace:.3g}: the noise scale B_simple = tr Σ / ‖G‖² goes from {scales[_STEPS[0]]:.3g} to "
         f"{scales[_STEPS[-1]]:,.4g}. Measured with "
         f"{measurement.num_draws} draws of {measurement.small_batch_size} and {measurement.large_batch_size} examples "
-        f"it is {first:.3g} at the start and {last:,.4g} at the end, and the 95 % interval contains the known value at "
+        f"it is {first:.3g} at the start and {last:,.4g} at the end, and the 95 % interval contains the exact value at "
         f"{num_inside} of {len(measured)} steps. {_open_ended(open_ended)} After {_SHOWN_STEP} steps the learning rate "
         f"that lowers the loss most in one step is ε_max / (1 + B_noise / B), with ε_max = "
-        f"{shown.largest_learning_rate:.3g} and B_noise = tr(HΣ) / (GᵀHG) = {shown.curved_noise_scale:.3g} beside "
-        f"B_simple = {scales[_SHOWN_STEP]:.3g}, which ignores the curvature; what is best for random batches differs "
-        f"from it by at most {100 * largest_error:.1f} %. It is proportional to B far below the noise scale, and level "
-        "far above."
+        f"{shown.largest_learning_rate:.3g} and B_noise = tr(HΣ) / (GᵀHG) = {shown.curved_noise_scale:.3g}; "
+        f"B_simple = {scales[_SHOWN_STEP]:.3g} ignores the curvature. The best learning rate on random "
+        f"batches differs from this formula by at most {100 * largest_error:.1f} %. It is proportional to B far below "
+        "the noise scale and constant far above it."
     )
     return Demonstration(
         name="noise-scale",
@@ -76,7 +76,7 @@ def demonstrate(*, seed: int = 0) -> Demonstration:
                         y=[shown.optimum(size, scales[_SHOWN_STEP]) for size in _BATCH_SIZES],
                         style="dashed",
                     ),
-                    Curve(label="best for random batches", x=_BATCH_SIZES, y=observed, style="points"),
+                    Curve(label="best on random batches", x=_BATCH_SIZES, y=observed, style="points"),
                 ],
             ),
         ],
@@ -93,7 +93,7 @@ def demonstrate(*, seed: int = 0) -> Demonstration:
 
 
 def _regression(seed: int) -> tuple[Task, list[tuple[int, dict[str, Tensor]]]]:
-    """Return a linear regression and its parameters along a training by SGD."""
+    """Return a linear regression and its parameters along training by SGD."""
     generator = torch.Generator().manual_seed(derive(seed, "noise scale of a regression") % 2**63)
     scales = torch.arange(1, _NUM_FEATURES + 1, dtype=torch.float64) ** -0.5
     x = torch.randn(_NUM_EXAMPLES, _NUM_FEATURES, generator=generator, dtype=torch.float64) * scales
@@ -117,7 +117,7 @@ def _regression(seed: int) -> tuple[Task, list[tuple[int, dict[str, Tensor]]]]:
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class _Known:
-    """What the gradients of all examples say: the regression at one point.
+    """Exact quantities of the regression at one point, from the gradients of all examples.
 
     Args:
         gradients: of every example, shape (N, features).
@@ -182,7 +182,7 @@ def _open_ended(steps: list[int]) -> str:
 
 
 def _panel_of_parts(measured: list[tuple[int, NoiseScale]], known: Mapping[int, _Known]) -> Panel:
-    """Show tr Σ and ‖G‖²; on a logarithmic axis what is above zero."""
+    """Return the panel of tr Σ and ‖G‖²; the logarithmic axis shows positive values only."""
     curves = []
     for name, symbol in (("noise_trace", "tr Σ"), ("gradient_norm_squared", "‖G‖²")):
         curves.append(Curve(label=f"{symbol}, known", x=list(known), y=[getattr(at, name) for at in known.values()]))

@@ -1,4 +1,4 @@
-"""The two regimes of the noisy quadratic model, as `isotherm theory noisy-quadratic` shows them."""
+"""`isotherm theory noisy-quadratic`: the two regimes of the noisy quadratic model."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _paragraph(model: NoisyQuadratic, sgd: _Series, heavy: _Series, grown: Seque
     others = [exact for exact, optimum in zip(unlimited, limited, strict=True) if exact != optimum]
     return (
         f"The loss is ½ Σ h_i θ_i² with h_i = 1/i in {len(model.curvature)} dimensions, and the gradient of one "
-        f"example has variance h_i there. Training is linear, so that the expected loss after a run follows exactly. "
+        f"example has variance h_i there. Training is linear, so the expected loss after a run is known exactly. "
         f"While batches are small the best ε_eff grows with B, at the temperature T* = "
         f"{sgd.critical / sgd.predicted_kink:.3g}, and the loss stays at {sgd.optima[0].loss:.4f}. The line meets "
         f"SGD's critical learning rate {sgd.critical:.3g} at B ≈ {sgd.predicted_kink:.0f}; the optima "
@@ -113,14 +113,14 @@ def _paragraph(model: NoisyQuadratic, sgd: _Series, heavy: _Series, grown: Seque
         f"{100 * below:.1f} %; at B = {fast.setting.batch_size} it makes it {slow.loss / fast.loss:.0f} times smaller. "
         f"At B = {grown[0].setting.batch_size} a budget {grown[-1].setting.num_steps / grown[0].setting.num_steps:.0f} "
         f"times as large takes SGD's best ε_eff from {grown[0].effective_learning_rate:.3g} to "
-        f"{grown[-1].effective_learning_rate:.3g}: the longer it may train, the less noise the training loss wants. "
-        f"There is no test set in this model to want otherwise. Of {len(checks)} settings simulated with "
-        f"{_NUM_SIMULATED} runs each, {hits} have the exact loss within their 95 % interval. Beware of one artefact: "
-        f"since h_1 = 1 and the rates are powers of √2, a halved rate may hit ε h_1 = 1 exactly and wipe out a "
-        f"dimension that had exploded. In exact arithmetic SGD would do best that way at B = "
+        f"{grown[-1].effective_learning_rate:.3g}: the longer the training, the less noise suits the training loss. "
+        f"The model has no test set that might favour more. Of {len(checks)} settings simulated with "
+        f"{_NUM_SIMULATED} runs each, {hits} have the exact loss within their 95 % interval. One artefact: "
+        f"since h_1 = 1 and the rates are powers of √2, a halved rate may hit ε h_1 = 1 exactly and reset a "
+        f"dimension that had exploded. In exact arithmetic this would be SGD's best at B = "
         f"{_listed(each.setting.batch_size for each in others)}, with ε_eff = "
-        f"{_listed(each.effective_learning_rate for each in others)}. Growth beyond 2^24, at which single precision "
-        f"has lost the start, therefore counts as diverged; the {sgd.optima[-1].setting.num_steps} updates at "
+        f"{_listed(each.effective_learning_rate for each in others)}. Growth beyond 2^24, where single precision "
+        f"has lost the initial value, counts as divergence; the {sgd.optima[-1].setting.num_steps} updates at "
         f"B = {sgd.sizes[-1]} are too few to grow that far, which is why SGD's last optimum stands out."
     )
 

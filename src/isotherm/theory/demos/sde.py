@@ -1,4 +1,4 @@
-"""SGD beside its differential equation, as `isotherm theory sde` shows it."""
+"""`isotherm theory sde`: SGD and its stochastic differential equation."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LOSS = {"curvature": 1.0, "noise_variance": 1.0}
 
 
 def demonstrate(*, seed: int = 0) -> Demonstration:
-    """Show SGD beside its differential equation, linear scaling and its error, and noise that does not average out."""
+    """Show SGD and its differential equation, linear scaling and its error, and noise that does not average out."""
     generators = np.random.default_rng(seed).spawn(6)
     transient_panel, transient_table, excess = _show_transient(generators[0])
     order_table, orders = _show_order(generators[1])
@@ -50,7 +50,7 @@ def demonstrate(*, seed: int = 0) -> Demonstration:
     sampling_table, (factor, correlation, shuffled) = _show_sampling(generators[5])
     paragraph = (
         f"Equation 3 of the paper is one Euler-Maruyama step of a differential equation in which learning rate and "
-        f"batch size are present as the temperature T = ε / B only. Expectations converge to it with order "
+        f"batch size appear only as the temperature T = ε / B. Expectations converge to it with order "
         f"{orders[0]:.2f} in the step size (theory: 1), single paths with order {orders[1]:.2f} for constant noise (1) "
         f"and {orders[2]:.2f} for noise that depends on the state (1/2). SGD follows it while ε is small: at equal T, "
         f"ε = 1.5 / h leaves {excess:.2f} times the variance of the equation (2 / (2 - εh) = 4). Merging n steps into "
@@ -78,7 +78,7 @@ def demonstrate(*, seed: int = 0) -> Demonstration:
 
 
 def _show_transient(generator: np.random.Generator) -> tuple[Panel, Table, float]:
-    """Return E θ² at small and large ε, and the last variance at large ε over that of the equation."""
+    """Return E θ² at small and large ε, and the final variance at large ε relative to the equation's."""
     temperature, time, start_M1 = 1 / 16, 9.0, np.ones((20_000, 1))
     limit = float(diffusion_stationary_variance(temperature, **LOSS))
     examples_N1 = _standardised(skewed_noise(generator, (256, 1)))
@@ -168,7 +168,7 @@ def _show_order(generator: np.random.Generator) -> tuple[Table, tuple[float, flo
 
 
 def _show_linear_scaling(generator: np.random.Generator) -> tuple[Panel, Table, tuple[float, float]]:
-    """Return the error of merging n steps, and the measured powers of nεh with which mean and variance go wrong."""
+    """Return the error of merging n steps, and the measured powers of nεh with which mean and variance errors grow."""
     measured, exact = [], []
     for num_merged in (8, 16, 32, 64, 128, 256, 384):
         exact.append(linear_scaling(num_merged, learning_rate=1 / 256, batch_size=1, **LOSS))
@@ -195,7 +195,7 @@ def _show_linear_scaling(generator: np.random.Generator) -> tuple[Panel, Table, 
     panel = Panel(
         title="n steps at (ε, B) against one at (nε, nB)",
         x_label="n ε λ_max",
-        y_label="size of the relative error of the one step",
+        y_label="relative error of the one step",
         curves=curves,
         x_log=True,
         y_log=True,
@@ -209,7 +209,7 @@ def _show_linear_scaling(generator: np.random.Generator) -> tuple[Panel, Table, 
     ]
     columns = ["n", "nεh", "mean: simulated", "exact", "leading", "variance: simulated", "exact", "leading"]
     table = Table(title="Relative error of linear scaling, skewed noise, ε = 1/256, B = 1", columns=columns, rows=rows)
-    # Without 1 - 1/n, which is in the leading order of both and is no power of nεh.
+    # Divided by 1 - 1/n, a factor of both leading orders that is no power of nεh.
     few = [(pair, 1 - 1 / pair.num_merged) for pair in measured if pair.reach <= 1 / 4]
     mean_slope = fitted_slope([pair.reach for pair, _ in few], [-pair.mean_error / part for pair, part in few])
     variance_slope = fitted_slope([pair.reach for pair, _ in few], [pair.variance_error / part for pair, part in few])
@@ -217,7 +217,7 @@ def _show_linear_scaling(generator: np.random.Generator) -> tuple[Panel, Table, 
 
 
 def _show_noise(generator: np.random.Generator) -> tuple[Panel, Table, tuple[float, float, float]]:
-    """Return tails of accumulated noise against n, the powers of n it grows with, and by how much √n falls short."""
+    """Return tails of accumulated noise against n, the powers of n with which it grows, and the factor √n lacks."""
     skewed = accumulated_noise(skewed_noise, COUNTS, num_paths=40_000, generator=generator)
     stable = accumulated_noise(stable_noise(ALPHA), COUNTS, num_paths=40_000, generator=generator)
     middle, quartile, tail = np.transpose([stats.gamma.ppf([0.5, 0.75, 0.99], n) for n in COUNTS])
@@ -232,7 +232,7 @@ def _show_noise(generator: np.random.Generator) -> tuple[Panel, Table, tuple[flo
         Curve(label="Gaussian", x=x, y=[gaussian] * len(x), style="dashed"),
     ]
     panel = Panel(
-        title="Tail of the noise of n examples together",
+        title="Tail of the summed noise of n examples",
         x_label="n",
         y_label="(q99 - median) / (q75 - median)",
         curves=curves,
@@ -242,11 +242,13 @@ def _show_noise(generator: np.random.Generator) -> tuple[Panel, Table, tuple[flo
     powers, scales = [], []
     for name, sums, theory in (("skewed", skewed, 0.5), (f"α-stable, α = {ALPHA}", stable, 1 / ALPHA)):
         scales.append([quartile_distance(row) for row in sums])
-        powers.append(fitted_slope(x[3:], scales[-1][3:]))  # from n = 8 on: skewness shifts the quartiles before
+        powers.append(
+            fitted_slope(x[3:], scales[-1][3:])
+        )  # from n = 8 on: for smaller n, skewness shifts the quartiles
         kurtosis = [float(stats.kurtosis(row)) for row in (sums[0], sums[4], sums[-1])]
         tails = [tail_ratio(row) for row in (sums[0], sums[-1])]
         rows.append([name, *(round(value, 3) for value in (powers[-1], theory, *kurtosis, *tails))])
-    middle, last = (f"n={COUNTS[place]}" for place in (4, -1))
+    middle, last = (f"n={COUNTS[index]}" for index in (4, -1))
     table = Table(
         title="Noise of n examples: growth, excess kurtosis of the sample (skewed: 6/n; stable: infinite), tail",
         columns=[
@@ -267,7 +269,7 @@ def _show_stable(generator: np.random.Generator) -> tuple[Table, tuple[float, fl
     """Return spreads under α-stable noise, B = 16 against B = 1 at equal T measured and exact, and the power of T."""
     quartiles = 2 * float(stats.levy_stable.ppf(0.75, ALPHA, 0.0))
     start_M1 = np.zeros((20_000, 1))
-    examples_MN1 = stable_noise(ALPHA)(generator, (len(start_M1), 384, 1))  # the same for all, in batches of B
+    examples_MN1 = stable_noise(ALPHA)(generator, (len(start_M1), 384, 1))  # the same examples for all, in batches of B
     rows, measured, exact = [], [], []
     for learning_rate, batch_size in ((1 / 64, 1), (1 / 16, 4), (1 / 4, 16), (1 / 4, 4), (1 / 4, 1)):
         used = examples_MN1[:, : round(6 / learning_rate) * batch_size]
@@ -279,7 +281,7 @@ def _show_stable(generator: np.random.Generator) -> tuple[Table, tuple[float, fl
         temperature = temperature_of(learning_rate, batch_size)
         rows.append([learning_rate, batch_size, temperature, round(measured[-1], 4), round(exact[-1], 4)])
     table = Table(
-        title=f"Stationary distance of quartiles of θ under α-stable noise, α = {ALPHA}, h = 1",
+        title=f"Stationary interquartile range of θ under α-stable noise, α = {ALPHA}, h = 1",
         columns=["ε", "B", "T", "simulated", "closed form"],
         rows=rows,
     )
@@ -288,7 +290,7 @@ def _show_stable(generator: np.random.Generator) -> tuple[Table, tuple[float, fl
 
 
 def _show_sampling(generator: np.random.Generator) -> tuple[Table, tuple[float, float, float]]:
-    """Return what shuffling does to the noise of a batch, to two batches, and to the variance after an epoch."""
+    """Return the effect of shuffling on the noise of a batch, on two batches, and on the variance after an epoch."""
     examples_N1 = _standardised(generator.standard_normal((64, 1)))
 
     def shuffled(batch_size: int, num_paths: int, num_steps: int) -> Iterator[Floats]:
@@ -327,5 +329,5 @@ def _show_sampling(generator: np.random.Generator) -> tuple[Table, tuple[float, 
 
 
 def _standardised(examples_N1: Floats) -> Floats:
-    """Return the examples with mean 0 and variance 1, both exactly."""
+    """Return the examples with mean exactly 0 and variance exactly 1."""
     return np.asarray((examples_N1 - examples_N1.mean()) / examples_N1.std())

@@ -1,0 +1,166 @@
+"""The options of one cell, and the settings they stand for."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from isotherm.core.budget import Budget
+from isotherm.errors import UserError
+
+PANEL = "One cell instead of a study"
+NUM_EVALUATIONS = 10
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CellSettings:
+    """How a cell is trained.
+
+    Args:
+        batch_size: examples, or streams of text, per update.
+        effective_learning_rate: ε_eff = ε / (1 - m).
+        budget: how long.
+        momentum: heavy-ball momentum; 0 is plain SGD.
+        num_seeds: how many runs.
+        first_seed: seeds are first_seed .. first_seed + num_seeds - 1.
+        l2: coefficient of the penalty; None, here and for the next two, is the task's own.
+        clip_norm: largest norm of the gradient; inf clips nothing.
+        precision: float32, float64 or mixed; a mixed-precision task is trained in float32 on a CPU unless it is given.
+        num_evaluations: evaluations on the test set during training.
+    """
+
+    batch_size: int
+    effective_learning_rate: float
+    budget: Budget
+    momentum: float = 0.9
+    num_seeds: int = 1
+    first_seed: int = 0
+    l2: float | None = None
+    clip_norm: float | None = None
+    precision: str | None = None
+    num_evaluations: int = NUM_EVALUATIONS
+
+
+def _option(*names: str, text: str, metavar: str | None = None) -> Any:
+    return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=PANEL)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CellOptions:
+    """The options of one cell as given: None is left out, and the defaults are those of `CellSettings`."""
+
+    task: Annotated[
+        str | None, _option("--task", metavar="NAME", text="Train this task: a built-in one, or module:function.")
+    ] = None
+    batch_size: Annotated[
+        int | None,
+        _option("--batch-size", metavar="B", text="Batch size; for a language model, the number of streams."),
+    ] = None
+    effective_learning_rate: Annotated[
+        float | None,
+        _option("--effective-learning-rate", metavar="RATE", text="Effective learning rate: ε / (1 - momentum)."),
+    ] = None
+    steps: Annotated[int | None, _option("--steps", metavar="N", text="Number of updates; or give --epochs.")] = None
+    epochs: Annotated[float | None, _option("--epochs", metavar="N", text="Number of epochs; or give --steps.")] = None
+    momentum: Annotated[
+        float | None, _option("--momentum", metavar="M", text="Heavy-ball momentum; default: 0.9; 0 is plain SGD.")
+    ] = None
+    num_seeds: Annotated[int | None, _option("--seeds", metavar="N", text="Number of runs; default: 1.")] = None
+    first_seed: Annotated[
+        int | None, _option("--first-seed", metavar="SEED", text="Seed of the first run; default: 0.")
+    ] = None
+    l2: Annotated[
+        float | None, _option("--l2", metavar="LAMBDA", text="L2 coefficient λ of (λ/2)‖w‖²; default: the task's.")
+    ] = None
+    clip_norm: Annotated[
+        float | None,
+        _option(
+            "--clip-norm",
+            metavar="NORM",
+            text="Clip the gradient to this norm; default: the task's; 'inf' for no clipping.",
+        ),
+    ] = None
+    precision: Annotated[
+        str | None,
+        _option("--precision", metavar="NAME", text="Train in float32, float64 or mixed; default: the task's."),
+    ] = None
+    num_evaluations: Annotated[
+        int | None, _option("--evaluations", metavar="N", text="Test-set evaluations during training; default: 10.")
+    ] = None
+    model: Annotated[
+        list[str] | None,
+        _option("--model", metavar="NAME=VALUE", text="Set an argument of the task's model; repeatable."),
+    ] = None
+    transform: Annotated[
+        list[str] | None,
+        _option("--transform", metavar="NAME=VALUE", text="Set a field of the task's augmentation; repeatable."),
+    ] = None
+
+    def given(self) -> list[str]:
+        """Return the options that were given, --task aside, as they are written."""
+        names = [field.name for field in dataclasses.fields(self) if field.name != "task"]
+        return [_written(name) for name in names if getattr(self, name) not in (None, [])]
+
+    def check(self) -> None:
+        """Refuse what is not a whole cell."""
+        for name, example in (("batch_size", "64"), ("effective_learning_rate", "0.5")):
+            if getattr(self, name) is None:
+                raise UserError(f"--task needs {_written(name)}; add it, e.g. {_written(name)} {example}")
+        if (self.steps is None) == (self.epochs is None):
+            what = "neither is given" if self.steps is None else "both are given"
+            raise UserError(f"--task needs --steps or --epochs, and {what}; keep exactly one")
+
+    def settings(self) -> CellSettings:
+        """Return how the cell is trained; what was left out has its default."""
+        assert self.batch_size is not None
+        assert self.effective_learning_rate is not None
+        if self.steps is not None:
+            budget = Budget.steps(self.steps)
+        else:
+            assert self.epochs is not None
+            budget = Budget.epochs(self.epochs)
+        optional = ("momentum", "num_seeds", "first_seed", "l2", "clip_norm", "precision", "num_evaluations")
+        given: dict[str, Any] = {name: value for name in optional if (value := getattr(self, name)) is not None}
+        return CellSettings(
+            batch_size=self.batch_size,
+            effective_learning_rate=self.effective_learning_rate,
+            budget=budget,
+            **given,
+        )
+
+    def task_options(self) -> dict[str, dict[str, bool | int | float | str]]:
+        """Return what changes the task itself: arguments of its model and fields of its augmentation."""
+        return {name: parsed_values(getattr(self, name) or (), _written(name)) for name in ("model", "transform")}
+
+
+def _written(name: str) -> str:
+    return "--" + name.removeprefix("num_").replace("_", "-")
+
+
+def parsed_values(given: Iterable[str], option: str) -> dict[str, bool | int | float | str]:
+    """Return what NAME=VALUE stands for; a value that is a number or a truth value becomes one.
+
+    >>> parsed_values(["drop_probability=0.5", "depth=22", "padding=zero", "flip=false"], "--model")
+    {'drop_probability': 0.5, 'depth': 22, 'padding': 'zero', 'flip': False}
+    """
+    found: dict[str, bool | int | float | str] = {}
+    for text in given:
+        name, sign, value = text.partition("=")
+        if not (name and sign and value):
+            raise UserError(f"{option} {text!r} is not NAME=VALUE; write e.g. {option} drop_probability=0.5")
+        found[name] = _number_or_text(value)
+    return found
+
+
+def _number_or_text(value: str) -> bool | int | float | str:
+    if value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(value)
+    return value

@@ -1,0 +1,47 @@
+"""The options that several commands share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+JsonOption = Annotated[
+    Path | None,
+    typer.Option("--json", metavar="PATH", help="Write the results as JSON; '-' writes to standard output."),
+]
+DataOption = Annotated[
+    Path | None,
+    typer.Option("--data", metavar="FOLDER", help="Data folder; default: $ISOTHERM_DATA, else ~/.cache/isotherm."),
+]
+StudyArgument = Annotated[
+    str, typer.Argument(metavar="STUDY", help="A built-in study, a TOML file, or module:function.")
+]
+TaskArgument = Annotated[str, typer.Argument(metavar="TASK", help="A built-in task, or module:function.")]
+StoreArgument = Annotated[
+    str, typer.Argument(metavar="STORE", help="A store, or a study whose store is in this folder.")
+]
+StoreOption = Annotated[
+    Path | None, typer.Option("--store", metavar="FILE", help="Store of the runs; default: <study>.sqlite.")
+]
+DeviceOption = Annotated[str, typer.Option("--device", metavar="DEVICE", help="Train on cpu or cuda.")]
+FleetSizeOption = Annotated[
+    int | None,
+    typer.Option("--fleet-size", metavar="N", min=1, help="Runs per fleet; chosen automatically by default."),
+]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option("--workers", metavar="N", min=1, help="Worker processes on the CPU; one per core by default."),
+]
+SeedOption = Annotated[int, typer.Option("--seed", metavar="SEED", min=0, help="Seed of all random numbers.")]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ComputeOptions:
+    """Where and how runs are trained; none of it changes their results."""
+
+    device: DeviceOption = "cpu"
+    workers: WorkersOption = None
+    fleet_size: FleetSizeOption = None

@@ -1,0 +1,47 @@
+"""`isotherm report`: page, figures and tables from a store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from isotherm.cli.command import command
+from isotherm.cli.common import check_json, console_for, give_json
+from isotherm.cli.options import JsonOption, StoreArgument
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReportOptions:
+    """The options of `isotherm report`."""
+
+    store: StoreArgument
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FOLDER", help="Folder of the report; default: beside the store."),
+    ] = None
+    study: Annotated[
+        str | None, typer.Option("--study", metavar="NAME", help="Report one study of the store; default: all.")
+    ] = None
+    json_path: JsonOption = None
+
+
+@command(ReportOptions)
+def report(options: ReportOptions) -> None:
+    """Write report.html, figures (PNG and PDF) and CSV from a store."""
+    from isotherm.cli.show.study import exit_if_failed, present
+    from isotherm.cli.stores import store_path
+    from isotherm.running.stored import stored_studies
+
+    console = console_for(options.json_path)
+    check_json(options.json_path)
+    path = store_path(options.store)
+    found = stored_studies(path, study=options.study)
+    base = options.output or path.with_suffix("")
+    folders = [base] if len(found) == 1 else [base / results.plan.name for results in found]
+    summaries = [present(results, folder, console=console) for results, folder in zip(found, folders, strict=True)]
+    give_json(options.json_path, summaries[0] if len(summaries) == 1 else {"studies": summaries})
+    for results in found:
+        exit_if_failed(results)

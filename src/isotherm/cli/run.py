@@ -1,0 +1,148 @@
+"""`isotherm run`: a study, or one cell of a task."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from isotherm.cli.cell_options import CellOptions
+from isotherm.cli.command import command
+from isotherm.cli.common import check_json, console_for, escaped, give_json, print_notes
+from isotherm.cli.options import ComputeOptions, DataOption, JsonOption
+from isotherm.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunOptions:
+    """The options of `isotherm run`."""
+
+    study: Annotated[
+        str | None, typer.Argument(metavar="STUDY", help="A built-in study, a TOML file, or module:function.")
+    ] = None
+    store: Annotated[
+        Path | None,
+        typer.Option("--store", metavar="FILE", help="Store of the runs; default: <study>.sqlite or <task>.sqlite."),
+    ] = None
+    data: DataOption = None
+    compute: ComputeOptions
+    checkpoint_seconds: Annotated[
+        float | None,
+        typer.Option(
+            "--checkpoint-seconds",
+            metavar="SECONDS",
+            help="Time between checkpoints of a fleet; default: 60; 'inf' for none.",
+        ),
+    ] = None
+    json_path: JsonOption = None
+    cell: CellOptions
+
+
+@command(RunOptions)
+def run(options: RunOptions) -> None:
+    """Run what is missing of a study, or of one cell with --task. Ctrl-C and kill are safe: run it again to resume."""
+    check_json(options.json_path)
+    _check_kind(options)
+    console = console_for(options.json_path)
+    if options.cell.task is not None:
+        _run_cell(options, console)
+    else:
+        _run_study(options, console)
+
+
+def _check_kind(options: RunOptions) -> None:
+    """Refuse what is neither a study nor a cell, or both."""
+    study, cell, workers = options.study, options.cell, options.compute.workers
+    remedy = "give STUDY for a study, or --task, --batch-size, --effective-learning-rate and --steps for one cell"
+    if study is not None and cell.task is not None:
+        raise UserError(f"the study {study!r} and --task {cell.task} are both given; {remedy}")
+    if study is not None and (given := cell.given()):
+        raise UserError(f"{given[0]} belongs to --task, and a study sets its own; leave it out")
+    if study is not None:
+        return
+    if cell.task is None:
+        raise UserError(f"neither a study nor --task is given; {remedy}")
+    cell.check()
+    if workers not in (None, 1):
+        raise UserError(f"--workers {workers}: one cell trains in one process, all seeds as a fleet; leave it out")
+
+
+def _run_study(options: RunOptions, console: Console) -> None:
+    from isotherm.analysis.analysis import analyse
+    from isotherm.cli.show.study import exit_if_failed, print_results
+    from isotherm.cli.stores import default_store
+    from isotherm.cli.training import train_study
+    from isotherm.report.study.summary import study_summary
+    from isotherm.studies.load import load_study
+
+    assert options.study is not None
+    start = time.perf_counter()
+    study = load_study(options.study, data=options.data)
+    print_notes((note for sweep in study.sweeps for note in sweep.task.notes), console)
+    store = options.store or default_store(study.name)
+    results = train_study(
+        study, store, compute=options.compute, console=console, checkpoint_seconds=_checkpoint_seconds(options)
+    )
+    analysis = analyse(results)
+    print_results(analysis, console)
+    _print_store(store, console)
+    give_json(options.json_path, study_summary(analysis, seconds=time.perf_counter() - start))
+    exit_if_failed(results)
+
+
+def _run_cell(options: RunOptions, console: Console) -> None:
+    from isotherm.cli.cell import default_store, prepare_cell, run_cell
+    from isotherm.cli.progress import CellProgress
+    from isotherm.cli.show.cell import cell_summary, print_cell, stored_sentence
+    from isotherm.cli.show.study import failed_runs
+    from isotherm.core.records import Outcome
+    from isotherm.engine.placed_task import checked_device
+    from isotherm.tasks.load import load_task
+
+    assert options.cell.task is not None
+    start = time.perf_counter()
+    checked_device(options.compute.device)  # before data are read
+    task = load_task(options.cell.task, data=options.data).with_options(**options.cell.task_options())
+    cell = prepare_cell(task, options.cell.settings(), device=options.compute.device)
+    store = options.store or default_store(task)
+    console.print(cell.line(), highlight=False, markup=False, soft_wrap=not console.is_terminal)
+    print_notes(cell.notes, console)
+
+    def on_stored(seeds: list[int]) -> None:
+        if seeds:
+            console.print(escaped(stored_sentence(seeds, store)), highlight=False)
+
+    with CellProgress(console, metric=cell.plan.metric) as progress:
+        results = run_cell(
+            cell,
+            store,
+            fleet_size=options.compute.fleet_size,
+            checkpoint_seconds=_checkpoint_seconds(options),
+            progress=progress,
+            on_stored=on_stored,
+        )
+    print_cell(results, console)
+    _print_store(store, console)
+    give_json(options.json_path, cell_summary(results, store=store, seconds=time.perf_counter() - start))
+    if failed := results.count(Outcome.FAILED):
+        raise failed_runs(failed, {run.result.error for run in results.runs if run.result.error})
+
+
+def _checkpoint_seconds(options: RunOptions) -> float:
+    from isotherm.running.runner import CHECKPOINT_SECONDS
+
+    return CHECKPOINT_SECONDS if options.checkpoint_seconds is None else options.checkpoint_seconds
+
+
+def _print_store(store: Path, console: Console) -> None:
+    console.print(
+        f"\nStore: {escaped(str(store))}. Report: isotherm report {escaped(str(store))}",
+        highlight=False,
+        soft_wrap=True,
+    )

@@ -1,0 +1,1 @@
+"""What commands print. Each module is loaded by its command when there is something to print."""

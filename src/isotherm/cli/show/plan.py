@@ -1,0 +1,60 @@
+"""What a study would cost, as a table and as JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from isotherm.running.cost import Estimate, FleetCost
+
+
+def print_plan(name: str, cost: Estimate, *, store: Path, console: Console) -> None:
+    """Print the runs to do, a row for every shape of fleet, and the sum."""
+    console.print(f"[bold]{name}[/]: {cost.num_runs} runs to do, {cost.num_stored} stored in {store}")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("task", "B", "steps", "runs", "fleet", "examples", "TFLOP", "MiB", "seconds"):
+        table.add_column(column, justify="left" if column == "task" else "right", no_wrap=True)
+    for fleet in sorted(cost.costs, key=lambda c: (c.task, c.num_steps * c.batch_size, c.batch_size)):
+        table.add_row(*_row(fleet))
+    console.print(table)
+    console.print(
+        f"In all {cost.num_examples:,} examples, {cost.flop / 1e12:.3g} TFLOP, about {_duration(cost.seconds)} here. "
+        "Grids whose optimum lies at an edge will add to it.",
+        highlight=False,
+    )
+
+
+def plan_content(name: str, cost: Estimate) -> dict[str, Any]:
+    """Return the same as JSON values."""
+    return {
+        "study": name,
+        "num_runs": cost.num_runs,
+        "num_stored": cost.num_stored,
+        "num_examples": cost.num_examples,
+        "flop": cost.flop,
+        "memory_bytes": cost.memory_bytes,
+        "seconds": cost.seconds,
+        "fleets": [{name: getattr(fleet, name) for name in fleet.__slots__} for fleet in cost.costs],
+    }
+
+
+def _row(cost: FleetCost) -> list[str]:
+    examples = f"{cost.num_examples:.3g}" if cost.num_examples < 1e3 else f"{cost.num_examples / 1e3:,.0f}k"
+    counts = [f"{value:,}" for value in (cost.batch_size, cost.num_steps, cost.num_runs, cost.fleet_size)]
+    amounts = [f"{cost.flop / 1e12:.2g}", f"{cost.memory_bytes / 2**20:.0f}", f"{cost.seconds:.1f}"]
+    return [cost.task, *counts, examples, *amounts]
+
+
+def _duration(seconds: float) -> str:
+    """Return a duration in the unit that people use for it.
+
+    >>> _duration(42.4), _duration(600), _duration(7200)
+    ('42 s', '10 min', '2.0 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,82 @@
+"""What `quickstart`, `run` and `report` say about a study's results."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from isotherm.analysis.analysis import Analysis, analyse
+from isotherm.cli.common import EXIT_FAILED_RUNS, errors, escaped
+from isotherm.report.study.folder import write_report
+from isotherm.report.study.summary import study_summary
+from isotherm.report.study.tables import optima_table
+from isotherm.sweep.protocol import all_runs
+from isotherm.sweep.results import StudyResults
+
+
+def present(results: StudyResults, folder: Path, *, console: Console, start: float | None = None) -> dict[str, Any]:
+    """Write every file of a report, print tables, verdicts and what was written; return the summary.
+
+    Args:
+        results: of the study.
+        folder: of the files; it is made.
+        console: where to print.
+        start: when the command began, by `time.perf_counter`, where its duration is to be told.
+    """
+    analysis = analyse(results)
+    files = write_report(analysis, folder, seconds=_since(start))
+    print_results(analysis, console)
+    console.print(f"\n[bold]Written to[/] {escaped(str(folder))}/", highlight=False)
+    console.print(f"  {files.page.name}: everything on one page, works offline")
+    formats = " and ".join(sorted({f.suffix.lstrip(".").upper() for f in files.figures}, reverse=True))
+    console.print(f"  figures ({formats}): {', '.join(sorted({f.stem for f in files.figures}))}", highlight=False)
+    numbers = sorted(file.name for file in (*files.tables, files.summary))
+    console.print(f"  {', '.join(numbers)}: the numbers", highlight=False)
+    seconds = _since(start)
+    if seconds is not None:
+        console.print(f"  {results.plan.name}.sqlite: every run; this took {seconds:.0f} s", highlight=False)
+    return study_summary(analysis, seconds=seconds)
+
+
+def print_results(analysis: Analysis, console: Console) -> None:
+    """Print the optima of every sweep, then the verdicts."""
+    for sweep in analysis.sweeps:
+        console.print()
+        console.print(optima_table(sweep))
+    if analysis.verdicts:
+        console.print("\n[bold]Verdicts[/], computed from these runs")
+    lines = Table.grid(padding=(0, 2))
+    for verdict in analysis.verdicts:
+        colour = {True: "green", False: "red", None: "yellow"}[verdict.holds]
+        remedy = f"; to decide it, {verdict.remedy}" if verdict.remedy else ""
+        evidence = escaped(f"{verdict.evidence}{remedy}")
+        lines.add_row(f"[{colour}]{verdict.state}[/]", f"{escaped(verdict.claim)}\n[dim]{evidence}[/]")
+    console.print(lines, highlight=False)
+
+
+def exit_if_failed(results: StudyResults) -> None:
+    """End the command with its own exit code where runs failed."""
+    if failed := results.counts()["failed"]:
+        own = all_runs(results.plan.sweeps, results.by_key)
+        raise failed_runs(failed, {r.error for key, r in results.by_key.items() if key in own and r.error})
+
+
+def failed_runs(num: int, reasons: set[str]) -> typer.Exit:
+    """Say that runs failed and why, and return what ends the command."""
+    runs = "run" if num == 1 else "runs"
+    retried = "it is" if num == 1 else "they are"
+    errors().print(f"[bold red]{num} {runs} failed[/]; {retried} tried again next time: {_listed(reasons)}")
+    return typer.Exit(EXIT_FAILED_RUNS)
+
+
+def _listed(reasons: set[str]) -> str:
+    return escaped("; ".join(sorted(reasons)))
+
+
+def _since(start: float | None) -> float | None:
+    return None if start is None else time.perf_counter() - start

@@ -1,0 +1,32 @@
+"""From what a user names to a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from isotherm.errors import StoreError
+from isotherm.studies import STUDIES
+from isotherm.studies.load import study_name
+
+
+def default_store(name: str) -> Path:
+    """Return where a study is stored unless the user says otherwise."""
+    return Path(f"{name}.sqlite")
+
+
+def store_path(reference: str) -> Path:
+    """Return the store that is meant: a path, a folder with one store, or a study whose store is in this folder."""
+    path = Path(reference)
+    if not path.exists() and reference in STUDIES:
+        candidates = (path / f"{reference}.sqlite", default_store(reference))
+        return next((candidate for candidate in candidates if candidate.exists()), path)
+    if path.suffix == ".toml" or (not path.exists() and ":" in reference):
+        return default_store(study_name(reference))
+    return _only_store(path) if path.is_dir() else path
+
+
+def _only_store(folder: Path) -> Path:
+    stores = sorted(folder.glob("*.sqlite"))
+    if len(stores) != 1:
+        raise StoreError(f"{folder} is a folder with {len(stores)} stores in it; name one file")
+    return stores[0]

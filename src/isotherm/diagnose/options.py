@@ -1,0 +1,58 @@
+"""What a diagnosis is asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from isotherm.errors import UserError
+from isotherm.running.executors.pool import can_fork
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DiagnoseOptions:
+    """What a diagnosis is asked for.
+
+    Args:
+        batch_size: the one used at present.
+        learning_rate: the one used at present, as an optimiser gets it.
+        momentum: the one used at present or wanted; plain SGD is tried in any case, and with 0 also momentum 0.9.
+        minutes: time to spend. What does not fit is left out and listed as missing.
+        batch_sizes: those of the short grids, two or more; None chooses three that suit the task.
+        seed: seed of all random numbers.
+        device: "cpu" or "cuda".
+        workers: processes, on a CPU.
+
+    Raises:
+        UserError: one of them makes no sense.
+    """
+
+    batch_size: int | None = None
+    learning_rate: float | None = None
+    momentum: float = 0.9
+    minutes: float = 5.0
+    batch_sizes: Sequence[int] | None = None
+    seed: int = 0
+    device: str = "cpu"
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.minutes, int | float) and math.isfinite(self.minutes) and self.minutes > 0):
+            raise UserError(f"minutes={self.minutes!r} is not a positive number; give e.g. 5")
+        if not (isinstance(self.momentum, int | float) and 0 <= self.momentum < 1):
+            raise UserError(f"momentum={self.momentum!r} is not in [0, 1); use the one you train with, 0 for plain SGD")
+        self._check_present()
+        if self.workers < 1 or (self.workers > 1 and (self.device != "cpu" or not can_fork())):
+            raise UserError(
+                f"workers={self.workers} on {self.device!r}; use 1 here, or on the CPU of a Linux machine one per core"
+            )
+
+    def _check_present(self) -> None:
+        rate, size = self.learning_rate, self.batch_size
+        if rate is not None and not (math.isfinite(rate) and rate > 0):
+            raise UserError(f"learning_rate={rate!r} is not positive; give the one you use, or leave it out")
+        if rate is not None and size is None:
+            raise UserError("a present learning rate needs the batch size it is used with; give batch_size too")
+        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+            raise UserError(f"batch_size={size!r} is not a whole number of at least 1")

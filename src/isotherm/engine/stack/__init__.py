@@ -1,0 +1,1 @@
+"""Runs trained as one tensor program."""

@@ -1,0 +1,170 @@
+"""A task's module as functions of the tensors of all runs.
+
+Shape suffixes: M runs, B batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+
+from isotherm.engine.evaluation import Tensors
+from isotherm.engine.memory import is_out_of_memory
+from isotherm.engine.parameters import Weights
+from isotherm.engine.placed_task import PlacedTask, ghost_layers
+from isotherm.engine.programs.gpu import Call
+from isotherm.engine.stack.plan import StackPlan
+from isotherm.errors import UserError
+from isotherm.kernels.dispatch import by_kernels
+
+
+class NotVectorisable(Exception):
+    """The module cannot be trained as a fleet; the message says why."""
+
+    @classmethod
+    def because(cls, error: Exception) -> NotVectorisable:
+        """Return the refusal that an error of the module amounts to."""
+        return cls(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
+
+
+class StackedModel:
+    """One module that is called with the parameters and buffers of every run.
+
+    Args:
+        plan: what is trained.
+        module: a template; its own parameters and buffers are not used.
+    """
+
+    def __init__(self, plan: StackPlan, module: nn.Module) -> None:
+        self._plan, self._placed, self._module = plan, plan.placed, module
+        self.ghost_layers = ghost_layers(module) if plan.placed.reestimates else {}
+
+    def _over_runs(self, function: Callable[..., Any], in_dims: tuple[int | None, ...]) -> Callable[..., Any]:
+        """Return a function of one run as one of all runs; of a single run without `vmap`."""
+        if not self._plan.is_single:
+            vectorised = vmap(function, in_dims=in_dims)
+            return by_kernels(vectorised) if self._plan.convolves else vectorised
+
+        def single(*arguments: Any) -> Any:
+            alone = [
+                torch.utils._pytree.tree_map(lambda t: t[0], argument) if dim == 0 else argument
+                for argument, dim in zip(arguments, in_dims, strict=True)
+            ]
+            return torch.utils._pytree.tree_map(lambda t: t.unsqueeze(0), function(*alone))
+
+        return single
+
+    # -- training ---------------------------------------------------------------------------------------------------
+
+    def step_function(self, weights: Weights, fixed: Sequence[str], buffers: Sequence[str]) -> Call:
+        """Return the training step as a function of tensors: states, x, y, keys, step -> losses, gradients, buffers.
+
+        Parameters come, and their gradients go, in the groups of `weights`; `fixed` and `buffers` are names.
+        """
+        self._module.train()
+        gradient = self._over_runs(grad_and_value(self._loss_of_run, has_aux=True), in_dims=(0, 0, 0, 0, 0, 0, None))
+        num_groups = len(weights.values)
+
+        def step_function(*tensors: Tensor) -> tuple[Tensor, ...]:
+            rest = iter(tensors)
+            parameters = weights.parameters([next(rest) for _ in range(num_groups)])
+            states = [{name: next(rest) for name in names} for names in (fixed, buffers)]
+            gradients, (_, (losses, after)) = gradient(parameters, *states, *rest)
+            return losses, *weights.gradients(gradients), *(after[name] for name in buffers)
+
+        return step_function
+
+    def _loss_of_run(
+        self, parameters: Tensors, fixed: Tensors, buffers: Tensors, x: Tensor, y: Tensor, keys: Tensor, step: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, Tensors]]:
+        after = {name: buffer.clone() for name, buffer in buffers.items()}
+        call = self._call(parameters, fixed, after)
+        loss = self._placed.training_loss(call, x, y, keys, step, channels_last=self._plan.channels_last)
+        return loss * self._placed.scale_of_objective(), (loss, after)
+
+    def buffers_after(self, *, shared_batch: bool) -> Callable[..., Tensors]:
+        """Return parameters, fixed, buffers, x, y, keys, step -> buffers after a forward pass in training mode.
+
+        Args:
+            shared_batch: all runs see one batch; else every run has its own.
+        """
+        self._module.train()
+        dim = None if shared_batch else 0
+        return self._over_runs(self._buffers_of_run, in_dims=(0, 0, 0, dim, dim, 0, None))
+
+    def _buffers_of_run(
+        self, parameters: Tensors, fixed: Tensors, buffers: Tensors, x: Tensor, y: Tensor, keys: Tensor, step: Tensor
+    ) -> Tensors:
+        after = {name: buffer.clone() for name, buffer in buffers.items()}
+        call = self._call(parameters, fixed, after)
+        self._placed.training_output(call, x, y, keys, step, channels_last=self._plan.channels_last)
+        return after
+
+    # -- evaluation -------------------------------------------------------------------------------------------------
+
+    def scores(self) -> Callable[..., Any]:
+        """Return parameters, fixed, buffers, x, y -> loss and metric of every run in evaluation mode."""
+        self._module.eval()
+        return self._over_runs(self._scores_of_run, in_dims=(0, 0, 0, None, None))
+
+    def _scores_of_run(self, parameters: Tensors, fixed: Tensors, buffers: Tensors, x: Tensor, y: Tensor) -> Any:
+        return self._placed.evaluation_scores(self._call(parameters, fixed, buffers), x, y)
+
+    def stream_scores(self) -> Callable[..., Any]:
+        """Return parameters, fixed, buffers, x, y, state -> loss, metric and state after a part of a sequence."""
+        self._module.eval()
+        return self._over_runs(self._stream_scores_of_run, in_dims=(0, 0, 0, None, None, 0))
+
+    def _stream_scores_of_run(
+        self, parameters: Tensors, fixed: Tensors, buffers: Tensors, x: Tensor, y: Tensor, state: Tensor
+    ) -> Any:
+        held = {**parameters, **fixed, **buffers}
+        named = {name.removeprefix("module."): held[name] for name in held if name.startswith("module.")}
+
+        def call(*arguments: Tensor) -> Any:
+            return functional_call(self._inner, named, arguments)
+
+        return self._placed.stream_scores(call, x, y, state)
+
+    def initial_stream_state(self, num_runs: int) -> Tensor:
+        """Return the state before the first token of a sequence, for so many runs."""
+        state: Tensor = self._inner.initial_state(1).to(self._placed.device, self._placed.dtype)
+        return state.expand(num_runs, *state.shape)
+
+    @property
+    def _inner(self) -> Any:
+        """The module without the wrapper that carries its state from update to update."""
+        return self._module.module
+
+    def _call(self, *tensors: Tensors) -> Callable[..., Any]:
+        def call(*arguments: Tensor) -> Any:
+            return functional_call(self._module, tensors, arguments)
+
+        return call
+
+
+def unused_parameters(
+    placed: PlacedTask, module: nn.Module, *, batch: Callable[[], tuple[Tensor, Tensor]], keys: Tensor
+) -> set[str]:
+    """Return the trainable parameters that the loss does not depend on: plain SGD never touches them.
+
+    Args:
+        placed: the task on its device.
+        module: freshly made, with its initial parameters.
+        batch: returns inputs and targets of one run.
+        keys: of that run.
+    """
+    module.train()
+    trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    try:
+        loss = placed.training_loss(module, *batch(), keys, torch.zeros((), dtype=torch.int64, device=placed.device))
+        gradients = torch.autograd.grad(loss, list(trainable.values()), allow_unused=True)
+    except Exception as error:  # the reference will show what is wrong with the module
+        if is_out_of_memory(error) or isinstance(error, UserError):
+            raise
+        raise NotVectorisable.because(error) from error
+    return {name for name, gradient in zip(trainable, gradients, strict=True) if gradient is None}

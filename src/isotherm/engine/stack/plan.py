@@ -1,0 +1,110 @@
+"""What a stack trains and how, settled before its first update."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from isotherm.core.records import RunSpec
+from isotherm.engine.placed_task import PlacedTask, evaluation_steps, running_window
+from isotherm.kernels import availability
+
+# Updates between two checks of the losses; a diverged run wastes at most this many.
+UPDATES_PER_WINDOW = 64
+# On a GPU a program that will run this often is compiled first, which takes a minute.
+UPDATES_WORTH_COMPILING = 5_000
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class StackPlan:
+    """The runs of a stack and the kind of program that trains them.
+
+    Args:
+        placed: the task on its device.
+        specs: the runs; they share batch size, number of updates, precision, evaluations and whether they clip.
+        first_index: index of the first run in the fleet.
+        updates_per_window: updates between two checks of the losses; results do not depend on it.
+        convolves: kernels compute the convolutions of all runs at once; they read channels-last filters.
+        is_single: one run, trained without `vmap`.
+        channels_last: images and filters of a single run are channels-last.
+        rounds_matrices: matmuls read bfloat16 copies of the matrices, which every update renews.
+        binds_batch: the program reads its batch from tensors of its own; else it is handed every batch.
+        takes_factors: weight gradients may stay factored until the update.
+        compiles_from: updates that are worth compiling for; None for never.
+    """
+
+    placed: PlacedTask
+    specs: tuple[RunSpec, ...]
+    first_index: int
+    updates_per_window: int
+    convolves: bool
+    is_single: bool
+    channels_last: bool
+    rounds_matrices: bool
+    binds_batch: bool
+    takes_factors: bool
+    compiles_from: int | None
+
+    @classmethod
+    def of(
+        cls,
+        placed: PlacedTask,
+        specs: Sequence[RunSpec],
+        *,
+        convolves: bool,
+        updates_per_window: int = UPDATES_PER_WINDOW,
+        first_index: int = 0,
+    ) -> StackPlan:
+        """Return the plan that suits the task's device and precision."""
+        is_on_gpu = placed.device.type == "cuda"
+        is_single = len(specs) == 1 and not convolves
+        return cls(
+            placed=placed,
+            specs=tuple(specs),
+            first_index=first_index,
+            updates_per_window=updates_per_window,
+            convolves=convolves,
+            is_single=is_single,
+            channels_last=is_single and is_on_gpu,
+            rounds_matrices=not is_single and placed.is_mixed and is_on_gpu,
+            binds_batch=not is_on_gpu,
+            takes_factors=availability.are_available(placed.device) and specs[0].clip_norm is None,
+            compiles_from=UPDATES_WORTH_COMPILING if is_on_gpu else None,
+        )
+
+    @property
+    def batch_size(self) -> int:
+        """Examples of an update."""
+        return self.specs[0].batch_size
+
+    @property
+    def num_steps(self) -> int:
+        """Updates of every run."""
+        return self.specs[0].num_steps
+
+    @property
+    def clips(self) -> bool:
+        """Tell whether gradients are clipped."""
+        return self.specs[0].clip_norm is not None
+
+    @property
+    def evaluation_steps(self) -> tuple[int, ...]:
+        """After which updates the test set is evaluated."""
+        return evaluation_steps(self.specs[0])
+
+    @property
+    def running_window(self) -> int:
+        """Updates of the last epoch, over which the running training loss is averaged."""
+        return running_window(self.specs[0], self.placed)
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds, each once, in rising order."""
+        return tuple(sorted({spec.seed for spec in self.specs}))
+
+    def seed_positions(self) -> torch.Tensor:
+        """Return the position of every run's seed among `seeds`, shape (M,)."""
+        seeds = self.seeds
+        return torch.tensor([seeds.index(spec.seed) for spec in self.specs], device=self.placed.device)

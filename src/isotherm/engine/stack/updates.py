@@ -1,0 +1,214 @@
+"""The updates of a stack: traced, compiled and recorded once for its size, then made window by window.
+
+Shape suffixes: M runs, K updates of a window, B batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from isotherm.engine.graph.trace import has_plain_convolutions, trace, writes
+from isotherm.engine.placed_task import exact_arithmetic
+from isotherm.engine.programs.cpu import FixedProgram
+from isotherm.engine.programs.cuda_graph import Recording, capture
+from isotherm.engine.programs.gpu import Program, Update, gpu_program, update_of
+from isotherm.engine.stack.feed import Feed
+from isotherm.engine.stack.model import NotVectorisable, StackedModel
+from isotherm.engine.stack.plan import StackPlan
+from isotherm.engine.stack.state import StackState
+
+
+class Updates:
+    """Makes updates of all runs of a stack; on a GPU they are under way when `start` returns.
+
+    Args:
+        plan: what is trained, and by which kind of program.
+        model: the module as functions of stacked tensors.
+        state: changed in place.
+        feed: batches, learning rates and keys.
+        stream: to record updates on and to replay them; None on a CPU.
+    """
+
+    def __init__(
+        self, plan: StackPlan, model: StackedModel, state: StackState, feed: Feed, *, stream: torch.cuda.Stream | None
+    ) -> None:
+        self._plan, self._model, self._state, self._feed, self._stream = plan, model, state, feed, stream
+        self._shared: Updates | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the programs and make the tensors that an update writes, for the present number of runs."""
+        placed, num_rows = self._plan.placed, self._feed.num_rows
+        self._program: Program | None = None
+        self._update: Update | None = None
+        self._recording: Recording | None = None
+        self._rounded: list[Tensor] = []
+        self._size = 0  # of the window under way
+        self._losses_KM = torch.zeros(num_rows, self._state.num_runs, dtype=placed.dtype, device=placed.device)
+        # Offset in the window and number of the update, advanced by one addition; kernels like them 16 bytes apart.
+        self._counters = torch.zeros(3, dtype=torch.int64, device=placed.device)
+        self._offset, self._step = self._counters[:1], self._counters[2]
+
+    def share_program(self, other: Updates) -> None:
+        """Use the program of another stack with the same shapes."""
+        self._shared = other
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Tell whether updates are under way while the caller does something else: on a GPU."""
+        return self._stream is not None
+
+    @property
+    def is_prepared(self) -> bool:
+        """Tell whether there is a program for the present number of runs."""
+        return self._program is not None
+
+    @property
+    def rounded(self) -> Sequence[Tensor]:
+        """The bfloat16 copies of parameter groups that the program reads."""
+        return self._rounded
+
+    # -- a window of updates ----------------------------------------------------------------------------------------
+
+    def start(self, first: int) -> None:
+        """Begin the window of updates that starts with number `first`."""
+        self._size = self._feed.window_size(first)
+        self._feed.fill(first, self._size)
+        self._offset.zero_()
+        self._step.fill_(first)
+        if self._stream is None:
+            self._run(first)
+        else:
+            self._replay(first, self._stream)
+
+    def _run(self, first: int) -> None:
+        for offset in range(self._size):
+            self._feed.read(first + offset)
+            self._losses_KM[offset] = self._make_update(*self._feed.row(offset))
+            self._step += 1
+
+    def _replay(self, first: int, stream: torch.cuda.Stream) -> None:
+        if self._recording is None:
+            self._recording = self._recorded(stream)
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            if not self._feed.reads_ahead:
+                self._recording.play(self._size)
+                return
+            for offset in range(self._size):
+                self._feed.read(first + offset)
+                self._recording.play()
+
+    def draw_ahead(self, first: int) -> None:
+        """Draw the examples of the window after the one that starts with `first` and is under way."""
+        self._feed.draw_ahead(first + self._size)
+
+    def finish(self) -> Tensor:
+        """Wait for the updates under way and return their losses (K, M) in float64, valid until the next window."""
+        if self._stream is not None:
+            self._stream.synchronize()
+        return self._losses_KM[: self._size].double()
+
+    # -- one update -------------------------------------------------------------------------------------------------
+
+    def _make_update(self, index_MB: Tensor, rate_M1: Tensor) -> Tensor:
+        """Make the update number `_step` and return the losses (M,)."""
+        if self._update is None:
+            self._update = self._prepared_update(index_MB)
+        state = self._state
+        return self._update(
+            state.weights.values,
+            state.weights.velocities,
+            self._rounded,
+            list(state.fixed_M.values()),
+            list(state.buffers_M.values()),
+            *self._feed.batch(index_MB),
+            self._feed.key_M,
+            self._step,
+            learning_rate_M1=rate_M1,
+            num_clipped_M1=state.num_clipped_M1,
+            settings=state.settings,
+        )
+
+    def _update_in_place(self) -> None:
+        """Make the update that the counters point to and advance them: the same operations every time."""
+        losses_M = self._make_update(*self._feed.row_at(self._offset))
+        self._losses_KM.index_copy_(0, self._offset, losses_M.to(self._losses_KM.dtype).unsqueeze(0))
+        self._counters += 1
+
+    def _recorded(self, stream: torch.cuda.Stream) -> Recording:
+        """Record an update; the calls before it also let cuDNN choose the fastest convolutions."""
+        with exact_arithmetic(self._plan.placed.device, tries_convolutions=True):
+            recording = capture(
+                self._update_in_place,
+                keep=[*self._state.updated, self._losses_KM, self._counters],
+                stream=stream,
+                also_several=not self._feed.reads_ahead,
+            )
+        self.renew_rounded()  # the calls before the recording made and changed them
+        return recording
+
+    def renew_rounded(self) -> None:
+        """Round the parameters again, after they were changed by something other than an update."""
+        if self._update is not None:
+            assert self._program is not None
+            for copy, value in zip(self._rounded, self._program.rounded(self._state.weights.values), strict=True):
+                copy.copy_(value)
+
+    # -- programs ---------------------------------------------------------------------------------------------------
+
+    def prepare(self, x_MB: Tensor, y_MB: Tensor) -> None:
+        """Trace the training step for the present number of runs and make a program of it.
+
+        Raises:
+            NotVectorisable: convolutions are left that the kernels cannot compute.
+        """
+        plan, state, feed = self._plan, self._state, self._feed
+        feed.bind(x_MB, y_MB)
+        states = [*state.weights.values, *state.fixed_M.values(), *state.buffers_M.values()]
+        step_function = self._model.step_function(state.weights, list(state.fixed_M), list(state.buffers_M))
+        traced = trace(step_function, *states, x_MB, y_MB, feed.key_M, torch.zeros_like(self._step))
+        if plan.convolves and has_plain_convolutions(traced.graph):
+            raise NotVectorisable("the kernels do not support convolutions of images of this size")
+        if writes(traced):
+            self._program = Program(call=traced.forward)
+        elif feed.bound_batch is None:
+            self._program = gpu_program(
+                traced, state.weights, takes_halves=plan.rounds_matrices, takes_factors=plan.takes_factors
+            )
+        else:
+            fixed = FixedProgram(traced, [*states, *feed.bound_batch, feed.key_M, self._step])
+            self._program = Program(call=lambda *_: fixed())
+
+    def gradients(self, x_MB: Tensor, y_MB: Tensor, *, step: int) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
+        """Return losses (M,), gradients of the parameter groups, and buffers after the forward pass; update nothing."""
+        if self._program is None:
+            self.prepare(x_MB, y_MB)
+        assert self._program is not None
+        now = torch.full_like(self._step, step)
+        if self._feed.bound_batch is not None:  # the program reads nothing else
+            for own, new in zip((*self._feed.bound_batch, self._step), (x_MB, y_MB, now), strict=True):
+                own.copy_(new)
+        state = self._state
+        states = state.weights.values, list(state.fixed_M.values()), list(state.buffers_M.values())
+        return self._program.gradients(*states, x_MB, y_MB, self._feed.key_M, now)
+
+    def _prepared_update(self, index_MB: Tensor) -> Update:
+        """Make the update for the present number of runs, or take that of another stack with the same shapes."""
+        weights = self._state.weights
+        if self._shared is not None:
+            self._program, update = self._shared._program, self._shared._update
+        else:
+            if self._program is None:
+                batch, index = self._feed.batch(index_MB)
+                self.prepare(*(batch if index is None else (values[index] for values in batch)))
+            assert self._program is not None
+            num_left, worth = self._plan.num_steps - self._state.num_done, self._plan.compiles_from
+            update = update_of(self._program, weights, is_compiled=worth is not None and num_left >= worth)
+        assert self._program is not None
+        assert update is not None
+        self._rounded = self._program.rounded(weights.values)
+        return update

@@ -1,0 +1,143 @@
+"""Checks of what a task is given: data, loss, metric and settings."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from isotherm.errors import UserError, nearest
+from isotherm.tasks.inputs import LazyInputs, Split, pieces
+from isotherm.tasks.metrics import Metric
+
+_EXPECTED = {"loss": "a function (output, target) -> mean", "metric": "an isotherm.Metric"}
+
+
+def check_known(value: Any, table: Mapping[str, Any], *, what: str, task: str) -> None:
+    """Refuse a loss or a metric that is neither a name of the table nor of the right kind."""
+    if isinstance(value, str) and value not in table:
+        raise UserError(f"task {task!r}: unknown {what} {value!r}; {nearest(value, table)}; or pass your own")
+    if not isinstance(value, str) and not (callable(value) if what == "loss" else isinstance(value, Metric)):
+        raise UserError(f"task {task!r}: {what} is {type(value).__name__}; give a name or {_EXPECTED[what]}")
+
+
+def check_choice(value: object, choices: tuple[str, ...], *, what: str, task: str) -> None:
+    """Refuse a setting that is none of its choices."""
+    if value not in choices:
+        known = ", ".join(map(repr, choices))
+        raise UserError(f"task {task!r}: {what}={value!r} is unknown; use one of {known}")
+
+
+def refuse_unknown(given: Iterable[str], known: Iterable[str], what: str) -> None:
+    """Refuse names that are not known, and suggest the nearest."""
+    for name in given:
+        if name not in known:
+            raise UserError(f"{what} takes no {name!r}; {nearest(name, known)}")
+
+
+def check_numbers(*, l2: Any, clip_norm: Any, task: str) -> None:
+    """Refuse a penalty below 0 and a clipping norm of 0 or less."""
+    where = f"task {task!r}"
+    if not _is_number(l2) or not math.isfinite(l2) or l2 < 0:
+        raise UserError(f"{where}: l2={l2!r} is not a number >= 0; use 0 for no penalty")
+    if clip_norm is not None and not (_is_number(clip_norm) and clip_norm > 0):
+        raise UserError(f"{where}: clip_norm={clip_norm!r} is not above 0; use None to clip nothing")
+
+
+def check_shapes(splits: Mapping[str, Split], *, task: str) -> None:
+    """Refuse splits whose examples differ in shape."""
+    for position, what in enumerate(("examples", "targets")):
+        shapes = {part: tuple(split[position].shape[1:]) for part, split in splits.items()}
+        if len(set(shapes.values())) > 1:
+            raise UserError(f"task {task!r}: {what} differ in shape between splits: {shapes}; make them equal")
+
+
+def check_sequences(splits: Mapping[str, Split], *, unroll: Any, task: str) -> None:
+    """Refuse what cannot be read as one long sequence, `unroll` tokens at a time."""
+    where = f"task {task!r}"
+    if isinstance(unroll, bool) or not isinstance(unroll, int) or unroll < 1:
+        raise UserError(f"{where}: unroll={unroll!r} is not a whole number of at least 1; the paper uses 35")
+    for part, (inputs, targets) in splits.items():
+        if len(inputs.shape) != 1 or targets.ndim != 1 or inputs.dtype.is_floating_point:
+            raise UserError(
+                f"{where}, {part} data: with unroll they are one sequence of whole numbers each, got shapes "
+                f"{tuple(inputs.shape)} and {tuple(targets.shape)}; use (tokens[:-1], tokens[1:])"
+            )
+
+
+def checked_split(pair: Any, *, where: str, has_labels: bool) -> Split:
+    """Return a split as tensors, sharing the memory of tensors and writeable arrays; refuse what cannot be trained on.
+
+    Args:
+        pair: inputs and targets.
+        where: names the split in errors.
+        has_labels: the targets are classes.
+    """
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise UserError(f"{where}: expected a pair (inputs, targets), got {type(pair).__name__}")
+    if isinstance(pair[0], LazyInputs) and not isinstance(pair[0], Tensor):
+        return _checked_lazy(pair[0], _as_tensor(pair[1], where), where, has_labels=has_labels)
+    inputs, targets = (_as_tensor(value, where) for value in pair)
+    if inputs.ndim == 0 or targets.ndim == 0 or len(inputs) != len(targets):
+        raise UserError(
+            f"{where}: inputs of shape {tuple(inputs.shape)} and targets of shape {tuple(targets.shape)} "
+            "differ in length; the first dimension of both counts the examples"
+        )
+    if len(inputs) == 0:
+        raise UserError(f"{where}: it is empty; give at least one example")
+    _refuse_non_finite(inputs, f"{where}, inputs")
+    _refuse_non_finite(targets, f"{where}, targets")
+    return inputs, _checked_labels(targets, where) if has_labels else targets
+
+
+def _checked_lazy(inputs: LazyInputs, targets: Tensor, where: str, *, has_labels: bool) -> Split:
+    if len(inputs) != len(targets) or len(inputs) == 0:
+        raise UserError(
+            f"{where}: {len(inputs)} inputs and {len(targets)} targets; there must be as many, and at least one"
+        )
+    return inputs, _checked_labels(targets, where) if has_labels else targets
+
+
+def _as_tensor(value: Any, where: str) -> Tensor:
+    try:
+        if isinstance(value, np.ndarray) and not value.flags.writeable:
+            value = value.copy()  # a model that writes to its inputs would crash on memory that is read-only
+        return torch.as_tensor(value).detach().cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"{where}: {type(value).__name__} is neither a tensor nor an array: {error}") from error
+
+
+def _refuse_non_finite(tensor: Tensor, where: str) -> None:
+    if not tensor.is_floating_point():
+        return
+    offset = 0
+    for piece in pieces(tensor):
+        is_finite = torch.isfinite(piece)
+        if not bool(is_finite.all()):
+            position = offset + int(is_finite.logical_not().nonzero()[0])
+            index = [int(i) for i in np.unravel_index(position, tuple(tensor.shape))]
+            value = float(tensor[tuple(index)])
+            raise UserError(f"{where}: the value at index {index} is {value}; remove or replace it before training")
+        offset += len(piece)
+
+
+def _checked_labels(labels: Tensor, where: str) -> Tensor:
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool or labels.ndim != 1:
+        raise UserError(
+            f"{where}: cross_entropy needs whole-number labels of shape (n,), got {labels.dtype} of shape "
+            f"{tuple(labels.shape)}; use class numbers, e.g. y.long()"
+        )
+    labels = labels.long()
+    if int(labels.min()) < 0:
+        index = int(labels.argmin())
+        raise UserError(f"{where}: the label at index {index} is {int(labels[index])}; labels start at 0")
+    return labels
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)

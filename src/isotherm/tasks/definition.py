@@ -1,0 +1,122 @@
+"""What a built-in task computes, under a name and a version.
+
+Results of a built-in task are kept under its name, its version and the options that differ from the standard, not under
+its source: a moved file or a faster kernel changes no key. A test pins the numbers of every version.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from isotherm.data.augment import Transform
+from isotherm.tasks.losses import LOSSES, LossFunction
+from isotherm.tasks.metrics import METRICS, Metric
+from isotherm.tasks.seeding import initial_model
+
+Options = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Definition:
+    """A named and versioned computation.
+
+    Args:
+        name: of the built-in task.
+        version: to be raised with every change of the numbers that the task gives.
+        model: builds the module; its arguments are the standard ones.
+        loss: a name from `LOSSES`.
+        metric: a name from `METRICS`.
+        transform: with its standard fields.
+        unroll: tokens per update.
+    """
+
+    name: str
+    version: int
+    model: partial[nn.Module]
+    loss: str = "cross_entropy"
+    metric: str = "accuracy"
+    transform: Transform | None = None
+    unroll: int | None = None
+    # Kept when the definition is made: the partial and the two tables may be changed in place later.
+    _arguments: Options = field(init=False, repr=False)
+    _loss: LossFunction = field(init=False, repr=False)
+    _metric: Metric = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_arguments", arguments_of(self.model))
+        object.__setattr__(self, "_loss", LOSSES[self.loss])
+        object.__setattr__(self, "_metric", METRICS[self.metric])
+
+    def options(
+        self,
+        *,
+        model: Callable[[], nn.Module],
+        loss: LossFunction,
+        metric: Metric,
+        transform: Transform | None,
+        settings: Mapping[str, Any],
+    ) -> Options | None:
+        """Return the options in which a task differs from this definition; None if it computes something else.
+
+        >>> from isotherm.tasks.builtin import DEFINITIONS
+        >>> mlp = DEFINITIONS["mlp_mnist1d"]
+        >>> same = {"loss": LOSSES["cross_entropy"], "metric": METRICS["accuracy"], "transform": None, "settings": {}}
+        >>> mlp.options(model=mlp.model, **same)
+        {}
+        >>> mlp.options(model=partial(mlp.model.func, (40, 10)), **same)
+        {'model.widths': [40, 10]}
+        >>> mlp.options(model=lambda: mlp.model(), **same) is None
+        True
+        """
+        if loss is not self._loss or metric != self._metric or type(transform) is not type(self.transform):
+            return None
+        if not isinstance(model, partial) or model.func is not self.model.func or not _is_unchanged(model):
+            return None
+        try:
+            return {
+                **_changed("model", arguments_of(model), self._arguments),
+                **_changed("transform", _fields(transform), _fields(self.transform)),
+                **_changed("task", settings, {} if self.unroll is None else {"unroll": self.unroll}),
+            }
+        except (TypeError, ValueError):  # an argument that JSON cannot write, a function for example
+            return None
+
+
+def arguments_of(model: partial[nn.Module]) -> Options:
+    """Return all arguments of a builder by name, its defaults included."""
+    bound = inspect.signature(model.func).bind(*model.args, **model.keywords)
+    bound.apply_defaults()
+    return dict(bound.arguments)
+
+
+def _is_unchanged(model: Callable[[], nn.Module]) -> bool:
+    """Tell whether all classes of the module and their forward passes are this package's or PyTorch's."""
+    kinds = {type(part) for part in initial_model(model, seed=0).modules()}
+    homes = {thing.__module__.split(".")[0] for kind in kinds for thing in (kind, kind.forward)}
+    return homes <= {"isotherm", "torch"}
+
+
+def _fields(transform: Transform | None) -> Options:
+    if transform is None:
+        return {}
+    assert dataclasses.is_dataclass(transform)
+    return {field.name: getattr(transform, field.name) for field in dataclasses.fields(transform)}
+
+
+def _changed(what: str, values: Mapping[str, Any], standard: Mapping[str, Any]) -> Options:
+    """Return the values that are not standard, and None for those that are missing."""
+    texts, standard_texts = ({name: _text(value) for name, value in given.items()} for given in (values, standard))
+    names = [name for name in {**texts, **standard_texts} if texts.get(name) != standard_texts.get(name)]
+    return {f"{what}.{name}": json.loads(texts[name]) if name in texts else None for name in names}
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, allow_nan=False, sort_keys=True)

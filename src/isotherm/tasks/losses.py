@@ -1,0 +1,37 @@
+"""Losses by name: means over the examples of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+from torch.nn import functional
+
+LossFunction = Callable[[Tensor, Tensor], Tensor]
+
+
+def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    """Return the mean cross entropy of logits (batch, ..., classes) against labels (batch, ...)."""
+    return -functional.log_softmax(output, dim=-1).gather(-1, target.unsqueeze(-1)).mean()
+
+
+def mean_squared_error(output: Tensor, target: Tensor) -> Tensor:
+    """Return the squared error averaged over examples and outputs."""
+    return (output - target).square().mean()
+
+
+def half_squared_error(output: Tensor, target: Tensor) -> Tensor:
+    """Return half the squared error, summed over each example's outputs and averaged over examples."""
+    return 0.5 * squared_error(output, target)
+
+
+def squared_error(output: Tensor, target: Tensor) -> Tensor:
+    """Return the squared error, summed over each example's outputs and averaged over examples."""
+    return (output - target).square().flatten(1).sum(dim=1).mean()
+
+
+LOSSES: dict[str, LossFunction] = {
+    "cross_entropy": cross_entropy,
+    "mean_squared_error": mean_squared_error,
+    "half_squared_error": half_squared_error,
+}
