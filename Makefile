@@ -1,11 +1,12 @@
 # make demo   install into .venv and run the embedded study
 # make test   install into .venv and run every check
+# make docs   write the generated parts of docs/architecture.md, docs/cli.md and docs/results.md
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test format lint types unit clean
+.PHONY: demo test format lint types unit docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/isotherm quickstart --output quickstart
@@ -25,6 +26,11 @@ types: $(VENV)/.installed-dev
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/architecture_report.py
+	$(BIN)/python benchmarks/cli_reference.py
+	$(BIN)/python benchmarks/results_report.py
 
 $(VENV)/.created:
 	$(PYTHON) -c 'import sys; sys.exit(f"Isotherm needs Python 3.11 or newer; this is {sys.version.split()[0]}. Set PYTHON=/path/to/python3.11" if sys.version_info < (3, 11) else 0)'

@@ -1,8 +1,8 @@
-"""Draw the rooms of the package and write their table into docs/architecture.md.
+"""Draw the rooms of the package and write their tables into docs/architecture.md.
 
     python benchmarks/architecture_report.py
 
-Reads the imports of src/isotherm; writes docs/figures/rooms.png and the block of docs/architecture.md.
+Reads the imports of src/isotherm; writes docs/figures/rooms.png and the blocks of docs/architecture.md.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from matplotlib import pyplot as plt
 
 from pages.blocks import Page
 from pages.results import ROOT
-from pages.rooms import ROOMS, num_users, rooms_block
+from pages.rooms import ROOMS, num_users, rooms_block, sizes_block
 
 DOCUMENT = ROOT / "docs" / "architecture.md"
 FIGURE = ROOT / "docs" / "figures" / "rooms.png"
-PAGE = Page(name="architecture", blocks={"rooms": rooms_block})
+PAGE = Page(name="architecture", blocks={"rooms": rooms_block, "sizes": sizes_block})
 # Everything may use these; they would only widen the picture.
 _EVERYWHERE = ("errors", "version", "__main__")
 
@@ -42,17 +42,19 @@ def draw(path: Path) -> None:
     axes.set_yticks(range(len(shown)), shown, fontsize=9)
     axes.xaxis.tick_top()
     axes.tick_params(length=0)
-    axes.set_xlabel("so many files of the room on the left import from the room on top; grey is forbidden", fontsize=9)
+    axes.set_xlabel(
+        "number of files in the room on the left that import from the room on top; grey is forbidden", fontsize=9
+    )
     axes.spines[:].set_visible(False)
     figure.savefig(path, dpi=130, bbox_inches="tight")
     plt.close(figure)
 
 
 def main() -> None:
-    """Write the figure and the table."""
+    """Write the figure and the tables."""
     draw(FIGURE)
     PAGE.write(DOCUMENT)
-    print(f"wrote {FIGURE.relative_to(ROOT)} and the table of {DOCUMENT.name}")
+    print(f"wrote {FIGURE.relative_to(ROOT)} and the tables of {DOCUMENT.name}")
 
 
 if __name__ == "__main__":

@@ -82,10 +82,9 @@ def main(store: str = "spirals.sqlite") -> it.Results:
             f"test accuracy {100 * test.mean:.1f} ± {100 * test.standard_deviation:.1f} % (best {test.num_kept} of "
             f"{test.num_seeds}), {100 * test.mean_all:.1f} ± {100 * test.standard_deviation_all:.1f} % (all)"
         )
-    for found in it.regimes(results):
+    analysis = it.analyse(results)
+    for found in (*analysis.regimes, *analysis.recommendations):
         print(found)
-    for advice in it.recommend(results):
-        print(advice)
     return results
 
 

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from isotherm.core.records import Outcome, RunResult, RunSpec
 from isotherm.core.statistics import Interval
-from isotherm.diagnose import probes, searches, short_runs
+from isotherm.diagnose import probes, short_runs
+from isotherm.running import timing
 from isotherm.running.store import StoredRun
 
 TEMPERATURE, LIMIT = 1 / 64, {0.0: 3.0, 0.9: 12.0}
@@ -81,13 +82,19 @@ class Machine:
 
         monkeypatch.setattr(short_runs, "LocalExecutor", Executor)
         monkeypatch.setattr(short_runs, "run_fleet", self._trained)
-        monkeypatch.setattr(searches, "run_fleet", self._timed)
+        monkeypatch.setattr(timing, "run_fleet", self._timed)
         monkeypatch.setattr(probes, "noise_scale_of_task", self._noise)
         monkeypatch.setattr(probes.Prober, "_hessian", self._hessian)
         monkeypatch.setattr(probes, "sampled_sharpness", self._sharpness)
 
     def _timed(
-        self, _placed: Any, specs: Sequence[RunSpec], *, on_steps: Callable[[int], None], updates_per_window: int
+        self,
+        _placed: Any,
+        specs: Sequence[RunSpec],
+        *,
+        on_steps: Callable[[int], None],
+        updates_per_window: int,
+        **_: Any,
     ) -> None:
         self.work(self.first_look * self.start_up)
         while True:

@@ -197,6 +197,7 @@ class Recorder:
         self.rounds: list[tuple[int, list[RunSpec]]] = []
         self.done: list[RunResult] = []
         self.looks: list[tuple[RunSpec, CurvePoint]] = []
+        self.notes: list[str] = []
         self.work = 0.0
         self.num_fleets = 0
         self._interrupt_after = interrupt_after
@@ -211,8 +212,11 @@ class Recorder:
     def advanced(self, work: float) -> None:
         self.work += work
 
-    def looked(self, spec: RunSpec, point: CurvePoint) -> None:
+    def evaluated(self, spec: RunSpec, point: CurvePoint) -> None:
         self.looks.append((spec, point))
+
+    def noted(self, sentence: str) -> None:
+        self.notes.append(sentence)
 
     def runs_done(self, results: Sequence[RunResult]) -> None:
         self.done += results

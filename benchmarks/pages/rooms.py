@@ -15,27 +15,27 @@ from pages.text import table
 
 SOURCE = ROOT / "src" / "isotherm"
 
-# A room imports from itself and from rooms above it, never from one below.
-ROOMS = (
-    "errors",
-    "version",
-    "core",
-    "data",
-    "kernels",
-    "models",
-    "tasks",
-    "theory",
-    "engine",
-    "sweep",
-    "running",
-    "analysis",
-    "diagnose",
-    "studies",
-    "report",
-    "bench",
-    "cli",
-    "__main__",
-)
+# What each room holds, from the top of the house down: a room imports from itself and from rooms above it.
+ROOMS = {
+    "errors": "what a user is told when something is wrong",
+    "version": "the version, said once",
+    "core": "temperature, budget, schedule, records, statistics: formulas once, no PyTorch",
+    "data": "data sets as tensors, verified; augmentation",
+    "kernels": "GPU kernels and the operations they implement",
+    "models": "the paper's networks",
+    "tasks": "what is trained: task, losses, metrics, identity, seeding",
+    "theory": "noisy quadratic, SDE, curvature, gradient noise scale",
+    "engine": "reference (the definition) and fleets; graph passes; programs for CPU and GPU",
+    "sweep": "the protocol: sweep, study, what to run next, results",
+    "running": "runner, store, cost, executors",
+    "analysis": "optima, regimes, verdicts, recommendation, each computed once",
+    "diagnose": "short runs instead of a sweep",
+    "studies": "shipped studies, TOML loader",
+    "report": "HTML pages and figures",
+    "bench": "speed against other ways to train",
+    "cli": "one file per command",
+    "__main__": "`python -m isotherm`",
+}
 
 
 def files() -> list[Path]:
@@ -97,8 +97,18 @@ def public_names(path: Path) -> list[str]:
 
 
 def rooms_block() -> str:
-    """Return a table of the rooms: files, lines, the longest file, public names, and where it imports from."""
-    rows, users = [], num_users()
+    """Return a table of the rooms: what each holds, and where it imports from."""
+    users = num_users()
+    rows = [
+        (f"`{room}`", holds, ", ".join(other for other in ROOMS if users[room, other]) or "–")
+        for room, holds in ROOMS.items()
+    ]
+    return table(("room", "holds", "imports from"), rows)
+
+
+def sizes_block() -> str:
+    """Return a table of the rooms' sizes: files, lines, the longest file, and names that others may use."""
+    rows = []
     for room in ROOMS:
         own = [path for path in files() if room_of(path) == room]
         lengths = {path: len(path.read_text().splitlines()) for path in own}
@@ -110,7 +120,6 @@ def rooms_block() -> str:
                 f"{sum(lengths.values()):,}",
                 f"`{longest.relative_to(SOURCE)}` ({lengths[longest]})",
                 str(sum(len(public_names(path)) for path in own)),
-                ", ".join(other for other in ROOMS if users[room, other]) or "–",
             )
         )
-    return table(("room", "files", "lines", "longest file", "public names", "imports from"), rows)
+    return table(("room", "files", "lines", "longest file", "public names"), rows)

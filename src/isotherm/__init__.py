@@ -6,6 +6,7 @@ task = it.Task(name="mine", model=build_model, train=(x, y), test=(x_test, y_tes
 sweep = it.Sweep(task=task, batch_sizes=[16, 64], effective_learning_rates=it.powers_of_two(-6, 2),
                  budget=it.Budget.steps(2000))
 results = it.run(sweep, store="mine.sqlite")
+it.write_report(it.analyse(results), "mine")
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from isotherm.analysis.recommend import Recommendation, recommend
-    from isotherm.analysis.regimes import JointRegimes, Regimes, joint_regimes, regimes
+    from isotherm.analysis.analysis import Analysis, analyse
+    from isotherm.analysis.recommend import Recommendation
+    from isotherm.analysis.regimes import JointRegimes, Regimes
+    from isotherm.analysis.verdicts import Verdict
     from isotherm.core.budget import Budget
     from isotherm.core.rates import IsothermGrid, powers_of_two
     from isotherm.core.records import Direction, Outcome
@@ -24,8 +27,10 @@ if TYPE_CHECKING:
     from isotherm.data.augment import CropAndFlip, Scaled
     from isotherm.errors import StoreError, UserError
     from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
+    from isotherm.report.study.folder import write_report
     from isotherm.running.runner import run, run_study
     from isotherm.running.store import Store
+    from isotherm.running.stored import open_results
     from isotherm.sweep.results import Results, StudyResults
     from isotherm.sweep.study import Study
     from isotherm.sweep.sweep import Sweep
@@ -37,6 +42,7 @@ if TYPE_CHECKING:
 
 # Where each public name is defined. Loaded when asked for: `isotherm --help` needs no PyTorch.
 _HOMES = {
+    "Analysis": "isotherm.analysis.analysis",
     "Budget": "isotherm.core.budget",
     "CropAndFlip": "isotherm.data.augment",
     "Direction": "isotherm.core.records",
@@ -58,20 +64,22 @@ _HOMES = {
     "Sweep": "isotherm.sweep.sweep",
     "Task": "isotherm.tasks.task",
     "UserError": "isotherm.errors",
+    "Verdict": "isotherm.analysis.verdicts",
     "__version__": "isotherm.version",
+    "analyse": "isotherm.analysis.analysis",
     "bare_learning_rate": "isotherm.core.temperature",
     "effective_learning_rate": "isotherm.core.temperature",
     "get_task": "isotherm.tasks.builtin",
-    "joint_regimes": "isotherm.analysis.regimes",
+    "open_results": "isotherm.running.stored",
     "powers_of_two": "isotherm.core.rates",
-    "recommend": "isotherm.analysis.recommend",
-    "regimes": "isotherm.analysis.regimes",
     "run": "isotherm.running.runner",
     "run_study": "isotherm.running.runner",
     "temperature": "isotherm.core.temperature",
+    "write_report": "isotherm.report.study.folder",
 }
 
 __all__ = [
+    "Analysis",
     "Budget",
     "CropAndFlip",
     "Direction",
@@ -93,17 +101,18 @@ __all__ = [
     "Sweep",
     "Task",
     "UserError",
+    "Verdict",
     "__version__",
+    "analyse",
     "bare_learning_rate",
     "effective_learning_rate",
     "get_task",
-    "joint_regimes",
+    "open_results",
     "powers_of_two",
-    "recommend",
-    "regimes",
     "run",
     "run_study",
     "temperature",
+    "write_report",
 ]
 
 

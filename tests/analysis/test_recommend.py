@@ -5,10 +5,9 @@ import dataclasses
 import pytest
 
 from helpers_landscape import broken_line, first_sweep, landscape_study
-from isotherm.analysis.recommend import _smaller_batches, recommend
-from isotherm.analysis.regimes import fit_regimes, series
+from isotherm.analysis.analysis import analyse
+from isotherm.analysis.recommend import _smaller_batches
 from isotherm.core.statistics import Interval
-from isotherm.errors import UserError
 from isotherm.sweep.results import Results
 
 LINE = broken_line(1.0, 64, 4.0)
@@ -16,7 +15,7 @@ LINE = broken_line(1.0, 64, 4.0)
 
 def test_the_largest_batch_that_loses_nothing_is_recommended() -> None:
     study = landscape_study(optimum=LINE, peak=lambda b, _m: 0.7 if b <= 128 else 0.6, momenta=(0.9,))
-    (advice,) = recommend(first_sweep(study))
+    (advice,) = analyse(study).recommendations
     assert advice.batch_size == 128
     assert advice.effective_learning_rate == 4.0
     assert advice.learning_rate == pytest.approx(0.4)
@@ -27,18 +26,17 @@ def test_the_largest_batch_that_loses_nothing_is_recommended() -> None:
 
 def test_one_answer_per_momentum() -> None:
     study = landscape_study(optimum=LINE, peak=lambda b, m: 0.7 if b <= (512 if m > 0 else 64) else 0.6)
-    assert [(a.momentum, a.batch_size) for a in recommend(first_sweep(study))] == [(0.0, 64), (0.9, 512)]
+    assert [(a.momentum, a.batch_size) for a in analyse(study).recommendations] == [(0.0, 64), (0.9, 512)]
 
 
 def test_nothing_is_recommended_from_nothing() -> None:
     plan = first_sweep(landscape_study(optimum=LINE, peak=lambda _b, _m: 0.7)).plan
-    with pytest.raises(UserError, match="no batch size has a stable optimum yet"):
-        recommend(Results(plan=plan, by_key={}))
+    assert analyse(Results(plan=plan, by_key={})).recommendations == ()
 
 
 def test_an_optimum_at_the_edge_is_said_so() -> None:
     study = landscape_study(optimum=lambda _b, _m: 2.0**12, peak=lambda _b, _m: 0.7, momenta=(0.9,))
-    (advice,) = recommend(first_sweep(study))
+    (advice,) = analyse(study).recommendations
     assert "may lie further out" in advice.evidence
 
 
@@ -48,7 +46,7 @@ def test_the_temperature_is_kept_only_where_the_law_found_says_so(last: int) -> 
         study = landscape_study(
             optimum=broken_line(slope, 64, 4.0), peak=lambda b, _m: 0.7 if b == last else 0.6, momenta=(0.9,)
         )
-        (advice,) = recommend(first_sweep(study))
+        (advice,) = analyse(study).recommendations
         assert advice.batch_size == last
         assert ("above the kink" in advice.evidence) is (last == 512)
         return advice.evidence
@@ -61,8 +59,8 @@ def test_the_temperature_is_kept_only_where_the_law_found_says_so(last: int) -> 
 
 
 def test_a_square_root_law_does_not_keep_the_temperature() -> None:
-    (grids,) = series(first_sweep(landscape_study(optimum=LINE, peak=lambda _b, _m: 0.7, momenta=(0.9,))))
-    fit = dataclasses.replace(fit_regimes(grids), slope=Interval(estimate=0.5, low=0.4, high=0.7))
+    (law,) = analyse(landscape_study(optimum=LINE, peak=lambda _b, _m: 0.7, momenta=(0.9,))).regimes
+    fit = dataclasses.replace(law, slope=Interval(estimate=0.5, low=0.4, high=0.7))
     text = _smaller_batches(fit, 32)
     assert "ε_eff ∝ B^0.50 [0.40, 0.70]" in text
     assert "keep the temperature" not in text

@@ -12,7 +12,6 @@ from helpers_landscape import (
     Shape,
     broken_line,
     cliff,
-    first_sweep,
     kinked,
     landscape_grids,
     landscape_study,
@@ -22,23 +21,10 @@ from helpers_landscape import (
     skewed,
     steeper,
 )
-from helpers_protocol import diverged, finished, make_cell, make_grid
-from isotherm.analysis.regimes import (
-    JointRegimes,
-    Regimes,
-    ResampledGrid,
-    fit_joint_regimes,
-    fit_regimes,
-    joint_regimes,
-    reach,
-    regimes,
-    series,
-)
-from isotherm.core.budget import Budget
-from isotherm.core.records import Direction
+from isotherm.analysis.analysis import analyse
+from isotherm.analysis.regimes import JointRegimes, Regimes, fit_joint_regimes, fit_regimes
 from isotherm.core.statistics import Interval
-from isotherm.sweep.protocol import Grid, all_runs
-from isotherm.sweep.results import StudyResults
+from isotherm.sweep.protocol import Grid
 
 NUM_SWEEPS, NUM_PAIRS, NUM_DRAWS = 200, 60, 200
 
@@ -63,7 +49,7 @@ def _on(slope: float, kink: float, plateau: float, batch_size: int) -> float:
 @pytest.mark.parametrize(("slope", "kink"), [(1.0, 64), (1.0, 256), (0.5, 128)])
 def test_a_known_broken_line_is_recovered_within_its_intervals(slope: float, kink: float) -> None:
     study = landscape_study(optimum=broken_line(slope, kink, 4.0), peak=level_peak, momenta=(0.9,))
-    (found,) = regimes(first_sweep(study))
+    (found,) = analyse(study).regimes
     assert found.slope.contains(slope)
     assert found.slope.high - found.slope.low < 0.5
     assert found.kink is not None
@@ -183,7 +169,7 @@ def test_steep_sides_are_allowed_for_at_little_cost_where_there_are_none(
 
 def test_no_kink_is_said_where_the_optimum_rises_to_the_end() -> None:
     study = landscape_study(optimum=broken_line(1.0, 2**12, 64.0), peak=level_peak, momenta=(0.9,))
-    (found,) = regimes(first_sweep(study))
+    (found,) = analyse(study).regimes
     assert found.kink is None
     assert not found.shows_kink
     assert found.shortfall.low == 0
@@ -203,14 +189,6 @@ def test_straight_lines_seldom_look_broken() -> None:
         grids = landscape_grids(partial(_on, slope, 20.0, start + 20 * slope), generator, noise=0.01, shape=shape)
         claimed += fit_regimes(grids, num_draws=NUM_DRAWS).shows_kink
     assert claimed <= 2
-
-
-def test_one_fit_per_momentum_and_none_below_three_batch_sizes() -> None:
-    study = landscape_study(optimum=broken_line(1.0, 64, 4.0), peak=level_peak)
-    assert [(r.momentum, r.label) for r in regimes(first_sweep(study))] == [(0.0, "SGD"), (0.9, "momentum 0.9")]
-    short = landscape_study(optimum=broken_line(1.0, 64, 4.0), peak=level_peak, sizes=(8, 16))
-    assert regimes(first_sweep(short)) == joint_regimes(first_sweep(short)) == []
-    assert [len(grids) for grids in series(first_sweep(short))] == [2, 2]
 
 
 def test_the_interval_covers_the_grid_spacing() -> None:
@@ -288,64 +266,6 @@ def test_grids_of_one_learning_rate_are_all_ends() -> None:
     assert not found.shows_kink
 
 
-# -- where the optimum of a grid lies --------------------------------------------------------------
-
-
-def located(rows: dict[float, float], **changes: object) -> tuple[float, float, float, float]:
-    """Return log2 of the optimum of a grid of one seed, and how far it may lie below, above and by itself."""
-    grid = make_grid({rate: [value] for rate, value in rows.items()}, num_kept=1, **changes)  # type: ignore[arg-type]
-    table = ResampledGrid(grid)
-    place = table.locate(np.zeros((1, 1), dtype=np.int64))
-    assert place.log_rate[0] == table.found
-    (below,), (above,), (alone,) = reach(place)
-    return table.found, float(below), float(above), float(alone)
-
-
-@pytest.mark.parametrize("top", [-0.4, 0.0, 0.1, 0.2])
-@pytest.mark.parametrize("step", [0.5, 1.0])
-def test_a_parabola_is_known_to_a_quarter_step(top: float, step: float) -> None:
-    rates = [2.0 ** (step * k) for k in range(-3, 4)]
-    found = located({r: 0.7 - 0.03 * (math.log2(r) - step * top) ** 2 for r in rates})
-    assert found == pytest.approx((step * top, step / 4, step / 4, step / 4))
-
-
-def test_smaller_is_better_where_the_objective_is_minimised() -> None:
-    rows = {0.5: 1.3, 1.0: 1.0, 2.0: 1.3, 4.0: 2.2}
-    assert located(rows, direction=Direction.MINIMISE)[0] == pytest.approx(0.0)
-
-
-def test_the_quarter_step_adds_in_squares_to_the_range() -> None:
-    rows = {0.25: 0.60, 0.5: 0.65, 1.0: 0.70, 2.0: 0.65, 4.0: 0.45}  # straight from below: up to the next rate
-    assert located(rows) == pytest.approx((0.0, 0.25, math.hypot(1.0, 0.25), 0.25))
-
-
-def test_next_to_a_failure_the_range_is_as_it_is() -> None:
-    assert located({0.25: 0.60, 0.5: 0.65, 1.0: 0.70, 2.0: math.nan}) == (0.0, 0.5, 1.0, 0.5)
-
-
-def test_of_three_learning_rates_half_a_step_above_is_allowed_for_unless_they_show_a_steep_fall() -> None:
-    assert located({0.5: 0.65, 1.0: 0.70, 2.0: 0.65}) == pytest.approx((0.0, 0.25, 0.5, 0.25))
-    rate, below, above, _ = located({0.5: 0.65, 1.0: 0.70, 2.0: 0.54})
-    top = 0.05 / 0.21 - 0.5
-    assert (rate, below, above) == pytest.approx((0.0, math.hypot(top, 0.25), math.hypot(1.0, 0.25)))
-
-
-def test_a_draw_in_which_every_cell_fails_keeps_the_optimum_of_all_seeds() -> None:
-    rows = {
-        rate: [finished(value), finished(value), diverged()] for rate, value in ((0.5, 0.6), (1.0, 0.7), (2.0, 0.6))
-    }
-    grid = Grid(
-        axes=make_grid({1.0: [0.5]}, num_kept=1).axes,
-        num_steps=10,
-        cells=tuple(make_cell(rate, results, num_kept=2) for rate, results in rows.items()),
-        objective="test_metric",
-        direction=Direction.MAXIMISE,
-    )
-    table, seeds = ResampledGrid(grid), np.array([[2, 2, 2], [0, 1, 2]])
-    assert table.optima(seeds).tolist() == [0.0, 0.0]
-    assert table.locate(seeds).log_rate.tolist() == [0.0, 0.0]
-
-
 # -- plain SGD and momentum ------------------------------------------------------------------------
 
 
@@ -360,7 +280,7 @@ def test_sgd_and_momentum_share_the_line_below_the_kink_and_not_the_kink() -> No
     study = landscape_study(
         optimum=lambda b, m: min(b, 512 if m > 0 else 64) / 32.0, peak=level_peak, sizes=(*SIZES, 2048)
     )
-    (found,) = joint_regimes(first_sweep(study))
+    (found,) = analyse(study).joint_regimes
     assert (found.plain.momentum, found.heavy.momentum) == (0.0, 0.9)
     assert found.plain.slope == found.heavy.slope == found.slope
     assert found.slope.contains(1.0)
@@ -458,36 +378,6 @@ def test_the_largest_ratio_is_that_of_the_critical_learning_rates(momentum: floa
 
 def test_one_seed_is_said_of_pairs_too() -> None:
     assert "luck of seeds" in str(pair(num_seeds=1, num_kept=1))
-
-
-def test_pairs_are_found_over_the_sweeps_of_a_study_that_differ_in_momentum_alone() -> None:
-    study = landscape_study(
-        optimum=broken_line(1.0, 64, 4.0), peak=level_peak, momenta=(0.0, 0.5, 0.9), sizes=(16, 64, 256)
-    )
-    (plan,) = study.plan.sweeps
-
-    def split(**changes: object) -> StudyResults:
-        plain = dataclasses.replace(plan, momenta=(0.0,), name="one")
-        heavy = dataclasses.replace(plan, momenta=(0.9,), name="other", **changes)  # type: ignore[arg-type]
-        twin = dataclasses.replace(plan, momenta=(0.9,))
-        moved = {
-            new.key: study.by_key[old.key]
-            for new, old in zip(all_runs([heavy], {}).values(), all_runs([twin], {}).values(), strict=True)
-        }
-        return StudyResults(
-            plan=dataclasses.replace(study.plan, sweeps=(plain, heavy)), by_key={**study.by_key, **moved}
-        )
-
-    assert [found.heavy.momentum for found in joint_regimes(study)] == [0.5, 0.9]
-    together = joint_regimes(split())
-    assert [str(found) for found in together] == [str(joint_regimes(study)[1])]
-    assert joint_regimes(split(model_id="another")) == []
-    assert joint_regimes(split(budgets=(Budget.epochs(10),))) == []
-
-
-def test_momentum_alone_has_no_pair() -> None:
-    study = landscape_study(optimum=broken_line(1.0, 64, 4.0), peak=level_peak, momenta=(0.5, 0.9))
-    assert joint_regimes(study) == []
 
 
 def test_words_follow_the_numbers() -> None:

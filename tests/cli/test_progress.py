@@ -9,7 +9,6 @@ import pytest
 from rich.console import Console
 
 from helpers_protocol import diverged, failed, finished, make_spec
-from isotherm.cli.download_progress import DownloadProgress
 from isotherm.cli.progress import CellProgress, RunProgress
 from isotherm.core.records import CurvePoint
 
@@ -62,8 +61,8 @@ def test_a_cell_has_a_line_for_every_look(terminal: bool) -> None:
     with CellProgress(console, metric="squared_error") as progress:
         spec = make_spec(seed=3)
         progress.round_started([spec], round_=0)
-        progress.looked(spec, CurvePoint(step=1, test_loss=0.5, test_metric=1234.5))
-        progress.looked(spec, CurvePoint(step=2, test_loss=math.inf, test_metric=math.nan))
+        progress.evaluated(spec, CurvePoint(step=1, test_loss=0.5, test_metric=1234.5))
+        progress.evaluated(spec, CurvePoint(step=2, test_loss=math.inf, test_metric=math.nan))
         progress.runs_done([finished()])
     text = stream.getvalue()
     assert "seed 3, update  1: test loss 0.5000, test squared error 1,234" in text
@@ -75,26 +74,12 @@ def test_a_cell_has_a_line_for_every_look(terminal: bool) -> None:
 def test_accuracy_is_told_in_percent() -> None:
     stream = io.StringIO()
     with CellProgress(Console(file=stream, width=100), metric="accuracy") as progress:
-        progress.looked(make_spec(), CurvePoint(step=10, test_loss=0.5, test_metric=0.5))
+        progress.evaluated(make_spec(), CurvePoint(step=10, test_loss=0.5, test_metric=0.5))
     assert "test accuracy 50.00 %" in stream.getvalue()
 
 
 def test_a_study_prints_no_looks() -> None:
     progress, stream = progress_on(terminal=False)
     with progress:
-        progress.looked(make_spec(), CurvePoint(step=1, test_loss=0.5, test_metric=0.5))
+        progress.evaluated(make_spec(), CurvePoint(step=1, test_loss=0.5, test_metric=0.5))
     assert not stream.getvalue()
-
-
-def test_downloads_are_a_line_each_in_a_log_and_bars_on_a_terminal() -> None:
-    for terminal in (False, True):
-        stream = io.StringIO()
-        with DownloadProgress(Console(file=stream, force_terminal=terminal, width=100)) as progress:
-            for name in ("a.gz", "b.gz"):
-                for done in (500, 2_000):
-                    progress(name, done, 2_000)
-        if terminal:
-            assert [task.completed for task in progress._bar.tasks] == [2_000, 2_000]
-            assert "a.gz" in stream.getvalue()
-        else:
-            assert stream.getvalue().splitlines() == ["a.gz: 2,000 bytes downloaded", "b.gz: 2,000 bytes downloaded"]

@@ -254,21 +254,6 @@ def test_newer_schema_is_refused_and_left_byte_for_byte(path: Path, opener: type
     assert path.read_bytes() == content
 
 
-def test_a_store_of_an_earlier_schema_is_read_as_it_is_and_marked_when_written(path: Path) -> None:
-    with closing(sqlite3.connect(filled(path))) as connection:
-        connection.execute("PRAGMA user_version = 1")
-
-    def version() -> int:
-        with closing(sqlite3.connect(path)) as connection:
-            return int(connection.execute("PRAGMA user_version").fetchone()[0])
-
-    assert seeds_in(path) == [0, 1, 2]
-    assert version() == 1
-    Store.write(path).close()
-    assert version() == SCHEMA_VERSION
-    assert seeds_in(path) == [0, 1, 2]
-
-
 # -- places where nothing can be written -----------------------------------------------------------
 
 

@@ -191,11 +191,6 @@ def test_train_optimum_ranks_by_training_loss() -> None:
     assert at_optimum.values_all == (1.0, 0.5, 2.0)
 
 
-def test_optimum_is_given_to_the_optimiser_without_its_momentum_factor() -> None:
-    grid = make_grid({1.0: [0.1], 2.0: [0.9], 4.0: [0.1]}, num_kept=1, momentum=0.75)
-    assert grid.bare_learning_rate_at_optimum() == 0.5
-
-
 # -- edges -----------------------------------------------------------------------------------------
 
 
@@ -240,7 +235,6 @@ def test_grid_without_a_stable_cell_has_no_optimum() -> None:
     assert grid.optimum() is None
     assert grid.train_optimum() is None
     assert grid.at_optimum("train_loss") is None
-    assert grid.bare_learning_rate_at_optimum() is None
     assert grid.edge() is Edge.NO_OPTIMUM
 
 

@@ -6,12 +6,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from isotherm.analysis.regimes import Regimes, fit_regimes, series
+from isotherm.analysis.regimes import Regimes
+from isotherm.analysis.series import Series
 from isotherm.core.rates import tidy
 from isotherm.core.temperature import bare_learning_rate
-from isotherm.errors import UserError
-from isotherm.sweep.protocol import Estimate, Grid, Optimum
-from isotherm.sweep.results import Results
+from isotherm.sweep.protocol import Estimate, Optimum
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,31 +39,25 @@ class Recommendation:
         )
 
 
-def recommend(results: Results) -> list[Recommendation]:
-    """Return one recommendation for every budget and momentum.
-
-    Raises:
-        UserError: no grid of the sweep has an optimum yet.
-    """
-    groups = series(results)
-    if not groups:
-        raise UserError("no batch size has a stable optimum yet; finish the sweep, or widen its learning rates")
-    return [_recommend(group, sign=results.plan.metric_direction.sign) for group in groups]
-
-
-def _recommend(grids: list[Grid], *, sign: int) -> Recommendation:
-    metrics = {grid.axes.batch_size: grid.at_optimum("test_metric") for grid in grids}
-    known = {b: m for b, m in metrics.items() if m is not None and math.isfinite(m.mean_all)}
+def recommend(series: Series) -> Recommendation | None:
+    """Return what to use for the budget and momentum of a series; None where no test metric is finite."""
+    sign = series.plan.metric_direction.sign
+    known = {
+        grid.axes.batch_size: grid.test
+        for grid in series.grids
+        if grid.test is not None and math.isfinite(grid.test.mean_all)
+    }
+    if not known:
+        return None
     best = max(known, key=lambda b: sign * known[b].mean_all)
     limit = sign * known[best].mean_all - known[best].standard_deviation_all
     size = max(b for b in known if sign * known[b].mean_all >= limit)
-    chosen = next(grid for grid in grids if grid.axes.batch_size == size)
-    optimum = chosen.optimum()
+    chosen = next(grid for grid in series.grids if grid.axes.batch_size == size)
+    optimum = chosen.optimum
     assert optimum is not None
-    momentum = chosen.axes.momentum
-    fit = fit_regimes(grids) if len(grids) >= 4 else None
+    momentum = series.momentum
     return Recommendation(
-        budget=str(chosen.axes.budget),
+        budget=str(series.budget),
         momentum=momentum,
         batch_size=size,
         effective_learning_rate=optimum.effective_learning_rate,
@@ -72,7 +65,7 @@ def _recommend(grids: list[Grid], *, sign: int) -> Recommendation:
         learning_rate=tidy(bare_learning_rate(optimum.effective_learning_rate, momentum=momentum)),
         temperature=optimum.effective_learning_rate / size,
         test_metric=known[size].mean,
-        evidence=" ".join([_evidence(known, best, size), *_edge_words(optimum), _smaller_batches(fit, size)]),
+        evidence=" ".join([_evidence(known, best, size), *_edge_words(optimum), _smaller_batches(series.law, size)]),
     )
 
 

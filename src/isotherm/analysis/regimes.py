@@ -13,27 +13,21 @@ as steeply above the optimum as below it, or five times as steeply below it as a
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from isotherm.analysis.optimum import Located, locate
-from isotherm.core.records import Direction
+from isotherm.analysis.resampling import Sample
 from isotherm.core.statistics import (
     BrokenLine,
     Floats,
     Interval,
-    fit_broken_line,
     fit_broken_lines,
     fit_joint_lines,
     percentile_limits,
 )
-from isotherm.sweep.plan import SweepPlan
 from isotherm.sweep.protocol import Grid
-from isotherm.sweep.results import Results, StudyResults
 
 NUM_DRAWS = 2000
 
@@ -126,8 +120,9 @@ class Regimes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JointRegimes:
-    """Plain SGD and momentum at one budget: broken lines that share a slope, each with its kink; intervals at 95 %.
+    """Plain SGD and momentum at one budget, compared by broken lines that share a slope; intervals at 95 %.
 
+    `plain` and `heavy` are the laws of the two: these very lines, unless plain SGD has several momenta beside it.
     `offset` is by how many octaves momentum's rising line lies above that of plain SGD; the paper finds none.
     `plateau_ratio` is momentum's plateau over that of plain SGD; a limit is 0 or infinite where a plateau is not seen.
     """
@@ -137,9 +132,19 @@ class JointRegimes:
     offset: Interval
     plateau_ratio: Interval
 
+    def beside(self, plain: Regimes, heavy: Regimes) -> JointRegimes:
+        """Return the comparison beside the laws that the two series have."""
+        return dataclasses.replace(self, plain=plain, heavy=heavy)
+
+    @property
+    def shares_slope(self) -> bool:
+        """Whether the laws of the two have one slope."""
+        return self.plain.slope == self.heavy.slope
+
     @property
     def slope(self) -> Interval:
-        """The slope of both rising lines."""
+        """The slope of both rising lines, where they share one."""
+        assert self.shares_slope
         return self.plain.slope
 
     @property
@@ -157,7 +162,9 @@ class JointRegimes:
 
     @property
     def words(self) -> list[str]:
-        """All findings, one after another."""
+        """All findings, one after another; without those that the laws of the two tell where these stand alone."""
+        if not self.shares_slope:
+            return [self.line_words, self.ratio_words]
         kinks = [f"{found.label}: {found.kink_words}" for found in (self.plain, self.heavy)]
         slope = f"SGD and {self.heavy.label}: {self.plain.slope_words}"
         return [slope, self.line_words, *kinks, self.ratio_words, *self.plain.seed_words]
@@ -187,55 +194,16 @@ class JointRegimes:
         return "; ".join(self.words)
 
 
-def series(results: Results) -> list[list[Grid]]:
-    """Return the grids that have an optimum, one list over rising batch sizes per budget and momentum."""
-    groups: dict[tuple[str, float], list[Grid]] = {}
-    for grid in results.optima():
-        groups.setdefault((str(grid.axes.budget), grid.axes.momentum), []).append(grid)
-    return [sorted(group, key=lambda g: g.axes.batch_size) for group in groups.values()]
-
-
-def regimes(results: Results) -> list[Regimes]:
-    """Return the two regimes of every budget and momentum of a sweep that has three batch sizes or more."""
-    return [fit_regimes(grids) for grids in series(results) if len(grids) >= 3]
-
-
-def joint_regimes(results: Results | StudyResults) -> list[JointRegimes]:
-    """Return plain SGD with every momentum at the same budget, of a sweep or of sweeps that differ in momentum alone.
-
-    Series of fewer than three batch sizes are left out.
-    """
-    sweeps = results.sweeps if isinstance(results, StudyResults) else [results]
-    everything = [(sweep.plan, grids) for sweep in sweeps for grids in series(sweep) if len(grids) >= 3]
-    return [
-        fit_joint_regimes(plain, heavy)
-        for plan, plain in everything
-        for other, heavy in everything
-        if plain[0].axes.momentum == 0 < heavy[0].axes.momentum
-        and plain[0].axes.budget == heavy[0].axes.budget
-        and same_but_momentum(plan, other)
-    ]
-
-
-def same_but_momentum(plan: SweepPlan, other: SweepPlan) -> bool:
-    """Tell whether two sweeps train the same; which batch sizes, budgets and learning rates they try is their own."""
-    plans = [
-        dataclasses.replace(p, name="", momenta=(), learning_rates=(), batch_sizes=(), budgets=(), max_extensions=0)
-        for p in (plan, other)
-    ]
-    return plans[0] == plans[1]
-
-
 def fit_regimes(grids: Sequence[Grid], *, num_draws: int = NUM_DRAWS) -> Regimes:
     """Return the broken line through the optima of grids over rising batch sizes, with intervals."""
-    sample = _Sample(grids, np.random.default_rng(0), num_draws)
+    sample = Sample(grids, np.random.default_rng(0), num_draws)
     return _regimes(sample, *fit_broken_lines(sample.x, sample.lines))
 
 
 def fit_joint_regimes(plain: Sequence[Grid], heavy: Sequence[Grid], *, num_draws: int = NUM_DRAWS) -> JointRegimes:
     """Return the broken lines with one slope through the optima of plain SGD and of momentum, with intervals."""
     generator = np.random.default_rng(0)
-    first, second = _Sample(plain, generator, num_draws), _Sample(heavy, generator, num_draws)
+    first, second = Sample(plain, generator, num_draws), Sample(heavy, generator, num_draws)
     joint = fit_joint_lines((first.x, second.x), (first.lines, second.lines))
     seen, seen_heavy = (~np.isnan(kinks) for kinks in joint.kinks)
     # Where the rising lines meet B = 1; with one slope they are as far apart everywhere.
@@ -252,7 +220,7 @@ def fit_joint_regimes(plain: Sequence[Grid], heavy: Sequence[Grid], *, num_draws
     )
 
 
-def _regimes(sample: _Sample, slopes: Floats, kinks: Floats, plateaus: Floats) -> Regimes:
+def _regimes(sample: Sample, slopes: Floats, kinks: Floats, plateaus: Floats) -> Regimes:
     """Return what the lines say of a sample, the first of which is through its optima."""
     seen = ~np.isnan(kinks)
     part = float(np.mean(seen[1:]))
@@ -279,114 +247,3 @@ def _interval(values: Floats, *, lowest: Floats | None = None, highest: Floats |
     low, _ = percentile_limits((values if lowest is None else lowest)[1:])
     _, high = percentile_limits((values if highest is None else highest)[1:])
     return Interval(estimate=estimate, low=min(low, estimate), high=max(high, estimate))
-
-
-class _Sample:
-    """The optima of grids over rising batch sizes, and as many that might have been.
-
-    `x` is log2 of the batch sizes. `lines` are log2 of the optima, shape (1 + num_draws, num_grids), of which the first
-    are those found. In a draw every optimum moves by itself: to where it is with seeds drawn anew, and between the
-    learning rates. All optima on one side of the kink that were found in one way move within their ranges together as
-    well, since a line and a grid of learning rates that climb alike miss each other by the same amount everywhere.
-    """
-
-    def __init__(self, grids: Sequence[Grid], generator: np.random.Generator, num_draws: int) -> None:
-        self.grids = grids
-        self.x: list[float] = [math.log2(grid.axes.batch_size) for grid in grids]
-        tables = [ResampledGrid(grid) for grid in grids]
-        self.at_end = [table.at_end for table in tables]
-        found = np.array([table.found for table in tables])
-        located = [table.locate(table.seeds(generator, num_draws)) for table in tables]
-        reaches = [reach(place) for place in located]
-        below, above, alone = (np.stack(parts, axis=1) for parts in zip(*reaches, strict=True))
-        num_seeds = len(grids[0].cells[0].results)
-        # Seeds drawn from n vary by (n - 1) / n of what new ones would.
-        moves = np.stack([place.log_rate for place in located], axis=1) - found
-        moves *= math.sqrt(num_seeds / max(1, num_seeds - 1))
-        moves += generator.uniform(-1.0, 1.0, size=moves.shape) * alone
-        line = fit_broken_line(self.x, found.tolist())
-        moves *= _widening(found - line.at(self.x), moves)
-        rising = np.array(self.x) <= (self.x[-1] if line.kink is None else line.kink)
-        # Mostly near an end of the range: where the loss is steep on one side, one of the parabolas there is right.
-        rise, level, steep_rise, steep_level = np.sin(np.pi / 2 * generator.uniform(size=(4, num_draws, 1))) ** 2
-        believed = np.stack([place.believed for place in located], axis=1)
-        together = np.where(believed, np.where(rising, rise, level), np.where(rising, steep_rise, steep_level))
-        self.lines: Floats = np.concatenate([found[None], found + moves - below + together * (below + above)])
-
-
-def reach(place: Located) -> tuple[Floats, Floats, Floats]:
-    """Return how far optima may lie below and above their estimates, all alike, and how far either way by themselves.
-
-    The ends of the range are good to a quarter of a step, which adds in squares. Where nothing two below tells how
-    steep the loss is above, half a step is allowed for: enough for five times as steep as below.
-    """
-    quarter = (place.upper - place.lower) / 8
-    below, above = place.log_rate - place.low, place.high - place.log_rate
-    below, above = (np.where(place.holds, np.hypot(part, quarter), part) for part in (below, above))
-    above = np.where(place.believed & ~place.told, np.minimum(above, 2 * quarter), above)
-    return below, above, np.where(place.holds, quarter, 2 * quarter)
-
-
-def _widening(residuals: Floats, moves: Floats) -> float:
-    """Return by how much the optima scatter more about their line than their moves explain; 1 where they do not."""
-    freedom = len(residuals) - 3
-    if freedom < 1:
-        return 1.0
-    return max(1.0, math.sqrt(float(np.sum(residuals**2) / freedom / np.mean(np.var(moves, axis=0)))))
-
-
-class ResampledGrid:
-    """A grid whose seeds can be drawn anew: gives log2 of the optimum for every draw.
-
-    Cells that cannot be optimal, and runs that diverged, count as infinitely bad.
-    """
-
-    def __init__(self, grid: Grid, objective: str | None = None, direction: Direction | None = None) -> None:
-        name = grid.objective if objective is None else objective
-        sign = (grid.direction if direction is None else direction).sign
-        self._num_seeds, self._num_kept = len(grid.cells[0].results), grid.cells[0].num_kept
-        values = [
-            [sign * r.quantity(name) for r in cell.results if r is not None]
-            if cell.is_usable
-            else [math.nan] * self._num_seeds
-            for cell in grid.cells
-        ]
-        self._values: Floats = np.where(np.isnan(values), -np.inf, values)
-        self._log_rates: Floats = np.log2([cell.effective_learning_rate for cell in grid.cells])
-        steps = np.diff(self._log_rates) if len(self._log_rates) > 1 else np.ones(1)
-        self._spacing = float(np.min(steps))
-        everyone = np.arange(self._num_seeds)[None]
-        self._means_of_all = self._means(everyone)
-        self._place = int(np.argmax(self._means_of_all[:, 0]))
-        self.at_end = self._place in (0, len(grid.cells) - 1)
-        self.found = float(self.locate(everyone).log_rate[0])
-
-    def seeds(self, generator: np.random.Generator, num_draws: int) -> NDArray[np.int64]:
-        """Return seeds drawn with replacement, shape (num_draws, num_seeds)."""
-        return generator.integers(self._num_seeds, size=(num_draws, self._num_seeds))
-
-    def optima(self, seeds: NDArray[np.int64]) -> Floats:
-        """Return log2 of the best learning rate tried, for every draw of seeds, alike for all cells: (num_draws,)."""
-        return np.asarray(self._log_rates[self._best(self._means(seeds))])
-
-    def jitter(self, generator: np.random.Generator, num_draws: int) -> Floats:
-        """Return how far the true optimum may lie from the best learning rate tried: up to half a step."""
-        return generator.uniform(-0.5, 0.5, size=num_draws) * self._spacing
-
-    def locate(self, seeds: NDArray[np.int64]) -> Located:
-        """Return where the optimum lies between the learning rates, for every draw of seeds; shapes (num_draws,).
-
-        In a draw in which every cell fails it is that of all seeds.
-        """
-        means = self._means(seeds)
-        return locate(self._log_rates, -np.where(np.isfinite(means).any(axis=0), means, self._means_of_all).T)
-
-    def _means(self, seeds: NDArray[np.int64]) -> Floats:
-        """Return every cell's mean over the best runs of a draw, shape (num_cells, num_draws)."""
-        best = np.sort(self._values[:, seeds], axis=2)[:, :, self._num_seeds - self._num_kept :]
-        return np.asarray(best.mean(axis=2))
-
-    def _best(self, means: Floats) -> NDArray[np.int64]:
-        """Return the place of the best cell in every draw; that of all seeds where every cell of a draw fails."""
-        best = np.argmax(means, axis=0)
-        return np.where(np.isfinite(means[best, np.arange(means.shape[1])]), best, self._place)

@@ -18,13 +18,14 @@ from typing import Any, Self
 
 import torch
 
-from isotherm.bench.fleet import Turn, ours
+from isotherm.bench.fleet import ours
 from isotherm.bench.jax_vmap import jax_vmap, why_no_jax
 from isotherm.bench.library import why_no_library_layers
 from isotherm.bench.plain import plain_loop
 from isotherm.bench.workloads import Work
 from isotherm.errors import UserError, nearest
 from isotherm.running.executors.pool import num_cores
+from isotherm.running.timing import Turn
 from isotherm.tasks.builtin import made_task
 from isotherm.tasks.seeding import initial_model
 

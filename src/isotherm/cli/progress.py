@@ -67,8 +67,8 @@ class RunProgress:
         self._done += work
         self._show()
 
-    def looked(self, spec: RunSpec, point: CurvePoint) -> None:
-        """Print nothing: a study has thousands of looks."""
+    def evaluated(self, spec: RunSpec, point: CurvePoint) -> None:
+        """Print nothing: a study has thousands of evaluations."""
 
     def runs_done(self, results: Sequence[RunResult]) -> None:
         """Count a fleet's runs."""
@@ -76,6 +76,10 @@ class RunProgress:
         self._num_diverged += sum(r.outcome is Outcome.DIVERGED for r in results)
         self._num_failed += sum(r.outcome is Outcome.FAILED for r in results)
         self._show()
+
+    def noted(self, sentence: str) -> None:
+        """Print what there is to know about the store."""
+        self._console.print(f"{sentence}.", highlight=False, markup=False, soft_wrap=True)
 
     def _status(self) -> str:
         parts = [f"{self._num_done}/{self._num_runs} runs", f"{self._num_diverged} diverged"]
@@ -100,7 +104,7 @@ class RunProgress:
 
 
 class CellProgress(RunProgress):
-    """The same for a single cell, with a line for every look at the test set."""
+    """The same for a single cell, with a line for every evaluation on the test set."""
 
     base_label = "training"
 
@@ -108,8 +112,8 @@ class CellProgress(RunProgress):
         super().__init__(console)
         self._metric = metric
 
-    def looked(self, spec: RunSpec, point: CurvePoint) -> None:
-        """Print what a look gave."""
+    def evaluated(self, spec: RunSpec, point: CurvePoint) -> None:
+        """Print what an evaluation gave."""
         width = len(f"{spec.num_steps:,}")
         self._console.print(
             f"seed {spec.seed}, update {point.step:>{width},}: test loss {number_text(point.test_loss)}, "

@@ -32,7 +32,8 @@ class ReportOptions:
 def report(options: ReportOptions) -> None:
     """Write report.html, figures (PNG and PDF) and CSV from a store."""
     from isotherm.cli.show.study import exit_if_failed, present
-    from isotherm.cli.stores import store_path, stored_studies
+    from isotherm.cli.stores import store_path
+    from isotherm.running.stored import stored_studies
 
     console = console_for(options.json_path)
     check_json(options.json_path)

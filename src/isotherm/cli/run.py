@@ -74,7 +74,7 @@ def _check_kind(options: RunOptions) -> None:
 
 
 def _run_study(options: RunOptions, console: Console) -> None:
-    from isotherm.analysis.verdicts import judge
+    from isotherm.analysis.analysis import analyse
     from isotherm.cli.show.study import exit_if_failed, print_results
     from isotherm.cli.stores import default_store
     from isotherm.cli.training import train_study
@@ -89,10 +89,10 @@ def _run_study(options: RunOptions, console: Console) -> None:
     results = train_study(
         study, store, compute=options.compute, console=console, checkpoint_seconds=_checkpoint_seconds(options)
     )
-    verdicts = judge(results)
-    print_results(results, verdicts, console)
+    analysis = analyse(results)
+    print_results(analysis, console)
     _print_store(store, console)
-    give_json(options.json_path, study_summary(results, verdicts=verdicts, seconds=time.perf_counter() - start))
+    give_json(options.json_path, study_summary(analysis, seconds=time.perf_counter() - start))
     exit_if_failed(results)
 
 

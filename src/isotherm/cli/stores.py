@@ -1,15 +1,12 @@
-"""From what a user names to a store, and from a store to its studies."""
+"""From what a user names to a store."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from isotherm.errors import StoreError, UserError, nearest
-from isotherm.running.store import Store
+from isotherm.errors import StoreError
 from isotherm.studies import STUDIES
 from isotherm.studies.load import study_name
-from isotherm.sweep.plan import StudyPlan
-from isotherm.sweep.results import StudyResults
 
 
 def default_store(name: str) -> Path:
@@ -33,16 +30,3 @@ def _only_store(folder: Path) -> Path:
     if len(stores) != 1:
         raise StoreError(f"{folder} is a folder with {len(stores)} stores in it; name one file")
     return stores[0]
-
-
-def stored_studies(path: Path, *, study: str | None = None) -> list[StudyResults]:
-    """Return the studies of a store: the one that is named, or all."""
-    with Store.read(path) as store:
-        plans = {name: StudyPlan.from_json(content) for name, content in store.studies().items()}
-        results = store.results()
-    if study is not None and study not in plans:
-        raise UserError(f"the store {path} holds no study {study!r}; {nearest(study, plans)}")
-    chosen = plans if study is None else {study: plans[study]}
-    if not chosen:
-        raise UserError(f"the store {path} holds no study yet; run one into it with isotherm run STUDY --store {path}")
-    return [StudyResults(plan=plan, by_key=results) for plan in chosen.values()]

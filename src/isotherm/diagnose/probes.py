@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from isotherm.errors import UserError
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
 from isotherm.tasks.seeding import initial_model
 from isotherm.tasks.task import Task
+from isotherm.theory.batch_gradients import CoupledExamplesError
 from isotherm.theory.curvature import sampled_sharpness
 from isotherm.theory.hessian import Hessian, NotFiniteError, hessian_of_task
 from isotherm.theory.noise_measurement import Measurement, noise_scale_of_task
@@ -75,11 +75,11 @@ class Prober:
         start = self.now()
         try:
             found = self._measured(sizes[-1], parameters)
-        except UserError as error:
-            if self._mode == "evaluate" or not _is_coupling(error):
+        except CoupledExamplesError as error:
+            if self._mode == "evaluate":
                 raise
             self._mode = "evaluate"
-            self.on_missing(f"gradient noise in training mode: {_reason(error)}; it is measured in evaluation mode")
+            self.on_missing(f"gradient noise in training mode: {error.reason}; it is measured in evaluation mode")
             found = self._measured(sizes[-1], parameters)
         took, cost = self.now() - start, math.prod(sizes[-1][1:])
         affordable = [size for size in sizes[:-1] if took * math.prod(size[1:]) / cost <= seconds]
@@ -118,7 +118,7 @@ class Prober:
             raise
         except UserError as error:
             self._has_curvature = False
-            self.on_missing(f"curvature: {_reason(error)}")
+            self.on_missing(f"curvature: {error.reason}")
             return None, 0
 
     def _sampled(
@@ -172,6 +172,7 @@ class Prober:
 def has_layer(module: nn.Module, kind: type[nn.Module]) -> bool:
     """Tell whether a module has a layer of a given type."""
     return any(isinstance(part, kind) for part in module.modules())
+<<<<<<< HEAD
 
 
 def _reason(error: UserError) -> str:
@@ -182,3 +183,5 @@ def _reason(error: UserError) -> str:
 def _is_coupling(error: UserError) -> bool:
     """Tell whether the noise measurement was refused because training mode couples examples or draws random numbers."""
     return "mode='evaluate'" in str(error) or 'mode="evaluate"' in str(error)
+=======
+>>>>>>> main

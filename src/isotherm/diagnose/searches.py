@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,10 +13,10 @@ from isotherm.core.statistics import Floats, Interval
 from isotherm.diagnose.diagnosis import Isotherm, ShortGrid, Stability
 from isotherm.diagnose.fits import combined, failure_limit, optimum, resampled_optima, slope
 from isotherm.diagnose.short_runs import Clock, ShortGridSpec, ShortRuns
-from isotherm.engine.fleet import run_fleet
 from isotherm.engine.placed_task import place_task
 from isotherm.errors import UserError
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
+from isotherm.running.timing import Enough, FleetTimer, Lap
 from isotherm.tasks.model_check import check_model
 from isotherm.tasks.seeding import initial_model
 from isotherm.tasks.task import Task
@@ -431,10 +430,6 @@ def fit_isotherm(searches: Sequence[GridSearch], *, limit: Interval | None) -> I
 # -- speed -----------------------------------------------------------------------------------------------------------
 
 
-class _Enough(Exception):
-    """The speed is known."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pace:
     """How fast runs train in this process.
@@ -462,28 +457,21 @@ def measure_pace(
     specs = [
         runs.spec(replace(grid_spec, num_steps=_SPEED_STEPS), rate=1e-6 * (1 + k), seed=0) for k in range(num_runs)
     ]
-    start, counted, speed = 0.0, -1, 0.0
+    laps: list[Lap] = []
 
-    def on_steps(num: int) -> None:
-        nonlocal start, counted, speed
-        now = runs.now()
-        if counted < 0:  # the first ones trace and warm up
-            start, counted = now, 0
-            if clock is not None and clock.left <= 0:
-                raise _Enough
-            return
-        counted += num
-        if now - start >= seconds:
-            speed = counted / (now - start)
-            raise _Enough
+    def on_lap(lap: Lap) -> None:
+        laps.append(lap)  # the first traces and warms up
+        is_late = len(laps) == 1 and clock is not None and clock.left <= 0
+        if is_late or (len(laps) > 1 and sum(lap.seconds for lap in laps[1:]) >= seconds):
+            raise Enough
 
-    with contextlib.suppress(_Enough):
-        run_fleet(placed, specs, on_steps=on_steps, updates_per_window=_SPEED_BLOCK)
-    if speed == 0:
-        assert clock is not None, "the runs ended before the window did"
-        assert clock.left <= 0, "the runs ended before the window did"
+    start = runs.now()
+    has_window = FleetTimer(placed, specs, updates_per_window=_SPEED_BLOCK, clock=runs.now).run(on_lap)
+    assert has_window, "the runs ended before the time window did"
+    if len(laps) == 1:
         return None
+    speed = sum(lap.run_updates for lap in laps[1:]) / sum(lap.seconds for lap in laps[1:])
     examples = speed * grid_spec.batch_size * (runs.task.unroll or 1)
     # An evaluation is a forward pass over all data, about a third of an update on them.
     evaluation = num_runs * sum(len(y) for _, y in runs.task.splits.values()) / (3 * examples)
-    return Pace(overhead=start - before + evaluation, speed=examples)
+    return Pace(overhead=start - before + laps[0].seconds + evaluation, speed=examples)

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
+from typing import Any
 
-from torch import nn
+from isotherm.models import autoencoder, lstm, mlp, resnet50, wide_resnet  # modules: none is hidden by its function
 
-from isotherm.models.autoencoder import autoencoder
-from isotherm.models.lstm import LSTMLanguageModel
-from isotherm.models.mlp import mlp
-from isotherm.models.resnet50 import resnet50
-from isotherm.models.wide_resnet import wide_resnet
-
-MODELS: dict[str, Callable[[], nn.Module]] = {
-    "mlp_40_100_100_10": partial(mlp, (40, 100, 100, 10)),
-    "wrn16x4_cifar10": partial(wide_resnet, depth=16, width=4, num_classes=10),
+MODELS: dict[str, partial[Any]] = {
+    "mlp_40_100_100_10": partial(mlp.mlp, (40, 100, 100, 10)),
+    "wrn16x4_cifar10": partial(wide_resnet.wide_resnet, depth=16, width=4, num_classes=10),
     "wrn16x4_skipinit_cifar10": partial(
-        wide_resnet, depth=16, width=4, num_classes=10, normalisation="skip_init", drop_probability=0.6
+        wide_resnet.wide_resnet, depth=16, width=4, num_classes=10, normalisation="skip_init", drop_probability=0.6
     ),
-    "wrn28x10_cifar100": partial(wide_resnet, depth=28, width=10, num_classes=100),
+    "wrn28x10_cifar100": partial(wide_resnet.wide_resnet, depth=28, width=10, num_classes=100),
     "wrn28x10_skipinit_cifar100": partial(
-        wide_resnet, depth=28, width=10, num_classes=100, normalisation="skip_init", drop_probability=0.6
+        wide_resnet.wide_resnet, depth=28, width=10, num_classes=100, normalisation="skip_init", drop_probability=0.6
     ),
-    "resnet50_imagenet": partial(resnet50, num_classes=1000),
-    "lstm_ptb": partial(LSTMLanguageModel, vocabulary=10_000, width=650, num_layers=2),
-    "autoencoder_mnist": partial(autoencoder, units="tanh"),
+    "resnet50_imagenet": partial(resnet50.resnet50, num_classes=1000),
+    "lstm_ptb": partial(lstm.LSTMLanguageModel, vocabulary=10_000, width=650, num_layers=2),
+    "autoencoder_mnist": partial(autoencoder.autoencoder, units="tanh"),
 }

@@ -36,11 +36,14 @@ class Progress(Protocol):
     def advanced(self, work: float) -> None:
         """So much work was done, in the units of `work_of`."""
 
-    def looked(self, spec: RunSpec, point: CurvePoint) -> None:
-        """A run's test set was looked at along the way."""
+    def evaluated(self, spec: RunSpec, point: CurvePoint) -> None:
+        """A run was evaluated on the test set along the way."""
 
     def runs_done(self, results: Sequence[RunResult]) -> None:
         """A fleet's runs are in the store."""
+
+    def noted(self, sentence: str) -> None:
+        """There is something to know about the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +56,13 @@ class Silent:
     def advanced(self, work: float) -> None:
         """Say nothing."""
 
-    def looked(self, spec: RunSpec, point: CurvePoint) -> None:
+    def evaluated(self, spec: RunSpec, point: CurvePoint) -> None:
         """Say nothing."""
 
     def runs_done(self, results: Sequence[RunResult]) -> None:
+        """Say nothing."""
+
+    def noted(self, sentence: str) -> None:
         """Say nothing."""
 
 
@@ -113,7 +119,7 @@ def run_study(
         told.advanced(work_of(batch_size, num_updates))
 
     options: dict[str, Any] = {"fleet_size": fleet_size, "checkpoints": checkpoints}
-    options |= {"on_steps": on_steps, "on_evaluation": told.looked}
+    options |= {"on_steps": on_steps, "on_evaluation": told.evaluated}
     # Workers are forked before the store is opened, so that none of them holds its lock.
     with contextlib.ExitStack() as stack:
         executor: LocalExecutor | PoolExecutor
@@ -127,6 +133,10 @@ def run_study(
             opened = store
         else:
             opened = stack.enter_context(Store.in_memory() if store is None else Store.write(store))
+        if num := opened.num_unidentified():
+            told.noted(earlier_runs(num))
+        for identity in prepared.identities.values():
+            opened.put_identity(identity)
         opened.put_study(plan.name, plan.to_json())
         results = opened.results()
         if checkpoints is not None and checkpoints.path.is_dir():
@@ -145,6 +155,16 @@ def run_study(
         if checkpoints is not None:
             checkpoints.remove_if_empty()
         return StudyResults(plan=plan, by_key=results)
+
+
+def earlier_runs(num: int) -> str:
+    """Return the sentence about runs that an earlier Isotherm stored.
+
+    >>> earlier_runs(1)
+    '1 run in the store is of an earlier Isotherm with other keys: it is kept and reported, not reused'
+    """
+    runs, kept = ("run in the store is", "it is") if num == 1 else ("runs in the store are", "they are")
+    return f"{num:,} {runs} of an earlier Isotherm with other keys: {kept} kept and reported, not reused"
 
 
 def _checkpoints_of(store: str | Path | Store | None, *, seconds: float) -> CheckpointFolder | None:

@@ -3,13 +3,11 @@
 Contract. One writer at a time, held by a lock that the operating system drops when the writer dies; any number of
 readers. What `put` was given is on disk when it returns, all of it or nothing: `kill -9` loses at most what was never
 put. A finished or diverged run is never overwritten; a failed one may be. Outcomes are told apart. A store of a newer
-schema is refused.
+schema is refused; one of an earlier schema is brought to this one when it is opened for writing.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
 import sqlite3
@@ -21,11 +19,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from isotherm.core.records import Outcome, RunResult, RunSpec
+from isotherm.core.json import exact_json
+from isotherm.core.records import Identity, Outcome, RunResult, RunSpec
 from isotherm.errors import StoreError
+from isotherm.running.store_file import check_header, take_lock, translated
 
-# 2: clipping, training metric and others in the rows; rows of 1 are read as they are.
-SCHEMA_VERSION = 2
+# 2: clipping, training metric and others in the rows. 3: the parts of the keys, which are unknown for earlier rows.
+SCHEMA_VERSION = 3
 APPLICATION_ID = 0x1507EE43  # tells a store from any other SQLite file
 _IN_MEMORY = ":memory:"
 
@@ -48,6 +48,13 @@ CREATE TABLE IF NOT EXISTS studies (
     name TEXT PRIMARY KEY,
     definition TEXT NOT NULL,
     stored_at REAL NOT NULL
+) WITHOUT ROWID;
+"""
+# Of every data_id and model_id in the rows: what it is the hash of.
+_SCHEMA_OF_PARTS = """
+CREATE TABLE IF NOT EXISTS parts (
+    id TEXT PRIMARY KEY,
+    content TEXT NOT NULL
 ) WITHOUT ROWID;
 """
 
@@ -79,12 +86,12 @@ class Store:
             file.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(f"the folder {file.parent} cannot be made: {error.strerror}; choose another") from error
-        _check_header(file)
+        check_header(file)
         if file.exists() and not os.access(file, os.W_OK):
             raise StoreError(f"the store {file} is read-only; change its permissions or choose another file")
-        lock = _take_lock(file)
+        lock = take_lock(file)
         try:
-            with _translated(file):
+            with translated(file):
                 connection = sqlite3.connect(file, isolation_level=None, timeout=30.0)
             store = cls(connection, path=str(file), lock=lock)
         except BaseException:
@@ -93,7 +100,7 @@ class Store:
         try:
             if not store._is_empty():  # before the first write of any kind: what is refused stays as it was
                 store._check_schema()
-            with _translated(file):
+            with translated(file):
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("PRAGMA synchronous = FULL")
             store._create_schema()
@@ -109,7 +116,7 @@ class Store:
         file = Path(path)
         if not file.is_file():
             raise StoreError(f"there is no store at {file}; `isotherm run` makes one, or check the path")
-        _check_header(file)
+        check_header(file)
         # SQLite needs to write beside a WAL file even to read it; without permission the file itself must do. With it,
         # a connection that may write tidies up behind itself when it is the last.
         option = "mode=rw" if os.access(file, os.W_OK) else "mode=ro"
@@ -120,7 +127,7 @@ class Store:
                 f"the store {file} lies in a read-only folder, and its last runs are still in {journal.name}; "
                 "copy both files to a folder you may write to and read the copy"
             )
-        with _translated(file):
+        with translated(file):
             uri = f"{file.resolve().as_uri()}?{option}"
             connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=30.0)
             connection.execute("PRAGMA query_only = ON")
@@ -158,9 +165,9 @@ class Store:
                 run.spec.effective_learning_rate,
                 run.spec.momentum,
                 run.spec.seed,
-                json.dumps(run.spec.to_json()),
-                json.dumps(run.result.to_json()),
-                json.dumps(run.provenance),
+                exact_json(run.spec.to_json()),
+                exact_json(run.result.to_json()),
+                exact_json(run.provenance),
                 time.time(),
             )
             for run in runs
@@ -176,7 +183,7 @@ class Store:
 
     def results(self) -> dict[str, RunResult]:
         """Return every result by key."""
-        with _translated(Path(self.path)):
+        with translated(Path(self.path)):
             rows = self._connection.execute("SELECT key, result FROM runs").fetchall()
             return {key: RunResult.from_json(json.loads(result)) for key, result in rows}
 
@@ -184,7 +191,7 @@ class Store:
         """Yield every run in a fixed order: by task, batch size, steps, momentum, learning rate and seed."""
         query = """SELECT spec, result, provenance FROM runs
             ORDER BY task, batch_size, num_steps, momentum, effective_learning_rate, seed, key"""
-        with _translated(Path(self.path)):
+        with translated(Path(self.path)):
             found = [
                 StoredRun(
                     spec=RunSpec.from_json(json.loads(spec)),
@@ -197,7 +204,7 @@ class Store:
 
     def counts(self) -> dict[Outcome, int]:
         """Return how many runs ended which way."""
-        with _translated(Path(self.path)):
+        with translated(Path(self.path)):
             rows = dict(self._connection.execute("SELECT outcome, COUNT(*) FROM runs GROUP BY outcome").fetchall())
         return {outcome: rows.get(str(outcome), 0) for outcome in Outcome}
 
@@ -205,14 +212,38 @@ class Store:
         """Keep what a study asks for, so that progress and reports need nothing but the store."""
         with self._transaction() as cursor:
             cursor.execute(
-                "INSERT OR REPLACE INTO studies VALUES (?, ?, ?)", (name, json.dumps(definition), time.time())
+                "INSERT OR REPLACE INTO studies VALUES (?, ?, ?)", (name, exact_json(definition), time.time())
             )
 
     def studies(self) -> dict[str, dict[str, Any]]:
         """Return the definitions of the studies run into this store, by name."""
-        with _translated(Path(self.path)):
+        with translated(Path(self.path)):
             rows = self._connection.execute("SELECT name, definition FROM studies ORDER BY stored_at").fetchall()
             return {name: json.loads(definition) for name, definition in rows}
+
+    def put_identity(self, identity: Identity) -> None:
+        """Keep what the ids of a task are made of, once for all its runs."""
+        rows = [
+            (identity.data_id, exact_json(identity.data_parts)),
+            (identity.model_id, exact_json(identity.model_parts)),
+        ]
+        with self._transaction() as cursor:
+            cursor.executemany("INSERT OR IGNORE INTO parts VALUES (?, ?)", rows)
+
+    def parts(self) -> dict[str, dict[str, str]]:
+        """Return what every data_id and model_id is made of, as far as it is known."""
+        if self._schema_version() < 3:
+            return {}
+        with translated(Path(self.path)):
+            rows = self._connection.execute("SELECT id, content FROM parts").fetchall()
+            return {id_: json.loads(content) for id_, content in rows}
+
+    def num_unidentified(self) -> int:
+        """Return how many runs have keys of unknown parts: those of an earlier Isotherm, which no task matches now."""
+        known = self.parts()
+        with translated(Path(self.path)):
+            rows = self._connection.execute("SELECT spec FROM runs").fetchall()
+            return sum(json.loads(spec)["model_id"] not in known for (spec,) in rows)
 
     def close(self) -> None:
         """Close the file and let the next writer in."""
@@ -230,7 +261,7 @@ class Store:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Cursor]:
-        with _translated(Path(self.path)):
+        with translated(Path(self.path)):
             cursor = self._connection.cursor()
             cursor.execute("BEGIN IMMEDIATE")
             try:
@@ -242,28 +273,33 @@ class Store:
                 raise
 
     def _is_empty(self) -> bool:
-        with _translated(Path(self.path)):
+        with translated(Path(self.path)):
             return not self._connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0]
 
     def _create_schema(self) -> None:
         if self._is_empty():
             with self._transaction() as cursor:
-                for statement in _statements(_SCHEMA):
+                for statement in _statements(_SCHEMA + _SCHEMA_OF_PARTS):
                     cursor.execute(statement)
                 cursor.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 cursor.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def _raise_schema(self) -> None:
-        """Mark a store that will get rows of this schema, so that an earlier Isotherm says what is the matter."""
-        version = self._connection.execute("PRAGMA user_version").fetchone()[0]
-        if version < SCHEMA_VERSION:
+        """Bring a store of an earlier schema to this one; its rows stay as they are."""
+        if self._schema_version() < SCHEMA_VERSION:
             with self._transaction() as cursor:
+                for statement in _statements(_SCHEMA_OF_PARTS):
+                    cursor.execute(statement)
                 cursor.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
+    def _schema_version(self) -> int:
+        with translated(Path(self.path)):
+            return int(self._connection.execute("PRAGMA user_version").fetchone()[0])
+
     def _check_schema(self) -> None:
-        with _translated(Path(self.path)):
+        with translated(Path(self.path)):
             application = self._connection.execute("PRAGMA application_id").fetchone()[0]
-            version = self._connection.execute("PRAGMA user_version").fetchone()[0]
+        version = self._schema_version()
         if application != APPLICATION_ID:
             raise StoreError(f"{self.path} is an SQLite file, but not a store of Isotherm; choose another file")
         if version > SCHEMA_VERSION:
@@ -275,73 +311,3 @@ class Store:
 
 def _statements(script: str) -> Iterable[str]:
     return [part for part in (piece.strip() for piece in script.split(";")) if part]
-
-
-def _take_lock(file: Path) -> IO[str]:
-    path = file.with_name(file.name + ".lock")
-    try:
-        lock = path.open("a+")
-    except OSError as error:
-        raise StoreError(
-            f"the store {file} cannot be written: {error.strerror} ({path}); choose a folder you may write to"
-        ) from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        lock.seek(0)
-        owner = lock.read().strip() or "unknown"
-        lock.close()
-        raise StoreError(
-            f"the store {file} is being written by another process (pid {owner}); wait for it, or use another store"
-        ) from error
-    try:
-        lock.seek(0)
-        lock.truncate()
-        lock.write(f"{os.getpid()}\n")
-        lock.flush()
-    except OSError as error:
-        with contextlib.suppress(OSError):  # closing tries once more to write what did not fit
-            lock.close()
-        raise StoreError(f"the store {file} cannot be written: {error.strerror} ({path}); make room first") from error
-    return lock
-
-
-def _check_header(file: Path) -> None:
-    """Refuse what is no SQLite file before SQLite touches it."""
-    try:
-        if not file.exists() or file.stat().st_size == 0:
-            return
-        with file.open("rb") as stream:
-            header = stream.read(16)
-    except OSError as error:
-        raise StoreError(f"the store {file} cannot be read: {error.strerror}; check its permissions") from error
-    if header != b"SQLite format 3\x00":
-        raise StoreError(
-            f"{file} is not a store: it does not start as an SQLite file does; it may be damaged, or be another file. "
-            "Restore it from a copy, or choose another path"
-        )
-
-
-@contextmanager
-def _translated(file: Path) -> Iterator[None]:
-    """Turn SQLite's errors into sentences."""
-    try:
-        yield
-    except sqlite3.DatabaseError as error:
-        text = str(error)
-        if "full" in text:
-            remedy = "no space is left; what was stored is intact: free some space and run the same command again"
-        elif "malformed" in text or "not a database" in text:
-            remedy = "the file is damaged; restore it from a copy, or move it away and start again"
-        elif "readonly" in text or "read-only" in text or "unable to open" in text:
-            remedy = "it cannot be written; check the permissions of the file and its folder"
-        elif "locked" in text:
-            remedy = "another program holds it; close that and run again"
-        else:
-            remedy = "check the disk and the file's permissions"
-        raise StoreError(f"the store {file}: {text}; {remedy}") from error
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise StoreError(
-            f"the store {file} holds a damaged row ({error}), changed by another program or a failing disk: "
-            "restore it from a copy"
-        ) from error

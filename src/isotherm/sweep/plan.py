@@ -109,8 +109,8 @@ class SweepPlan:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
-        """Return the plan that `to_json` wrote."""
-        fields = dict(content)
+        """Return the plan that `to_json` wrote; the first stores had no `extend_for`."""
+        fields = {"extend_for": "tuned", **content}
         fields["budgets"] = tuple(Budget(unit=BudgetUnit(b["unit"]), amount=b["amount"]) for b in fields["budgets"])
         fields["schedule"] = Schedule(**fields["schedule"])
         fields["metric_direction"] = Direction(fields["metric_direction"])

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from isotherm.core.rates import tidy
 from isotherm.core.records import Direction, Outcome, RunResult, RunSpec
 from isotherm.core.statistics import Interval, best_k_of_n, standard_deviation, t_interval
-from isotherm.core.temperature import bare_learning_rate
 from isotherm.sweep.plan import GridAxes, SweepPlan
 
 # Points added per extension, the specification's boundary rule.
@@ -140,6 +139,11 @@ class Grid:
         return all(cell.is_complete for cell in self.cells)
 
     @property
+    def num_runs(self) -> int:
+        """How many runs of the grid have a result."""
+        return sum(result is not None for cell in self.cells for result in cell.results)
+
+    @property
     def num_diverged(self) -> int:
         """How many runs of the grid diverged."""
         return sum(cell.num_diverged for cell in self.cells)
@@ -187,13 +191,6 @@ class Grid:
         if not self.is_complete:
             return Edge.INCOMPLETE
         return Edge.NO_OPTIMUM if best is None else best.edge
-
-    def bare_learning_rate_at_optimum(self) -> float | None:
-        """Return ε = ε_eff (1 - m) at the optimum: what the optimiser wants."""
-        best = self.optimum()
-        if best is None:
-            return None
-        return tidy(bare_learning_rate(best.effective_learning_rate, momentum=self.axes.momentum))
 
     def _edge(self, within: Sequence[int]) -> Edge:
         if not self.is_complete:

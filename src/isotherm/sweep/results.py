@@ -18,6 +18,11 @@ class Results:
     plan: SweepPlan
     by_key: Mapping[str, RunResult]
 
+    def as_study(self) -> StudyResults:
+        """Return the results of the study that has this sweep alone."""
+        plan = StudyPlan(name=self.plan.name, question="", sweeps=(self.plan,))
+        return StudyResults(plan=plan, by_key=self.by_key)
+
     def grids(self, *, momentum: float | None = None, budget: Budget | None = None) -> list[Grid]:
         """Return the grids, extended as the protocol asks, of one momentum and budget or of all."""
         return [

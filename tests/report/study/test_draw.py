@@ -12,13 +12,24 @@ from matplotlib.legend import Legend
 
 from helpers_landscape import first_sweep, landscape_study
 from helpers_report import embedded_study, finished, make_plan, make_results, make_study
+from isotherm.analysis.analysis import analyse
 from isotherm.errors import UserError
 from isotherm.report.study.draw import draw, figure_of, save_figures
-from isotherm.report.study.figures import SweepFigure, learning_rate_figures, study_figures, sweep_figure
+from isotherm.report.study.figures import StudyFigures, SweepFigure, study_figures
+from isotherm.sweep.results import Results, StudyResults
+
+
+def records(study: StudyResults | Results) -> StudyFigures:
+    return study_figures(analyse(study))
+
+
+def sweep_figure(results: Results) -> SweepFigure:
+    (record,) = records(results).sweeps
+    return record
 
 
 def test_panels_carry_the_records_labels_on_the_papers_axes() -> None:
-    record = study_figures(embedded_study())[1]
+    record = records(embedded_study()).sweeps[1]
     test, loss, rate = figure_of(record).axes
     assert test.get_ylabel() == "test accuracy (%)"
     assert loss.get_ylabel() == "training loss"
@@ -30,7 +41,7 @@ def test_panels_carry_the_records_labels_on_the_papers_axes() -> None:
 
 
 def test_series_are_told_apart_by_colour_and_marker() -> None:
-    record = study_figures(embedded_study())[1]
+    record = records(embedded_study()).sweeps[1]
     lines = [container.lines[0] for container in figure_of(record).axes[0].containers]
     assert len({line.get_color() for line in lines}) == 2
     assert len({line.get_marker() for line in lines}) == 2
@@ -49,7 +60,7 @@ def test_means_and_error_bars_are_those_of_the_record() -> None:
 
 
 def test_momentum_looks_the_same_in_every_figure() -> None:
-    steps, epochs = study_figures(embedded_study())
+    steps, epochs = records(embedded_study()).sweeps
     alone = figure_of(steps).axes[0].containers[0].lines[0]
     together = figure_of(epochs).axes[0].containers[1].lines[0]
     assert alone.get_color() == together.get_color()
@@ -139,7 +150,7 @@ def test_a_deviation_larger_than_its_loss_is_drawn() -> None:
 
 
 def test_learning_rate_panels() -> None:
-    record = learning_rate_figures(embedded_study().sweeps[0])[0]
+    record = records(embedded_study()).learning_rates[0]
     test, loss = figure_of(record).axes
     assert test.get_xlabel() == r"effective learning rate $\epsilon_{\mathrm{eff}}$"
     assert len(test.containers) == len(loss.containers) == 8
@@ -163,7 +174,7 @@ def test_empty_record_can_be_drawn() -> None:
 
 def test_save_figures_writes_png_and_pdf(tmp_path: Path) -> None:
     study = make_study(make_plan(), name="small")
-    written = save_figures(study, tmp_path / "new")
+    written = save_figures(records(study), tmp_path / "new")
     assert [path.name for path in written] == [
         "constant_steps.png",
         "constant_steps.pdf",
@@ -179,29 +190,29 @@ def test_save_figures_writes_png_and_pdf(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_equal_results_give_equal_files(tmp_path: Path) -> None:
     study = make_study(make_plan(batch_sizes=(8, 32)))
-    first = save_figures(study, tmp_path / "a", formats=("svg", "pdf"))
-    second = save_figures(study, tmp_path / "b", formats=("svg", "pdf"))
+    first = save_figures(records(study), tmp_path / "a", formats=("svg", "pdf"))
+    second = save_figures(records(study), tmp_path / "b", formats=("svg", "pdf"))
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
     assert b"<svg" in first[0].read_bytes()
 
 
 def test_names_that_clash_or_climb_give_files_in_the_folder(tmp_path: Path) -> None:
     plans = [make_plan(name="../up", batch_sizes=(8,), l2=l2) for l2 in (0.0, 0.1)]
-    written = save_figures(make_study(*plans), tmp_path, formats=("svg",))
+    written = save_figures(records(make_study(*plans)), tmp_path, formats=("svg",))
     assert len(set(written)) == 4
     assert {path.parent for path in written} == {tmp_path}
 
 
 def test_a_study_without_results_has_no_figures(tmp_path: Path) -> None:
-    assert save_figures(make_study(make_plan(), give=lambda *_: None), tmp_path) == []
+    assert save_figures(records(make_study(make_plan(), give=lambda *_: None)), tmp_path) == []
 
 
 def test_unknown_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="'gif' is unknown; use some of png, pdf, svg"):
-        save_figures(make_study(make_plan()), tmp_path, formats=("gif",))  # type: ignore[arg-type]
+        save_figures(records(make_study(make_plan())), tmp_path, formats=("gif",))  # type: ignore[arg-type]
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(UserError, match="cannot be written"):
-        save_figures(make_study(make_plan(batch_sizes=(8,))), tmp_path / "file" / "folder", formats=("svg",))
+        save_figures(records(make_study(make_plan(batch_sizes=(8,)))), tmp_path / "file" / "folder", formats=("svg",))

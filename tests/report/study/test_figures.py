@@ -9,15 +9,37 @@ import pytest
 
 from helpers_landscape import first_sweep, landscape_study
 from helpers_report import diverged, embedded_study, finished, make_plan, make_results, make_study, peaked
-from isotherm.analysis.regimes import fit_regimes, joint_regimes, series
+from isotherm.analysis.analysis import SweepAnalysis, analyse
 from isotherm.core.budget import Budget
 from isotherm.core.records import Direction
-from isotherm.report.study.figures import CellState, figure_groups, learning_rate_figures, study_figures, sweep_figure
+from isotherm.report.study.figures import (
+    CellState,
+    LearningRateFigure,
+    SweepFigure,
+    figure_groups,
+    learning_rate_figures,
+    study_figures,
+)
 from isotherm.sweep.protocol import Edge
+from isotherm.sweep.results import Results
+
+
+def first(results: Results) -> SweepAnalysis:
+    return analyse(results).sweeps[0]
+
+
+def figure_of(results: Results) -> SweepFigure:
+    """Return the figure of a study that has this sweep alone."""
+    (figure,) = study_figures(analyse(results)).sweeps
+    return figure
+
+
+def rate_figures(results: Results) -> list[LearningRateFigure]:
+    return learning_rate_figures(first(results))
 
 
 def test_series_holds_the_optima_over_batch_sizes_in_percent() -> None:
-    figure = sweep_figure(make_results())
+    figure = figure_of(make_results())
     (series,) = figure.series
     point = series.points[0]
     kept = [70.0, 71.0, 72.0, 73.0]
@@ -36,7 +58,7 @@ def test_series_holds_the_optima_over_batch_sizes_in_percent() -> None:
 
 
 def test_labels_are_the_papers_words() -> None:
-    figure = sweep_figure(make_results())
+    figure = figure_of(make_results())
     assert (figure.x_label, figure.test_label) == ("batch size B", "test accuracy (%)")
     assert figure.tuned_on == "test accuracy"
     assert (figure.num_kept, figure.num_seeds) == (4, 5)
@@ -46,7 +68,7 @@ def test_labels_are_the_papers_words() -> None:
 
 def test_other_metrics_are_shown_as_they_are() -> None:
     plan = make_plan(metric="mean_squared_error", metric_direction=Direction.MINIMISE)
-    figure = sweep_figure(make_results(plan))
+    figure = figure_of(make_results(plan))
     assert figure.test_label == "test mean squared error"
     assert not figure.percent
     assert figure.series[0].points[0].test.mean < 1
@@ -54,7 +76,7 @@ def test_other_metrics_are_shown_as_they_are() -> None:
 
 def test_one_series_per_budget_and_momentum() -> None:
     plan = make_plan(momenta=(0.0, 0.9), budgets=(Budget.epochs(10), Budget.epochs(20)))
-    labels = [series.label for series in sweep_figure(make_results(plan)).series]
+    labels = [series.label for series in figure_of(make_results(plan)).series]
     assert labels == ["SGD, 10 epochs", "momentum 0.9, 10 epochs", "SGD, 20 epochs", "momentum 0.9, 20 epochs"]
 
 
@@ -69,7 +91,7 @@ def test_one_series_per_budget_and_momentum() -> None:
 def test_budget_is_the_axis_where_batch_size_does_not_vary(
     budgets: tuple[Budget, ...], label: str, x: list[float]
 ) -> None:
-    figure = sweep_figure(make_results(make_plan(batch_sizes=(32,), budgets=budgets)))
+    figure = figure_of(make_results(make_plan(batch_sizes=(32,), budgets=budgets)))
     (series,) = figure.series
     assert figure.x_label == label
     assert [point.x for point in series.points] == x
@@ -79,7 +101,7 @@ def test_budget_is_the_axis_where_batch_size_does_not_vary(
 
 
 def test_guide_is_proportional_and_ends_in_sight() -> None:
-    (series,) = sweep_figure(make_results()).series
+    (series,) = figure_of(make_results()).series
     assert series.guide is not None
     (x, rate), (end_x, end_rate) = series.guide
     assert (x, rate) == (8, 1.0)
@@ -87,7 +109,7 @@ def test_guide_is_proportional_and_ends_in_sight() -> None:
 
 
 def test_single_batch_size_has_no_guide() -> None:
-    (series,) = sweep_figure(make_results(make_plan(batch_sizes=(8,)))).series
+    (series,) = figure_of(make_results(make_plan(batch_sizes=(8,)))).series
     assert series.guide is None
 
 
@@ -95,8 +117,9 @@ def test_sgd_and_momentum_share_a_law_with_one_slope() -> None:
     results = first_sweep(
         landscape_study(optimum=lambda b, m: min(b, 256 if m > 0 else 32) / 32, peak=lambda _b, _m: 0.7)
     )
-    figure = sweep_figure(results)
-    assert list(figure.joint) == joint_regimes(results)
+    figure = figure_of(results)
+    assert figure.joint == analyse(results).joint_regimes
+    assert figure.joint[0].shares_slope
     assert [s.law for s in figure.series] == [figure.joint[0].plain, figure.joint[0].heavy]
     assert figure.findings == figure.joint[0].words
     for drawn, kink in zip(figure.series, (32, 256), strict=True):
@@ -112,11 +135,12 @@ def test_other_series_have_laws_of_their_own() -> None:
     study = landscape_study(
         optimum=lambda b, _m: min(b, 64) / 32, peak=lambda _b, _m: 0.7, momenta=(0.0, 0.5, 0.9), sizes=sizes
     )
-    figure = sweep_figure(first_sweep(study))
+    figure = figure_of(first_sweep(study))
     assert [pair.heavy.momentum for pair in figure.joint] == [0.5, 0.9]
-    assert [s.law for s in figure.series] == [fit_regimes(grids) for grids in series(first_sweep(study))]
+    assert not any(pair.shares_slope for pair in figure.joint)
+    assert len({s.law.slope for s in figure.series if s.law is not None}) == 3
     assert figure.findings[-1] == f"momentum 0.9: {figure.series[-1].law}"
-    alone = sweep_figure(
+    alone = figure_of(
         first_sweep(landscape_study(optimum=lambda b, _m: b / 64, peak=lambda _b, _m: 0.7, momenta=(0.9,)))
     )
     assert alone.joint == ()
@@ -126,7 +150,7 @@ def test_other_series_have_laws_of_their_own() -> None:
 
 def test_budgets_have_findings_of_their_own() -> None:
     plan = make_plan(momenta=(0.0, 0.9), budgets=(Budget.epochs(10), Budget.epochs(20)))
-    findings = sweep_figure(make_results(plan)).findings
+    findings = figure_of(make_results(plan)).findings
     assert [words.split(":")[0] for words in findings] == ["10 epochs"] * 5 + ["20 epochs"] * 5
 
 
@@ -135,14 +159,14 @@ def test_two_batch_sizes_and_budgets_have_no_law() -> None:
         make_plan(batch_sizes=(8, 32)),
         make_plan(batch_sizes=(32,), budgets=(Budget.epochs(5), Budget.epochs(9))),
     ):
-        figure = sweep_figure(make_results(plan))
+        figure = figure_of(make_results(plan))
         assert figure.series[0].law is None
         assert figure.series[0].corners == figure.findings == []
 
 
 def test_edge_is_told() -> None:
     results = make_results(give=lambda axes, rate, place: finished(0.1 * rate + 0.001 * place))
-    point = sweep_figure(results).points[0]
+    point = figure_of(results).points[0]
     assert point.edge is Edge.UPPER
     assert point.at_edge
 
@@ -153,7 +177,7 @@ def test_grids_without_an_optimum_are_left_out_and_listed() -> None:
             return diverged()
         return None if axes.batch_size == 32 else peaked(axes, rate, place)
 
-    figure = sweep_figure(make_results(give=give))
+    figure = figure_of(make_results(give=give))
     assert [point.x for point in figure.points] == [128]
     assert [(grid.axes.batch_size, grid.reason) for grid in figure.missing] == [
         (8, Edge.NO_OPTIMUM),
@@ -164,19 +188,19 @@ def test_grids_without_an_optimum_are_left_out_and_listed() -> None:
 
 def test_incomplete_grid_with_an_optimum_so_far_stays_and_says_so() -> None:
     results = make_results(give=lambda axes, rate, place: None if rate == 4.0 else peaked(axes, rate, place))
-    figure = sweep_figure(results)
+    figure = figure_of(results)
     assert [point.edge for point in figure.points] == [Edge.INCOMPLETE] * 3
     assert figure.missing == ()
 
 
 def test_empty_sweep_has_no_series() -> None:
-    figure = sweep_figure(make_results(give=lambda *_: None))
+    figure = figure_of(make_results(give=lambda *_: None))
     assert figure.series == ()
     assert len(figure.missing) == 3
 
 
 def test_sweeps_that_differ_in_momentum_alone_share_a_figure() -> None:
-    figures = study_figures(embedded_study())
+    figures = study_figures(analyse(embedded_study())).sweeps
     assert [figure.name for figure in figures] == ["constant_steps", "constant_epochs"]
     assert [series.label for series in figures[1].series] == ["SGD", "momentum 0.9"]
     assert figures[1].setting == "mlp_mnist1d, 20 epochs"
@@ -189,18 +213,18 @@ def test_sweeps_that_differ_in_momentum_alone_share_a_figure() -> None:
 def test_sweeps_that_differ_otherwise_do_not(change: dict[str, object]) -> None:
     first = make_plan()
     second = make_plan(**{"momenta": (0.0,), **change})
-    assert len(figure_groups(make_study(first, second))) == 2
+    assert len(figure_groups(analyse(make_study(first, second)).sweeps)) == 2
 
 
 def test_a_shared_figure_is_named_by_what_its_sweeps_have_in_common() -> None:
     first = make_plan(name="constant_epochs m=0.0", momenta=(0.0,))
     second = dataclasses.replace(first, name="constant_epochs m=0.9", momenta=(0.9,))
-    (figure,) = study_figures(make_study(first, second))
+    (figure,) = study_figures(analyse(make_study(first, second))).sweeps
     assert figure.name == "constant_epochs"
 
 
 def test_learning_rate_figure_has_every_cell() -> None:
-    (figure,) = learning_rate_figures(make_results())
+    (figure,) = rate_figures(make_results())
     series = figure.series[1]
     assert [s.label for s in figure.series] == ["B = 8", "B = 32", "B = 128"]
     assert [p.effective_learning_rate for p in series.points] == [0.25, 0.5, 1.0, 2.0, 4.0]
@@ -216,7 +240,7 @@ def test_unstable_and_incomplete_cells_are_marked_and_have_no_values() -> None:
             return diverged()
         return None if rate == 0.25 and place == 3 else peaked(axes, rate, place)
 
-    points = learning_rate_figures(make_results(give=give))[0].series[0].points
+    points = rate_figures(make_results(give=give))[0].series[0].points
     assert [point.state for point in points] == [
         CellState.INCOMPLETE,
         CellState.STABLE,
@@ -232,7 +256,7 @@ def test_one_divergence_leaves_a_best_four_of_five_cell_stable() -> None:
     def give(axes, rate, place):  # type: ignore[no-untyped-def]
         return diverged() if rate == 1.0 and place == 4 else peaked(axes, rate, place)
 
-    (point,) = [p for p in learning_rate_figures(make_results(give=give))[0].series[0].points if p.num_diverged]
+    (point,) = [p for p in rate_figures(make_results(give=give))[0].series[0].points if p.num_diverged]
     assert point.state is CellState.STABLE
     assert point.test is not None
     assert point.test.mean == pytest.approx(71.5)
@@ -240,10 +264,10 @@ def test_one_divergence_leaves_a_best_four_of_five_cell_stable() -> None:
 
 def test_learning_rate_figures_come_one_per_momentum_and_budget() -> None:
     plan = make_plan(momenta=(0.0, 0.9), budgets=(Budget.epochs(10), Budget.epochs(20)))
-    assert len({figure.family for figure in learning_rate_figures(make_results(plan))}) == 4
+    assert len({figure.family for figure in rate_figures(make_results(plan))}) == 4
 
 
 def test_learning_rate_figure_over_budgets_has_a_series_per_budget() -> None:
     plan = make_plan(batch_sizes=(32,), budgets=(Budget.epochs(5), Budget.epochs(20)))
-    (figure,) = learning_rate_figures(make_results(plan))
+    (figure,) = rate_figures(make_results(plan))
     assert [series.label for series in figure.series] == ["5 epochs", "20 epochs"]

@@ -15,15 +15,17 @@ from plotly import graph_objects
 
 from helpers_landscape import landscape_study
 from helpers_report import diverged, embedded_study, make_plan, make_results, make_study, peaked
+from isotherm.analysis.analysis import analyse
 from isotherm.analysis.verdicts import Verdict
-from isotherm.report.study.figures import Spread, study_figures, sweep_figure
-from isotherm.report.study.html import write_report
+from isotherm.report.study.figures import Spread, study_figures
+from isotherm.report.study.html import write_page
 from isotherm.report.study.interactive import panels
 from isotherm.report.study.methods import protocol_paragraphs, selection_bias
 from isotherm.sweep.results import StudyResults
 
 HOLDS = Verdict(claim="Noise helps", holds=True, evidence="76.0 against 64.9")
 FAILS = Verdict(claim="Curvature <b>rules</b>", holds=False, evidence="ε_eff < 1 & more")
+OPEN = Verdict(claim="Who knows", holds=None, evidence="0 ± 1", remedy="run more seeds")
 NASTY = '<img src="x" onerror="alert(1)"></script>'
 
 
@@ -64,7 +66,8 @@ class Page(HTMLParser):
 
 
 def report(study: StudyResults, folder: Path, verdicts: Sequence[Verdict] = (), **more: Any) -> Page:
-    path = write_report(study, folder / "new" / "report.html", verdicts=verdicts, **more)
+    analysis = dataclasses.replace(analyse(study), verdicts=tuple(verdicts))
+    path = write_page(analysis, study_figures(analysis), folder / "new" / "report.html", **more)
     assert [p.name for p in path.parent.iterdir()] == ["report.html"]
     return Page(path.read_text(encoding="utf-8"))
 
@@ -72,7 +75,7 @@ def report(study: StudyResults, folder: Path, verdicts: Sequence[Verdict] = (), 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
     folder = tmp_path_factory.mktemp("report")
-    return report(embedded_study(), folder, [HOLDS, FAILS], seconds=112.0, generated="today")
+    return report(embedded_study(), folder, [HOLDS, FAILS, OPEN], seconds=112.0, generated="today")
 
 
 def test_nothing_is_loaded_from_elsewhere(page: Page) -> None:
@@ -94,8 +97,8 @@ def test_plotly_is_embedded_once_and_may_not_upload(page: Page) -> None:
 
 def test_sections_come_in_order(page: Page) -> None:
     words = page.words
-    order = ["quickstart", "Does SGD have", "576 runs finished", "Verdicts", "At the optimal learning rate"]
-    order += ["Optima", "Every learning rate", "Protocol", "Reproduce"]
+    order = ["quickstart", "Does SGD have", "576 runs finished", "What to use", "Verdicts"]
+    order += ["At the optimal learning rate", "Optima", "Every learning rate", "Protocol", "Reproduce"]
     places = [words.index(part) for part in order]
     assert places == sorted(places)
 
@@ -109,6 +112,7 @@ def test_summary_says_runs_tasks_seeds_tuning_and_time(page: Page) -> None:
 def test_verdicts_are_told_in_words_not_by_colour_alone(page: Page) -> None:
     assert "✓ holds Noise helps 76.0 against 64.9" in page.words
     assert "✗ does not hold Curvature <b>rules</b>" in page.words
+    assert "? not determined Who knows 0 ± 1 To decide it: run more seeds." in page.words
 
 
 def test_plots_are_valid_plotly_with_error_bars(page: Page) -> None:
@@ -125,7 +129,7 @@ def test_plots_are_valid_plotly_with_error_bars(page: Page) -> None:
 
 
 def test_regimes_are_told_under_the_figure(page: Page) -> None:
-    _, figure = study_figures(embedded_study())
+    _, figure = study_figures(analyse(embedded_study())).sweeps
     for finding in figure.findings:
         assert " ".join(finding.replace("ε_eff", "ε eff ").split()) in page.words
     assert "curvature allows up to 19" in page.words
@@ -136,7 +140,7 @@ def test_regimes_are_told_under_the_figure(page: Page) -> None:
 @pytest.mark.parametrize("limit", [2.0, 1e9])
 def test_kinks_stand_below_the_optima_or_are_said_not_to_be_seen(limit: float) -> None:
     study = landscape_study(optimum=lambda b, _m: min(b / 32, limit), peak=lambda _b, _m: 0.7)
-    (record,) = study_figures(study)
+    (record,) = study_figures(analyse(study)).sweeps
     data = panels(record)[2].data
     lowest = min(point.interval[0] for point in record.points)
     for place, series in enumerate(record.series):
@@ -206,7 +210,7 @@ def test_an_incomplete_study_says_what_is_missing(tmp_path: Path) -> None:
 
 
 def test_numbers_that_json_lacks_become_null() -> None:
-    record = sweep_figure(make_results(make_plan(batch_sizes=(8,))))
+    (record,) = study_figures(analyse(make_results(make_plan(batch_sizes=(8,))))).sweeps
     (series,), endless = (
         record.series,
         Spread(mean=math.inf, standard_deviation=math.nan, mean_all=math.inf, standard_deviation_all=math.nan),
@@ -217,8 +221,10 @@ def test_numbers_that_json_lacks_become_null() -> None:
 
 
 def test_equal_results_give_equal_files(tmp_path: Path) -> None:
-    study = make_study(make_plan())
-    paths = [write_report(study, tmp_path / name, verdicts=[HOLDS]) for name in ("a.html", "b.html")]
+    paths = []
+    for name in ("a.html", "b.html"):
+        analysis = analyse(make_study(make_plan()))
+        paths.append(write_page(analysis, study_figures(analysis), tmp_path / name))
     assert paths[0].read_bytes() == paths[1].read_bytes()
 
 

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
 from helpers_landscape import broken_line, landscape_study
-from isotherm.analysis.verdicts import Verdict
+from isotherm.analysis.analysis import analyse
 from isotherm.report.files import write_json
 from isotherm.report.study.summary import study_summary
 from isotherm.sweep.results import StudyResults
@@ -15,9 +16,11 @@ def example() -> StudyResults:
 
 
 def test_one_entry_per_momentum_with_its_grids_and_regimes() -> None:
-    content = study_summary(example(), verdicts=[Verdict(claim="c", holds=True, evidence="e")], seconds=1.5)
+    analysis = analyse(example())
+    content = study_summary(analysis, seconds=1.5)
     assert content["seconds"] == 1.5
-    assert content["verdicts"] == [{"claim": "c", "holds": True, "evidence": "e"}]
+    assert content["verdicts"] == [dataclasses.asdict(verdict) for verdict in analysis.verdicts]
+    assert [advice["batch_size"] for advice in content["recommendations"]] == [256, 256]
     assert [entry["momentum"] for entry in content["sweeps"]] == [0.0, 0.9]
     for entry in content["sweeps"]:
         grids = {grid["batch_size"]: grid for grid in entry["grids"]}
@@ -42,23 +45,28 @@ def test_one_entry_per_momentum_with_its_grids_and_regimes() -> None:
 
 def test_plain_sgd_and_momentum_have_an_entry_together() -> None:
     study = landscape_study(optimum=lambda b, m: min(b / 16, 32 if m > 0 else 4), peak=lambda _b, _m: 0.7)
-    (entry,) = study_summary(study)["joint_regimes"]
+    content = study_summary(analyse(study))
+    (entry,) = content["joint_regimes"]
+    plain, heavy = (sweep["regimes"] for sweep in content["sweeps"])
     assert (entry["budget"], entry["momentum"]) == ("20 epochs", 0.9)
-    assert entry["plain"]["slope"] == entry["heavy"]["slope"]
+    assert entry["shares_slope"]
+    assert plain["slope"] == heavy["slope"]
     assert abs(entry["plateau_ratio"] - 8.0) < 1.0
     assert entry["plateau_ratio_interval"][0] < 8.0 < entry["plateau_ratio_interval"][1]
     assert abs(entry["largest_plateau_ratio"] - 19.0) < 1e-9
     assert entry["offset_interval"][0] < entry["offset_octaves"] < entry["offset_interval"][1]
     assert entry["same_line"] is True
     rising = landscape_study(optimum=lambda b, _m: b / 16, peak=lambda _b, _m: 0.7, sizes=(8, 32, 128, 512))
-    (entry,) = study_summary(rising)["joint_regimes"]
-    assert entry["heavy"]["kink_batch_size"] is entry["heavy"]["plateau_interval"][1] is None
+    content = study_summary(analyse(rising))
+    (entry,) = content["joint_regimes"]
+    heavy = content["sweeps"][1]["regimes"]
+    assert heavy["kink_batch_size"] is heavy["plateau_interval"][1] is None
     assert entry["plateau_ratio_interval"] == [0.0, None]
 
 
 def test_an_unfinished_study_is_null_not_an_error(tmp_path: Path) -> None:
     empty = StudyResults(plan=example().plan, by_key={})
-    content = study_summary(empty)
+    content = study_summary(analyse(empty))
     assert content["counts"]["missing"] > 0
     grid = content["sweeps"][0]["grids"][0]
     assert grid["optimal_effective_learning_rate"] is None

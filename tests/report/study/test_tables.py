@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from helpers_report import diverged, embedded_study, failed, fill, make_plan, make_results, make_study, peaked
+from isotherm.analysis.analysis import SweepAnalysis, analyse
 from isotherm.core.budget import Budget
 from isotherm.core.records import Outcome
 from isotherm.report.study.tables import optima_rows, optima_table, optima_text, runs_rows, write_csv
@@ -22,15 +23,19 @@ def read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
+def first(results: Results) -> SweepAnalysis:
+    return analyse(results).sweeps[0]
+
+
 def printed(results: Results, width: int = 80) -> str:
     console = Console(width=width, file=io.StringIO(), force_terminal=False)
-    console.print(optima_table(results))
+    console.print(optima_table(first(results)))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
 def test_optima_rows_hold_raw_numbers() -> None:
-    row = optima_rows(make_results())[1]
+    row = optima_rows(first(make_results()))[1]
     assert (row["sweep"], row["batch_size"], row["budget"], row["num_steps"]) == (
         "constant_steps",
         32,
@@ -51,14 +56,14 @@ def test_optima_rows_hold_raw_numbers() -> None:
 
 
 def test_a_grid_without_an_optimum_has_a_row_without_one() -> None:
-    row = optima_rows(make_results(give=lambda *_: diverged()))[0]
+    row = optima_rows(first(make_results(give=lambda *_: diverged())))[0]
     assert row["optimal_effective_learning_rate"] is row["test_metric_mean"] is row["temperature"] is None
     assert (row["edge"], row["num_diverged"]) == ("no stable learning rate", 25)
 
 
 def test_csv_of_optima_and_runs(tmp_path: Path) -> None:
     study = embedded_study()
-    optima_path, runs_path = write_csv(study, tmp_path / "new")
+    optima_path, runs_path = write_csv(analyse(study), tmp_path / "new")
     assert (optima_path.name, runs_path.name) == ("optima.csv", "runs.csv")
     optima, runs = read(optima_path), read(runs_path)
     assert len(optima) == 24
@@ -90,7 +95,7 @@ def test_a_shared_run_is_there_once_with_both_names() -> None:
 
 
 def test_csv_of_a_study_without_results_has_its_headers(tmp_path: Path) -> None:
-    optima_path, runs_path = write_csv(make_study(make_plan(), give=lambda *_: None), tmp_path)
+    optima_path, runs_path = write_csv(analyse(make_study(make_plan(), give=lambda *_: None)), tmp_path)
     assert [row["edge"] for row in read(optima_path)] == ["incomplete"] * 3
     assert read(runs_path) == []
     assert runs_path.read_text().startswith("sweep,key,task")
@@ -98,7 +103,7 @@ def test_csv_of_a_study_without_results_has_its_headers(tmp_path: Path) -> None:
 
 def test_a_single_run_has_an_unbounded_interval_in_csv(tmp_path: Path) -> None:
     study = make_study(make_plan(seeds=(0,), num_kept=1))
-    row = read(write_csv(study, tmp_path)[0])[0]
+    row = read(write_csv(analyse(study), tmp_path)[0])[0]
     assert float(row["test_metric_t_interval_high"]) == math.inf
 
 
@@ -108,11 +113,11 @@ def test_table_fits_a_terminal_of_80_columns(place: int) -> None:
     text = printed(results, width=80)
     assert "…" not in text
     assert "best 4 of 5" in text
-    assert len(optima_text(results).rows) == 8
+    assert len(optima_text(first(results)).rows) == 8
 
 
 def test_table_says_optimum_interval_temperature_and_spread() -> None:
-    content = optima_text(embedded_study().sweeps[0])
+    content = optima_text(first(embedded_study().sweeps[0]))
     row = dict(zip(content.columns, content.rows[0], strict=True))
     assert row["B"] == "8"
     assert row["ε_eff (interval)"] == "1/8 (1/8–1/4)"
@@ -124,7 +129,7 @@ def test_table_says_optimum_interval_temperature_and_spread() -> None:
 
 def test_budget_and_momentum_have_columns_where_they_vary() -> None:
     plan = make_plan(momenta=(0.0, 0.9), budgets=(Budget.epochs(10), Budget.epochs(20)))
-    content = optima_text(make_results(plan))
+    content = optima_text(first(make_results(plan)))
     assert content.columns[:3] == ("budget", "m", "B")
     assert content.rows[-1][:3] == ("20 epochs", "0.9", "128")
     assert "…" not in printed(make_results(plan), width=100)
@@ -135,7 +140,7 @@ def test_flags_are_explained() -> None:
     assert "▸ the optimum or its interval touches the highest learning rate tried" in printed(rising)
     assert "! no learning rate is stable" in printed(make_results(give=lambda *_: diverged()))
     assert "… runs are missing" in printed(make_results(give=lambda *_: None))
-    assert optima_text(make_results()).notes == ()
+    assert optima_text(first(make_results())).notes == ()
 
 
 def test_names_in_brackets_are_not_markup() -> None:
@@ -145,4 +150,4 @@ def test_names_in_brackets_are_not_markup() -> None:
 def test_results_may_hold_runs_of_other_sweeps() -> None:
     plan = make_plan(batch_sizes=(8,))
     everything = {**fill(plan), **fill(make_plan(l2=0.5))}
-    assert len(optima_rows(Results(plan=plan, by_key=everything))) == 1
+    assert len(optima_rows(first(Results(plan=plan, by_key=everything)))) == 1

@@ -10,13 +10,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from isotherm.analysis.verdicts import Verdict, judge
+from isotherm.analysis.analysis import Analysis, analyse
 from isotherm.cli.common import EXIT_FAILED_RUNS, errors, escaped
-from isotherm.errors import UserError
-from isotherm.report.study.draw import save_figures
-from isotherm.report.study.html import write_report
+from isotherm.report.study.folder import write_report
 from isotherm.report.study.summary import study_summary
-from isotherm.report.study.tables import optima_table, write_csv
+from isotherm.report.study.tables import optima_table
 from isotherm.sweep.protocol import all_runs
 from isotherm.sweep.results import StudyResults
 
@@ -30,34 +28,34 @@ def present(results: StudyResults, folder: Path, *, console: Console, start: flo
         console: where to print.
         start: when the command began, by `time.perf_counter`, where its duration is to be told.
     """
-    _make_folder(folder)
-    verdicts = judge(results)
-    figures = save_figures(results, folder)
-    tables = write_csv(results, folder)
-    page = write_report(results, folder / "report.html", verdicts=verdicts, seconds=_since(start))
-    print_results(results, verdicts, console)
+    analysis = analyse(results)
+    files = write_report(analysis, folder, seconds=_since(start))
+    print_results(analysis, console)
     console.print(f"\n[bold]Written to[/] {escaped(str(folder))}/", highlight=False)
-    console.print(f"  {page.name}: everything on one page, works offline")
-    formats = " and ".join(sorted({f.suffix.lstrip(".").upper() for f in figures}, reverse=True))
-    console.print(f"  figures ({formats}): {', '.join(sorted({f.stem for f in figures}))}", highlight=False)
-    console.print(f"  {', '.join(sorted(t.name for t in tables))}: the numbers", highlight=False)
+    console.print(f"  {files.page.name}: everything on one page, works offline")
+    formats = " and ".join(sorted({f.suffix.lstrip(".").upper() for f in files.figures}, reverse=True))
+    console.print(f"  figures ({formats}): {', '.join(sorted({f.stem for f in files.figures}))}", highlight=False)
+    numbers = sorted(file.name for file in (*files.tables, files.summary))
+    console.print(f"  {', '.join(numbers)}: the numbers", highlight=False)
     seconds = _since(start)
     if seconds is not None:
         console.print(f"  {results.plan.name}.sqlite: every run; this took {seconds:.0f} s", highlight=False)
-    return study_summary(results, verdicts=verdicts, seconds=seconds)
+    return study_summary(analysis, seconds=seconds)
 
 
-def print_results(results: StudyResults, verdicts: list[Verdict], console: Console) -> None:
+def print_results(analysis: Analysis, console: Console) -> None:
     """Print the optima of every sweep, then the verdicts."""
-    for sweep in results.sweeps:
+    for sweep in analysis.sweeps:
         console.print()
         console.print(optima_table(sweep))
-    if verdicts:
+    if analysis.verdicts:
         console.print("\n[bold]Verdicts[/], computed from these runs")
     lines = Table.grid(padding=(0, 2))
-    for verdict in verdicts:
-        mark = "[green]holds[/]" if verdict.holds else "[red]does not hold[/]"
-        lines.add_row(mark, f"{escaped(verdict.claim)}\n[dim]{escaped(verdict.evidence)}[/]")
+    for verdict in analysis.verdicts:
+        colour = {True: "green", False: "red", None: "yellow"}[verdict.holds]
+        remedy = f"; to decide it, {verdict.remedy}" if verdict.remedy else ""
+        evidence = escaped(f"{verdict.evidence}{remedy}")
+        lines.add_row(f"[{colour}]{verdict.state}[/]", f"{escaped(verdict.claim)}\n[dim]{evidence}[/]")
     console.print(lines, highlight=False)
 
 
@@ -82,12 +80,3 @@ def _listed(reasons: set[str]) -> str:
 
 def _since(start: float | None) -> float | None:
     return None if start is None else time.perf_counter() - start
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"the folder {folder} cannot be made: {error.strerror}; choose another with --output"
-        ) from error

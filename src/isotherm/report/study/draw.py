@@ -26,15 +26,13 @@ from isotherm.report.study.figures import (
     LearningRatePoint,
     LearningRateSeries,
     Spread,
+    StudyFigures,
     SweepFigure,
     SweepSeries,
-    learning_rate_figures,
-    study_figures,
 )
 from isotherm.report.style import ARROW_GAP, Style, dodges, ordered_styles, series_styles
 from isotherm.report.wording import rate_text
 from isotherm.sweep.protocol import Edge
-from isotherm.sweep.results import StudyResults
 
 Format = Literal["png", "pdf", "svg"]
 FORMATS = ("png", "pdf", "svg")
@@ -80,12 +78,14 @@ def num_panels(record: SweepFigure | LearningRateFigure) -> int:
     return 3 if isinstance(record, SweepFigure) else 2
 
 
-def save_figures(study: StudyResults, folder: str | Path, *, formats: Sequence[Format] = ("png", "pdf")) -> list[Path]:
+def save_figures(
+    figures: StudyFigures, folder: str | Path, *, formats: Sequence[Format] = ("png", "pdf")
+) -> list[Path]:
     """Write every figure of a study in every format and return the files; figures without a point are not written."""
     for name in formats:
         if name not in FORMATS:
             raise UserError(f"figure format {name!r} is unknown; use some of {', '.join(FORMATS)}")
-    records = _named_records(study)
+    records = _named_records(figures)
     stems = unique_stems([name for name, _ in records])
     written = []
     with matplotlib.rc_context(RC):
@@ -100,12 +100,11 @@ def save_figures(study: StudyResults, folder: str | Path, *, formats: Sequence[F
     return written
 
 
-def _named_records(study: StudyResults) -> list[tuple[str, SweepFigure | LearningRateFigure]]:
-    sweeps = [(record.name, record) for record in study_figures(study) if record.points]
+def _named_records(figures: StudyFigures) -> list[tuple[str, SweepFigure | LearningRateFigure]]:
+    sweeps = [(record.name, record) for record in figures.sweeps if record.points]
     rates = [
         (f"{record.name}_learning_rates_{record.family}", record)
-        for results in study.sweeps
-        for record in learning_rate_figures(results)
+        for record in figures.learning_rates
         if any(series.stable for series in record.series)
     ]
     return [*sweeps, *rates]

@@ -15,12 +15,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from isotherm.analysis.regimes import JointRegimes, Regimes, fit_joint_regimes, fit_regimes
+from isotherm.analysis.analysis import Analysis, SweepAnalysis
+from isotherm.analysis.regimes import JointRegimes, Regimes
+from isotherm.analysis.series import TunedGrid
 from isotherm.core.budget import BudgetUnit
 from isotherm.report.wording import is_percent, metric_label, momentum_label, objective_words
 from isotherm.sweep.plan import GridAxes, SweepPlan
-from isotherm.sweep.protocol import Cell, Edge, Estimate, Grid
-from isotherm.sweep.results import Results, StudyResults
+from isotherm.sweep.protocol import Cell, Edge, Estimate
 
 BATCH_SIZE_LABEL = "batch size B"
 TRAIN_LOSS_LABEL = "training loss"
@@ -86,8 +87,7 @@ class SweepSeries:
     """The optima of one momentum, and budget where several are swept, over rising x.
 
     `guide` is the line ε_eff ∝ B through the first point, as its two ends; None where x is not the batch size. `law` is
-    the broken line through the optima, with the slope that plain SGD and momentum share where there is one of each at
-    this budget; None where x is not the batch size, and below three points.
+    the broken line through the optima; None where x is not the batch size, and below three points.
     """
 
     label: str
@@ -125,7 +125,7 @@ class SweepFigure:
     @property
     def findings(self) -> list[str]:
         """What the optima say of the two regimes, in words: SGD and momentum together, and every other series."""
-        together = [fit for pair in self.joint for fit in (pair.plain, pair.heavy)]
+        together = [fit for pair in self.joint if pair.shares_slope for fit in (pair.plain, pair.heavy)]
         several = len({series.law.budget for series in self.series if series.law is not None}) > 1
         found = [f"{pair.plain.budget}: {words}" if several else words for pair in self.joint for words in pair.words]
         alone = [series for series in self.series if series.law is not None and series.law not in together]
@@ -180,45 +180,59 @@ class LearningRateFigure:
     series: tuple[LearningRateSeries, ...]
 
 
-def study_figures(study: StudyResults) -> list[SweepFigure]:
-    """Return the figures of a study, one per group of sweeps."""
-    return [sweep_figure(*group) for group in figure_groups(study)]
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StudyFigures:
+    """The numbers of all figures of a study."""
+
+    sweeps: tuple[SweepFigure, ...]
+    learning_rates: tuple[LearningRateFigure, ...]
 
 
-def figure_groups(study: StudyResults) -> list[list[Results]]:
+def study_figures(analysis: Analysis) -> StudyFigures:
+    """Return the figures of a study: one per group of sweeps, and one per grid family."""
+    groups = figure_groups(analysis.sweeps)
+    return StudyFigures(
+        sweeps=tuple(sweep_figure(*group, joint=analysis.joint_regimes) for group in groups),
+        learning_rates=tuple(record for sweep in analysis.sweeps for record in learning_rate_figures(sweep)),
+    )
+
+
+def figure_groups(sweeps: Sequence[SweepAnalysis]) -> list[list[SweepAnalysis]]:
     """Return the sweeps in groups that differ in momentum alone; groups and members in the study's order."""
-    groups: list[list[Results]] = []
-    for results in study.sweeps:
+    groups: list[list[SweepAnalysis]] = []
+    for sweep in sweeps:
         for group in groups:
             momenta = {momentum for member in group for momentum in member.plan.momenta}
-            same_protocol = _but_momentum(group[0].plan) == _but_momentum(results.plan)
-            if same_protocol and momenta.isdisjoint(results.plan.momenta):
-                group.append(results)
+            same_protocol = _but_momentum(group[0].plan) == _but_momentum(sweep.plan)
+            if same_protocol and momenta.isdisjoint(sweep.plan.momenta):
+                group.append(sweep)
                 break
         else:
-            groups.append([results])
+            groups.append([sweep])
     return groups
 
 
-def sweep_figure(results: Results, *others: Results) -> SweepFigure:
-    """Return the optima of a sweep over batch size or budget; of several, where they share a figure."""
-    members = (results, *others)
-    plan = results.plan
-    missing: list[MissingGrid] = []
-    lines: list[tuple[list[Grid], list[SweepPoint]]] = []
-    for member in members:
-        for family in grid_families(member):
-            points = []
-            for grid in family:
-                point = _sweep_point(grid, member.plan)
-                if point is None:
-                    missing.append(MissingGrid(sweep=member.plan.name, axes=grid.axes, reason=grid.edge()))
-                else:
-                    points.append(point)
-            if points:
-                lines.append((family, sorted(points, key=lambda p: p.x)))
-    everything = [point for _, points in lines for point in points]
-    joint, laws = _laws([family for family, _ in lines] if not _is_over_budgets(plan) else [])
+def sweep_figure(sweep: SweepAnalysis, *others: SweepAnalysis, joint: Sequence[JointRegimes] = ()) -> SweepFigure:
+    """Return the optima of a sweep over batch size or budget; of several, where they share a figure.
+
+    Of the comparisons between plain SGD and momentum those stay that are about these sweeps.
+    """
+    members = (sweep, *others)
+    plan = sweep.plan
+    lines = [(member, family, _sweep_points(family, member.plan)) for member in members for family in families(member)]
+    drawn = [(member, family[0].axes, points) for member, family, points in lines if points]
+    everything = [point for _, _, points in drawn for point in points]
+    series = tuple(
+        SweepSeries(
+            label=_series_label(plan, axes),
+            momentum=axes.momentum,
+            points=points,
+            guide=None if _is_over_budgets(plan) else _guide(points, everything),
+            law=None if _is_over_budgets(plan) else member.law(axes.budget, axes.momentum),
+        )
+        for member, axes, points in drawn
+    )
+    laws = {id(s.law) for s in series}
     return SweepFigure(
         name=_common_name([member.plan.name for member in members]),
         setting=_setting(plan, plan.momenta if len(members) == 1 else ()),
@@ -228,24 +242,20 @@ def sweep_figure(results: Results, *others: Results) -> SweepFigure:
         percent=is_percent(plan.metric),
         num_kept=plan.num_kept,
         num_seeds=len(plan.seeds),
-        series=tuple(
-            SweepSeries(
-                label=_series_label(plan, family[0].axes),
-                momentum=family[0].axes.momentum,
-                points=tuple(points),
-                guide=None if _is_over_budgets(plan) else _guide(points, everything),
-                law=laws.get((str(family[0].axes.budget), family[0].axes.momentum)),
-            )
-            for family, points in lines
+        series=series,
+        joint=tuple(pair for pair in joint if {id(pair.plain), id(pair.heavy)} <= laws),
+        missing=tuple(
+            MissingGrid(sweep=member.plan.name, axes=tuned.axes, reason=tuned.edge)
+            for member, family, _ in lines
+            for tuned in family
+            if _sweep_point(tuned, member.plan) is None
         ),
-        joint=tuple(joint),
-        missing=tuple(missing),
     )
 
 
-def learning_rate_figures(results: Results) -> list[LearningRateFigure]:
+def learning_rate_figures(sweep: SweepAnalysis) -> list[LearningRateFigure]:
     """Return a sweep's learning-rate figures: one per momentum, and per budget where it is not the axis."""
-    plan = results.plan
+    plan = sweep.plan
     return [
         LearningRateFigure(
             name=plan.name,
@@ -256,31 +266,34 @@ def learning_rate_figures(results: Results) -> list[LearningRateFigure]:
             percent=is_percent(plan.metric),
             num_kept=plan.num_kept,
             num_seeds=len(plan.seeds),
-            series=tuple(_learning_rate_series(grid, plan) for grid in family),
+            series=tuple(_learning_rate_series(tuned, plan) for tuned in family),
         )
-        for family in grid_families(results)
+        for family in families(sweep)
     ]
 
 
-def grid_families(results: Results) -> list[list[Grid]]:
+def families(sweep: SweepAnalysis) -> list[list[TunedGrid]]:
     """Return the grids in the lines they form in a figure: one per momentum, and per budget where it is not x."""
-    families: dict[tuple[object, ...], list[Grid]] = {}
-    over_budgets = _is_over_budgets(results.plan)
-    for grid in results.grids():
-        family = (grid.axes.momentum,) if over_budgets else (grid.axes.budget, grid.axes.momentum)
-        families.setdefault(family, []).append(grid)
-    return [sorted(family, key=lambda grid: _x(grid, results.plan)) for family in families.values()]
+    found: dict[tuple[object, ...], list[TunedGrid]] = {}
+    over_budgets = _is_over_budgets(sweep.plan)
+    for tuned in sweep.grids:
+        family = (tuned.axes.momentum,) if over_budgets else (tuned.axes.budget, tuned.axes.momentum)
+        found.setdefault(family, []).append(tuned)
+    return [sorted(family, key=lambda tuned: _x(tuned, sweep.plan)) for family in found.values()]
 
 
-def _sweep_point(grid: Grid, plan: SweepPlan) -> SweepPoint | None:
-    best, train_best = grid.optimum(), grid.train_optimum()
-    test, train_loss = grid.at_optimum("test_metric"), grid.at_optimum("train_loss")
+def _sweep_points(family: Sequence[TunedGrid], plan: SweepPlan) -> tuple[SweepPoint, ...]:
+    return tuple(point for tuned in family if (point := _sweep_point(tuned, plan)) is not None)
+
+
+def _sweep_point(tuned: TunedGrid, plan: SweepPlan) -> SweepPoint | None:
+    best, train_best, test, train_loss = tuned.optimum, tuned.train_optimum, tuned.test, tuned.train_loss
     if best is None or train_best is None or test is None or train_loss is None:
         return None
     return SweepPoint(
-        x=_x(grid, plan),
-        axes=grid.axes,
-        num_steps=grid.num_steps,
+        x=_x(tuned, plan),
+        axes=tuned.axes,
+        num_steps=tuned.grid.num_steps,
         test=_spread(test, scale=_scale(plan)),
         train_loss=_spread(train_loss),
         effective_learning_rate=best.effective_learning_rate,
@@ -290,24 +303,23 @@ def _sweep_point(grid: Grid, plan: SweepPlan) -> SweepPoint | None:
     )
 
 
-def _learning_rate_series(grid: Grid, plan: SweepPlan) -> LearningRateSeries:
-    best = grid.optimum()
-    label = str(grid.axes.budget) if _is_over_budgets(plan) else f"B = {grid.axes.batch_size:,}"
+def _learning_rate_series(tuned: TunedGrid, plan: SweepPlan) -> LearningRateSeries:
+    label = str(tuned.axes.budget) if _is_over_budgets(plan) else f"B = {tuned.axes.batch_size:,}"
     return LearningRateSeries(
         label=label,
-        axes=grid.axes,
-        points=tuple(_learning_rate_point(cell, grid, plan) for cell in grid.cells),
-        optimum=None if best is None else best.effective_learning_rate,
-        interval=None if best is None else best.interval,
-        edge=grid.edge(),
+        axes=tuned.axes,
+        points=tuple(_learning_rate_point(cell, plan) for cell in tuned.grid.cells),
+        optimum=tuned.rate,
+        interval=None if tuned.optimum is None else tuned.optimum.interval,
+        edge=tuned.edge,
     )
 
 
-def _learning_rate_point(cell: Cell, grid: Grid, plan: SweepPlan) -> LearningRatePoint:
+def _learning_rate_point(cell: Cell, plan: SweepPlan) -> LearningRatePoint:
     state = CellState.UNSTABLE if cell.is_unstable else CellState.STABLE if cell.is_complete else CellState.INCOMPLETE
     test = train_loss = None
     if state is CellState.STABLE:
-        kept = cell.kept(grid.objective, grid.direction)
+        kept = cell.kept(plan.objective, plan.direction)
         test = _spread(cell.estimate("test_metric", kept=kept), scale=_scale(plan))
         train_loss = _spread(cell.estimate("train_loss", kept=kept))
     return LearningRatePoint(
@@ -330,23 +342,6 @@ def _spread(estimate: Estimate, *, scale: float = 1.0) -> Spread:
 
 def _scale(plan: SweepPlan) -> float:
     return 100.0 if is_percent(plan.metric) else 1.0
-
-
-def _laws(families: Sequence[Sequence[Grid]]) -> tuple[list[JointRegimes], dict[tuple[str, float], Regimes]]:
-    """Return the pairs of plain SGD and momentum at equal budgets, and the law of every budget and momentum."""
-    budgets: dict[str, list[list[Grid]]] = {}
-    for family in families:
-        grids = [grid for grid in family if grid.optimum() is not None]
-        if len(grids) >= 3:
-            budgets.setdefault(str(grids[0].axes.budget), []).append(grids)
-    joint: list[JointRegimes] = []
-    fits: list[Regimes] = []
-    for found in budgets.values():
-        plain, heavy = ([grids for grids in found if (grids[0].axes.momentum > 0) is side] for side in (False, True))
-        pairs = [fit_joint_regimes(first, second) for first in plain for second in heavy]
-        joint += pairs
-        fits += [pairs[0].plain, pairs[0].heavy] if len(pairs) == 1 else [fit_regimes(grids) for grids in found]
-    return joint, {(fit.budget, fit.momentum): fit for fit in fits}
 
 
 def _guide(
@@ -383,10 +378,10 @@ def _x_label(plan: SweepPlan) -> str:
     return "number of epochs" if _in_epochs(plan) else "number of steps"
 
 
-def _x(grid: Grid, plan: SweepPlan) -> float:
+def _x(tuned: TunedGrid, plan: SweepPlan) -> float:
     if not _is_over_budgets(plan):
-        return float(grid.axes.batch_size)
-    return float(grid.axes.budget.amount if _in_epochs(plan) else grid.num_steps)
+        return float(tuned.axes.batch_size)
+    return float(tuned.axes.budget.amount if _in_epochs(plan) else tuned.grid.num_steps)
 
 
 def _series_label(plan: SweepPlan, axes: GridAxes) -> str:

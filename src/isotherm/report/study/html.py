@@ -1,4 +1,4 @@
-"""The report: one HTML file with everything in it, which works offline and asks nothing of the network."""
+"""The page of a study: one HTML file with everything in it, which works offline."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from isotherm.analysis.verdicts import Verdict
+from isotherm.analysis.analysis import Analysis
 from isotherm.core.json import json_line, json_text
 from isotherm.core.records import RUN_VERSION
 from isotherm.report.files import write_atomically
-from isotherm.report.study.figures import LearningRateFigure, SweepFigure, learning_rate_figures, study_figures
+from isotherm.report.study.figures import LearningRateFigure, StudyFigures, SweepFigure
 from isotherm.report.study.interactive import LegendEntry, legend, panels
 from isotherm.report.study.methods import protocol_paragraphs
 from isotherm.report.study.tables import optima_text
 from isotherm.report.wording import count_text, duration_text, objective_words
 from isotherm.sweep.protocol import Edge
-from isotherm.sweep.results import StudyResults
 from isotherm.version import __version__
 
 TEMPLATE = "report.html.jinja"
@@ -41,24 +40,24 @@ class PageFigure:
     panels: list[dict[str, Any]]
 
 
-def write_report(
-    study: StudyResults,
+def write_page(
+    analysis: Analysis,
+    figures: StudyFigures,
     path: str | Path,
     *,
-    verdicts: Sequence[Verdict],
     seconds: float | None = None,
     generated: str | None = None,
 ) -> Path:
-    """Write the report of a study, finished or not, and return its path.
+    """Write the page of a study, finished or not, and return its path.
 
     Args:
-        study: what to report.
+        analysis: what to report.
+        figures: of the same study.
         path: of the HTML file; its folder is made if need be.
-        verdicts: on the paper's claims, in order.
         seconds: what the study took, where known.
         generated: when, in words; left out where None, so that equal results give equal files.
     """
-    page = page_environment().get_template(TEMPLATE).render(**_content(study, verdicts, seconds, generated))
+    page = page_environment().get_template(TEMPLATE).render(**_content(analysis, figures, seconds, generated))
     return write_atomically(Path(path), page.encode())
 
 
@@ -76,35 +75,32 @@ def page_environment() -> Environment:
     return environment
 
 
-def _content(
-    study: StudyResults, verdicts: Sequence[Verdict], seconds: float | None, generated: str | None
-) -> dict[str, Any]:
-    sweeps = study_figures(study)
-    grids = [record for results in study.sweeps for record in learning_rate_figures(results)]
+def _content(analysis: Analysis, records: StudyFigures, seconds: float | None, generated: str | None) -> dict[str, Any]:
     from plotly.offline import get_plotlyjs  # only a page needs it, and not every machine that trains has it
 
-    figures = [_page_figure(record, f"sweep-{place}") for place, record in enumerate(sweeps)]
-    rate_figures = [_page_figure(record, f"rates-{place}") for place, record in enumerate(grids)]
+    figures = [_page_figure(record, f"sweep-{place}") for place, record in enumerate(records.sweeps)]
+    rate_figures = [_page_figure(record, f"rates-{place}") for place, record in enumerate(records.learning_rates)]
     return {
-        "name": study.plan.name,
-        "question": study.plan.question,
-        "summary": _summary(study, seconds),
-        "notices": _notices(study, sweeps),
-        "verdicts": verdicts,
+        "name": analysis.plan.name,
+        "question": analysis.plan.question,
+        "summary": _summary(analysis, seconds),
+        "notices": _notices(analysis, records.sweeps),
+        "recommendations": [str(advice) for advice in analysis.recommendations],
+        "verdicts": analysis.verdicts,
         "figures": figures,
         "rate_figures": rate_figures,
-        "tables": [optima_text(results) for results in study.sweeps],
-        "protocol": protocol_paragraphs(study.plan.sweeps),
+        "tables": [optima_text(sweep) for sweep in analysis.sweeps],
+        "protocol": protocol_paragraphs(analysis.plan.sweeps),
         "versions": library_versions(),
-        "definition": json_text(study.plan.to_json()).rstrip(),
+        "definition": json_text(analysis.plan.to_json()).rstrip(),
         "generated": generated,
         "plotly_js": get_plotlyjs(),
         "plots": {figure.identifier: figure.panels for figure in (*figures, *rate_figures)},
     }
 
 
-def _summary(study: StudyResults, seconds: float | None) -> list[str]:
-    counts, plans = study.counts(), study.plan.sweeps
+def _summary(analysis: Analysis, seconds: float | None) -> list[str]:
+    counts, plans = analysis.counts, analysis.plan.sweeps
     seeds = sorted({len(plan.seeds) for plan in plans})
     tuned = dict.fromkeys(objective_words(plan.objective, plan.metric) for plan in plans)
     parts = [
@@ -118,9 +114,9 @@ def _summary(study: StudyResults, seconds: float | None) -> list[str]:
     return parts if seconds is None else [*parts, f"this call took {duration_text(seconds)}"]
 
 
-def _notices(study: StudyResults, figures: Sequence[SweepFigure]) -> list[str]:
+def _notices(analysis: Analysis, figures: Sequence[SweepFigure]) -> list[str]:
     """Return what a reader of an unfinished or unlucky study must know first."""
-    counts = study.counts()
+    counts = analysis.counts
     notices = []
     if counts["missing"] or counts["failed"]:
         total = sum(counts.values())

@@ -3,82 +3,77 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
-from isotherm.analysis.regimes import JointRegimes, Regimes, joint_regimes, regimes
-from isotherm.analysis.verdicts import Verdict
+from isotherm.analysis.analysis import Analysis, SweepAnalysis
+from isotherm.analysis.regimes import JointRegimes, Regimes
+from isotherm.analysis.series import TunedGrid
 from isotherm.core.json import plain
-from isotherm.core.records import Direction
 from isotherm.core.statistics import Interval
-from isotherm.sweep.protocol import Estimate, Grid, Optimum
-from isotherm.sweep.results import Results, StudyResults
+from isotherm.sweep.protocol import Estimate, Optimum
 
 
-def study_summary(
-    results: StudyResults, *, verdicts: Sequence[Verdict] = (), seconds: float | None = None
-) -> dict[str, Any]:
+def study_summary(analysis: Analysis, *, seconds: float | None = None) -> dict[str, Any]:
     """Return the study as JSON values: one entry per sweep, budget and momentum, with its grids over batch sizes."""
     content: dict[str, Any] = {
-        "study": results.plan.name,
-        "question": results.plan.question,
+        "study": analysis.plan.name,
+        "question": analysis.plan.question,
         "seconds": seconds,
-        "counts": results.counts(),
-        "sweeps": [entry for sweep in results.sweeps for entry in _sweep_entries(sweep)],
-        "joint_regimes": [_joint_entry(fit) for fit in joint_regimes(results)],
-        "verdicts": [dataclasses.asdict(verdict) for verdict in verdicts],
+        "counts": dict(analysis.counts),
+        "recommendations": [dataclasses.asdict(advice) for advice in analysis.recommendations],
+        "verdicts": [dataclasses.asdict(verdict) for verdict in analysis.verdicts],
+        "sweeps": [entry for sweep in analysis.sweeps for entry in _sweep_entries(sweep)],
+        "joint_regimes": [_joint_entry(fit) for fit in analysis.joint_regimes],
     }
     return {name: plain(value) for name, value in content.items()}
 
 
-def _sweep_entries(results: Results) -> list[dict[str, Any]]:
-    fits = {(fit.budget, fit.momentum): fit for fit in regimes(results)}
+def _sweep_entries(sweep: SweepAnalysis) -> list[dict[str, Any]]:
+    plan = sweep.plan
     return [
         {
-            "name": results.plan.name,
-            "task": results.plan.task,
-            "metric": results.plan.metric,
-            "tuned_on": results.plan.objective,
+            "name": plan.name,
+            "task": plan.task,
+            "metric": plan.metric,
+            "tuned_on": plan.objective,
             "budget": {"unit": str(budget.unit), "amount": budget.amount},
             "momentum": momentum,
-            "regimes": _regimes_entry(fits.get((str(budget), momentum))),
+            "regimes": _regimes_entry(sweep.law(budget, momentum)),
             "grids": [
-                _grid_entry(grid, results.plan.metric) for grid in results.grids(momentum=momentum, budget=budget)
+                _grid_entry(tuned, plan.metric)
+                for tuned in sweep.grids
+                if (tuned.axes.budget, tuned.axes.momentum) == (budget, momentum)
             ],
         }
-        for budget in results.plan.budgets
-        for momentum in results.plan.momenta
+        for budget in plan.budgets
+        for momentum in plan.momenta
     ]
 
 
-def _grid_entry(grid: Grid, metric: str) -> dict[str, Any]:
-    best, train_best = grid.optimum(), grid.train_optimum()
-    train_loss = grid.at_optimum("train_loss")
-    objective = grid.at_optimum("train_objective")
-    test = estimate_entry(grid.at_optimum("test_metric"))
+def _grid_entry(tuned: TunedGrid, metric: str) -> dict[str, Any]:
+    best, train_best, grid = tuned.optimum, tuned.train_optimum, tuned.grid
     return {
-        "batch_size": grid.axes.batch_size,
+        "batch_size": tuned.axes.batch_size,
         "num_steps": grid.num_steps,
-        "optimal_effective_learning_rate": None if best is None else best.effective_learning_rate,
+        "optimal_effective_learning_rate": tuned.rate,
         "interval": None if best is None else list(best.interval),
         "at_edge": True if best is None else best.at_edge,
-        "edge": str(grid.edge()),
-        "temperature": None if best is None else best.effective_learning_rate / grid.axes.batch_size,
-        "learning_rate": grid.bare_learning_rate_at_optimum(),
-        f"test_{metric}": test,
-        "train_loss": None if train_loss is None else train_loss.mean,
-        "train_objective": None if objective is None else objective.mean,
-        "train_optimal_effective_learning_rate": None if train_best is None else train_best.effective_learning_rate,
+        "edge": str(tuned.edge),
+        "temperature": tuned.temperature,
+        "learning_rate": tuned.learning_rate,
+        f"test_{metric}": _estimate_entry(tuned.test),
+        "train_loss": None if tuned.train_loss is None else tuned.train_loss.mean,
+        "train_objective": None if tuned.train_objective is None else tuned.train_objective.mean,
+        "train_optimal_effective_learning_rate": _rate(train_best),
         "train_optimum_at_end": None if train_best is None else train_best.lies_at_end_of(grid),
-        "train_objective_optimal_effective_learning_rate": _rate(grid.optimum("train_objective", Direction.MINIMISE)),
+        "train_objective_optimal_effective_learning_rate": _rate(tuned.train_objective_optimum),
         "num_diverged": grid.num_diverged,
-        "num_runs": sum(r is not None for cell in grid.cells for r in cell.results),
+        "num_runs": grid.num_runs,
         "effective_learning_rates": [cell.effective_learning_rate for cell in grid.cells],
     }
 
 
-def estimate_entry(estimate: Estimate | None) -> dict[str, Any] | None:
-    """Return an estimate as JSON values."""
+def _estimate_entry(estimate: Estimate | None) -> dict[str, Any] | None:
     if estimate is None:
         return None
     return {
@@ -116,8 +111,7 @@ def _joint_entry(fit: JointRegimes) -> dict[str, Any]:
     return {
         "budget": fit.plain.budget,
         "momentum": fit.heavy.momentum,
-        "plain": _regimes_entry(fit.plain),
-        "heavy": _regimes_entry(fit.heavy),
+        "shares_slope": fit.shares_slope,
         "offset_octaves": fit.offset.estimate,
         "offset_interval": _limits(fit.offset),
         "same_line": fit.same_line,

@@ -15,6 +15,8 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from isotherm.analysis.analysis import Analysis, SweepAnalysis
+from isotherm.analysis.series import TunedGrid
 from isotherm.core.records import RunResult, RunSpec
 from isotherm.core.temperature import temperature
 from isotherm.report.files import write_atomically
@@ -29,8 +31,8 @@ from isotherm.report.wording import (
     spread_text,
 )
 from isotherm.sweep.plan import SweepPlan
-from isotherm.sweep.protocol import Edge, Grid, all_runs
-from isotherm.sweep.results import Results, StudyResults
+from isotherm.sweep.protocol import Edge, all_runs
+from isotherm.sweep.results import StudyResults
 
 Row = dict[str, Any]
 
@@ -49,9 +51,9 @@ _NOTHING = "–"
 # -- plain rows and CSV ---------------------------------------------------------------------------------------------
 
 
-def optima_rows(results: Results) -> list[Row]:
+def optima_rows(sweep: SweepAnalysis) -> list[Row]:
     """Return one row per grid of a sweep; quantities are None where the grid has no optimum. Metrics are raw."""
-    return [_optimum_row(results.plan, grid) for grid in results.grids()]
+    return [_optimum_row(sweep.plan, tuned) for tuned in sweep.grids]
 
 
 def runs_rows(study: StudyResults) -> list[Row]:
@@ -67,33 +69,32 @@ def runs_rows(study: StudyResults) -> list[Row]:
     ]
 
 
-def write_csv(study: StudyResults, folder: str | Path) -> list[Path]:
+def write_csv(analysis: Analysis, folder: str | Path) -> list[Path]:
     """Write `optima.csv` and `runs.csv` and return them; an empty field is a quantity that does not exist."""
-    optima = [row for results in study.sweeps for row in optima_rows(results)]
+    optima = [row for sweep in analysis.sweeps for row in optima_rows(sweep)]
     run_columns = ["sweep", *_run_columns()]
     return [
         write_atomically(Path(folder) / "optima.csv", _csv(optima, list(optima[0]))),
-        write_atomically(Path(folder) / "runs.csv", _csv(runs_rows(study), run_columns)),
+        write_atomically(Path(folder) / "runs.csv", _csv(runs_rows(analysis.results), run_columns)),
     ]
 
 
-def _optimum_row(plan: SweepPlan, grid: Grid) -> Row:
-    best, train_best = grid.optimum(), grid.train_optimum()
-    test, train_loss = grid.at_optimum("test_metric"), grid.at_optimum("train_loss")
-    rate = None if best is None else best.effective_learning_rate
+def _optimum_row(plan: SweepPlan, tuned: TunedGrid) -> Row:
+    best, train_best, test, train_loss = tuned.optimum, tuned.train_optimum, tuned.test, tuned.train_loss
+    axes, grid = tuned.axes, tuned.grid
     return {
         "sweep": plan.name,
-        "batch_size": grid.axes.batch_size,
-        "budget": f"{grid.axes.budget.amount:g} {grid.axes.budget.unit}",
+        "batch_size": axes.batch_size,
+        "budget": f"{axes.budget.amount:g} {axes.budget.unit}",
         "num_steps": grid.num_steps,
-        "momentum": grid.axes.momentum,
-        "optimal_effective_learning_rate": rate,
+        "momentum": axes.momentum,
+        "optimal_effective_learning_rate": tuned.rate,
         "interval_low": None if best is None else best.interval[0],
         "interval_high": None if best is None else best.interval[1],
         "at_edge": None if best is None else best.at_edge,
-        "edge": str(grid.edge()),
-        "temperature": None if rate is None else temperature(rate, grid.axes.batch_size),
-        "learning_rate": grid.bare_learning_rate_at_optimum(),
+        "edge": str(tuned.edge),
+        "temperature": tuned.temperature,
+        "learning_rate": tuned.learning_rate,
         "metric": plan.metric,
         "test_metric_mean": None if test is None else test.mean,
         "test_metric_standard_deviation": None if test is None else test.standard_deviation,
@@ -107,7 +108,7 @@ def _optimum_row(plan: SweepPlan, grid: Grid) -> Row:
         "train_loss_standard_deviation": None if train_loss is None else train_loss.standard_deviation,
         "train_optimal_effective_learning_rate": None if train_best is None else train_best.effective_learning_rate,
         "num_diverged": grid.num_diverged,
-        "num_runs": sum(result is not None for cell in grid.cells for result in cell.results),
+        "num_runs": grid.num_runs,
     }
 
 
@@ -152,29 +153,28 @@ class OptimaTable:
     notes: tuple[str, ...]
 
 
-def optima_text(results: Results) -> OptimaTable:
+def optima_text(sweep: SweepAnalysis) -> OptimaTable:
     """Return a sweep's optima as text, one row per grid."""
-    plan = results.plan
-    grids = results.grids()
+    plan, grids = sweep.plan, sweep.grids
     varying: list[tuple[str, list[str]]] = []
     if len(plan.budgets) > 1:
-        varying.append(("budget", [str(grid.axes.budget) for grid in grids]))
+        varying.append(("budget", [str(tuned.axes.budget) for tuned in grids]))
     if len(plan.momenta) > 1:
-        varying.append(("m", [f"{grid.axes.momentum:g}" for grid in grids]))
-    edges = dict.fromkeys(grid.edge() for grid in grids)
+        varying.append(("m", [f"{tuned.axes.momentum:g}" for tuned in grids]))
+    edges = dict.fromkeys(tuned.edge for tuned in grids)
     return OptimaTable(
         title=_title(plan),
         columns=(*(name for name, _ in varying), *_columns(plan)),
         rows=tuple(
-            (*(values[place] for _, values in varying), *_text_row(plan, grid)) for place, grid in enumerate(grids)
+            (*(values[place] for _, values in varying), *_text_row(plan, tuned)) for place, tuned in enumerate(grids)
         ),
         notes=tuple(f"{EDGE_FLAGS[edge]} {FLAG_WORDS[edge]}" for edge in edges if edge in FLAG_WORDS),
     )
 
 
-def optima_table(results: Results) -> Table:
+def optima_table(sweep: SweepAnalysis) -> Table:
     """Return a sweep's optima for the terminal; 80 columns do where budget and momentum do not vary."""
-    content = optima_text(results)
+    content = optima_text(sweep)
     table = Table(
         title=escape(content.title),
         title_justify="left",
@@ -208,19 +208,18 @@ def _columns(plan: SweepPlan) -> tuple[str, ...]:
     return ("B", "ε_eff (interval)", "T", test, "all seeds", "train loss", "train ε_eff", "div.", "")
 
 
-def _text_row(plan: SweepPlan, grid: Grid) -> tuple[str, ...]:
-    batch_size = f"{grid.axes.batch_size:,}"
-    diverged = str(grid.num_diverged or "")
-    best, train_best = grid.optimum(), grid.train_optimum()
-    test, train_loss = grid.at_optimum("test_metric"), grid.at_optimum("train_loss")
+def _text_row(plan: SweepPlan, tuned: TunedGrid) -> tuple[str, ...]:
+    batch_size, flag = f"{tuned.axes.batch_size:,}", EDGE_FLAGS[tuned.edge]
+    diverged = str(tuned.grid.num_diverged or "")
+    best, train_best, test, train_loss = tuned.optimum, tuned.train_optimum, tuned.test, tuned.train_loss
     if best is None or train_best is None or test is None or train_loss is None:
-        return (batch_size, *[_NOTHING] * 6, diverged, EDGE_FLAGS[grid.edge()])
+        return (batch_size, *[_NOTHING] * 6, diverged, flag)
     percent = is_percent(plan.metric)
     scale = 100.0 if percent else 1.0
     return (
         batch_size,
         interval_text(best.effective_learning_rate, best.interval),
-        power_text(temperature(best.effective_learning_rate, grid.axes.batch_size)),
+        power_text(temperature(best.effective_learning_rate, tuned.axes.batch_size)),
         spread_text(scale * test.mean, scale * test.standard_deviation, percent=percent, num=test.num_kept),
         spread_text(
             scale * test.mean_all, scale * test.standard_deviation_all, percent=percent, num=len(test.values_all)
@@ -228,5 +227,5 @@ def _text_row(plan: SweepPlan, grid: Grid) -> tuple[str, ...]:
         f"{train_loss.mean:.3g}",
         rate_text(train_best.effective_learning_rate),
         diverged,
-        EDGE_FLAGS[grid.edge()],
+        flag,
     )

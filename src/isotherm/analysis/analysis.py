@@ -1,0 +1,79 @@
+"""Everything that results say, computed once: JSON, tables, figures, pages and the terminal only show it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from isotherm.analysis.recommend import Recommendation, recommend
+from isotherm.analysis.regimes import JointRegimes, Regimes
+from isotherm.analysis.series import Series, TunedGrid, series_without_laws, tuned_grids, with_laws
+from isotherm.analysis.verdicts import Verdict, judge
+from isotherm.core.budget import Budget
+from isotherm.sweep.plan import StudyPlan, SweepPlan
+from isotherm.sweep.results import Results, StudyResults
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class SweepAnalysis:
+    """One sweep: every grid at its optimum, in the plan's order, and the series they form."""
+
+    plan: SweepPlan
+    grids: tuple[TunedGrid, ...]
+    series: tuple[Series, ...]
+
+    def law(self, budget: Budget, momentum: float) -> Regimes | None:
+        """Return the broken line through the optima of a budget and momentum; None below three optima."""
+        return next((s.law for s in self.series if (s.budget, s.momentum) == (budget, momentum)), None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Analysis:
+    """What the results of a study say.
+
+    `counts` are its runs by outcome, and how many are missing. `joint_regimes` compare plain SGD with momentum where
+    both were run at one budget. `recommendations` are one per sweep, budget and momentum with an optimum.
+    """
+
+    results: StudyResults
+    counts: Mapping[str, int]
+    sweeps: tuple[SweepAnalysis, ...]
+    joint_regimes: tuple[JointRegimes, ...]
+    verdicts: tuple[Verdict, ...]
+    recommendations: tuple[Recommendation, ...]
+
+    @property
+    def plan(self) -> StudyPlan:
+        """What was to be run."""
+        return self.results.plan
+
+    @property
+    def regimes(self) -> list[Regimes]:
+        """The two regimes of every sweep, budget and momentum with three optima or more."""
+        return [s.law for sweep in self.sweeps for s in sweep.series if s.law is not None]
+
+    def __str__(self) -> str:
+        return "\n".join([*map(str, self.recommendations), *map(str, self.verdicts)])
+
+
+def analyse(results: Results | StudyResults) -> Analysis:
+    """Return what the results of a sweep or a study say: optima, regimes, verdicts, recommendations.
+
+    Results may be incomplete; what they do not determine is left out or said to be open.
+    """
+    study = results if isinstance(results, StudyResults) else results.as_study()
+    tuned = [tuned_grids(sweep) for sweep in study.sweeps]
+    found = [series_without_laws(plan, grids) for plan, grids in zip(study.plan.sweeps, tuned, strict=True)]
+    series, pairs = with_laws([s for members in found for s in members])
+    following = iter(series)
+    return Analysis(
+        results=study,
+        counts=study.counts(),
+        sweeps=tuple(
+            SweepAnalysis(plan=plan, grids=grids, series=tuple(next(following) for _ in members))
+            for plan, grids, members in zip(study.plan.sweeps, tuned, found, strict=True)
+        ),
+        joint_regimes=tuple(pair.joint for pair in pairs),
+        verdicts=tuple(judge(series, pairs)),
+        recommendations=tuple(advice for s in series if (advice := recommend(s)) is not None),
+    )

@@ -1,0 +1,51 @@
+"""The report of a study: a folder with its page, figures, tables and summary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from isotherm.analysis.analysis import Analysis, analyse
+from isotherm.errors import UserError
+from isotherm.report.files import write_json
+from isotherm.report.study.draw import save_figures
+from isotherm.report.study.figures import study_figures
+from isotherm.report.study.html import write_page
+from isotherm.report.study.summary import study_summary
+from isotherm.report.study.tables import write_csv
+from isotherm.sweep.results import Results, StudyResults
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReportFiles:
+    """The files of a report."""
+
+    page: Path
+    figures: tuple[Path, ...]
+    tables: tuple[Path, ...]
+    summary: Path
+
+
+def write_report(
+    findings: Analysis | Results | StudyResults, folder: str | Path, *, seconds: float | None = None
+) -> ReportFiles:
+    """Write the report of a study or sweep, finished or not: `report.html`, figures (PNG, PDF), CSV and JSON.
+
+    Args:
+        findings: an analysis, or results to analyse.
+        folder: made if need be; files of the same names are replaced.
+        seconds: what the study took, where known.
+    """
+    analysis = findings if isinstance(findings, Analysis) else analyse(findings)
+    path = Path(folder)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"the folder {path} cannot be made: {error.strerror}; choose another") from error
+    figures = study_figures(analysis)
+    return ReportFiles(
+        page=write_page(analysis, figures, path / "report.html", seconds=seconds),
+        figures=tuple(save_figures(figures, path)),
+        tables=tuple(write_csv(analysis, path)),
+        summary=write_json(path / "summary.json", study_summary(analysis, seconds=seconds)),
+    )

@@ -1,0 +1,92 @@
+"""The file of a store: its lock, its header, and SQLite's errors as sentences."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from isotherm.errors import StoreError
+
+_DAMAGED = "the file is damaged; restore it from a copy, or move it away and start again"
+_NOT_WRITABLE = "it cannot be written; check the permissions of the file and its folder"
+_HELD = "another program holds it; close that and run again"
+# By SQLite's primary error code.
+_REMEDIES = {
+    sqlite3.SQLITE_FULL: "no space is left; what was stored is intact: free some space and run the same command again",
+    sqlite3.SQLITE_CORRUPT: _DAMAGED,
+    sqlite3.SQLITE_NOTADB: _DAMAGED,
+    sqlite3.SQLITE_READONLY: _NOT_WRITABLE,
+    sqlite3.SQLITE_PERM: _NOT_WRITABLE,
+    sqlite3.SQLITE_CANTOPEN: _NOT_WRITABLE,
+    sqlite3.SQLITE_BUSY: _HELD,
+    sqlite3.SQLITE_LOCKED: _HELD,
+}
+
+
+def take_lock(file: Path) -> IO[str]:
+    """Take a store's lock, or say who holds it; the operating system drops it when this process ends."""
+    path = file.with_name(file.name + ".lock")
+    try:
+        lock = path.open("a+")
+    except OSError as error:
+        raise StoreError(
+            f"the store {file} cannot be written: {error.strerror} ({path}); choose a folder you may write to"
+        ) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.seek(0)
+        owner = lock.read().strip() or "unknown"
+        lock.close()
+        raise StoreError(
+            f"the store {file} is being written by another process (pid {owner}); wait for it, or use another store"
+        ) from error
+    try:
+        lock.seek(0)
+        lock.truncate()
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+    except OSError as error:
+        with contextlib.suppress(OSError):  # closing tries once more to write what did not fit
+            lock.close()
+        raise StoreError(f"the store {file} cannot be written: {error.strerror} ({path}); make room first") from error
+    return lock
+
+
+def check_header(file: Path) -> None:
+    """Refuse what is no SQLite file before SQLite touches it."""
+    try:
+        if not file.exists() or file.stat().st_size == 0:
+            return
+        with file.open("rb") as stream:
+            header = stream.read(16)
+    except OSError as error:
+        raise StoreError(f"the store {file} cannot be read: {error.strerror}; check its permissions") from error
+    if header != b"SQLite format 3\x00":
+        raise StoreError(
+            f"{file} is not a store: it does not start as an SQLite file does; it may be damaged, or be another file. "
+            "Restore it from a copy, or choose another path"
+        )
+
+
+@contextmanager
+def translated(file: Path) -> Iterator[None]:
+    """Turn SQLite's errors into sentences."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest says more than a remedy needs
+        remedy = _REMEDIES.get(code, "check the disk and the file's permissions")
+        raise StoreError(f"the store {file}: {error}; {remedy}") from error
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise StoreError(
+            f"the store {file} holds a damaged row ({error}), changed by another program or a failing disk: "
+            "restore it from a copy"
+        ) from error

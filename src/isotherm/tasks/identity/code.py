@@ -1,0 +1,194 @@
+"""How functions and classes are described: by their code and by all that the code refers to."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import inspect
+import sys
+import types
+from typing import Any
+
+import torch
+from torch import nn
+
+from isotherm.tasks.identity import origin
+from isotherm.tasks.identity.reads import MISSING, Read, closure_of, contents, reads_of
+from isotherm.tasks.identity.source import byte_code
+from isotherm.tasks.identity.unseen import unseen_in
+from isotherm.tasks.identity.walk import Walk
+
+_CONSTRUCTORS = {"__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "reset_parameters"}
+# What Python, abc, enum and torch.autograd keep on a class for themselves; some of it counts classes or methods.
+_BOOKKEEPING = {"_abc_impl", "_backward_cls", "_autograd_function_id", "_compiled_autograd_backward_state"}
+_METHOD_TYPES = (types.FunctionType, staticmethod, classmethod, property, functools.cached_property)
+_COMPILED_SUFFIXES = (".so", ".pyd", ".dylib")
+OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+_NAMESPACES = {"aten", "prim", "prims", "quantized", "isotherm", "torchvision"}
+
+
+def function(walk: Walk, value: types.FunctionType) -> object:
+    """Describe a function by its text, its defaults and all that it refers to; a library's by name and closure."""
+    held = dict(vars(value))
+    if "_torchdynamo_orig_callable" in held:  # torch.compile computes the same, faster
+        return ["compiled", walk.describe(held["_torchdynamo_orig_callable"])]
+    if origin.is_library_function(value):
+        closure = {name: walk.describe(item) for name, item in closure_of(value).items()}
+        return ["library", origin.name_of(value), value.__name__, closure, walk.describe(held.get("__wrapped__"))]
+    reads = reads_of(value)
+    for what in unseen_in(value, reads):
+        walk.reach.cannot_see(value, what)
+    return [
+        "function",
+        walk.sources.text(value),
+        {read.path: _read(walk, read) for read in sorted(reads, key=lambda read: read.path)},
+        walk.describe(list(value.__defaults__ or ())),
+        walk.describe(sorted((value.__kwdefaults__ or {}).items())),
+        {name: walk.describe(item) for name, item in sorted(held.items())},
+    ]
+
+
+def method(walk: Walk, value: types.MethodType) -> object:
+    """Describe a bound method by its function and its object."""
+    return ["method", walk.describe(value.__func__), walk.describe(value.__self__)]
+
+
+def member(walk: Walk, value: Any) -> object:
+    """Describe what stands in a class: a method of any kind, or a property."""
+    if isinstance(value, property):
+        return ["property", *(walk.describe(part) for part in (value.fget, value.fset, value.fdel))]
+    return [type(value).__name__, walk.describe(_function(value))]
+
+
+def cached(walk: Walk, value: Any) -> object:
+    """Describe a function behind `lru_cache`; what the cache holds follows from it."""
+    return ["cached", walk.describe(value.__wrapped__), repr(value.cache_parameters())]
+
+
+def module(walk: Walk, value: types.ModuleType) -> object:
+    """Describe a library's module by its name, a user's by all that it defines."""
+    if origin.is_library_module(value):
+        return ["library", value.__name__]
+    return ["module", {name: walk.describe(item) for name, item in sorted(contents(value).items())}]
+
+
+def builtin(walk: Walk, value: Any) -> object:
+    """Describe a compiled function by its name, and a method also by its object."""
+    owner = getattr(value, "__self__", None)
+    if owner is not None and not isinstance(owner, types.ModuleType):
+        return ["builtin method", value.__name__, walk.describe(owner)]
+    _note_compiled(walk, value)
+    return ["builtin", origin.name_of(value)]
+
+
+def operator(walk: Walk, value: Any) -> object:
+    """Describe an operator of PyTorch by its name."""
+    name = str(value)
+    if name.partition(".")[0] not in _NAMESPACES:
+        walk.reach.cannot_see(value, f"the task depends on compiled code through the operator {name}")
+    return ["operator", name]
+
+
+def class_(walk: Walk, value: type) -> object:
+    """Describe a class by its parents and all that it defines; a library's by name and what was set on it since."""
+    parents = [walk.describe(base, "parent") for base in value.__bases__ if base is not object]
+    if origin.is_library_class(value):
+        patched = {n: m for n, m in vars(value).items() if inspect.isfunction(m) and _is_in_a_users_file(m)}
+        return ["library", origin.name_of(value), parents, {n: walk.describe(m) for n, m in sorted(patched.items())}]
+    _note_compiled(walk, value)
+    return [
+        "class",
+        value.__qualname__,
+        parents,
+        walk.describe(type(value)),
+        {name: walk.describe(item, _step_to(value, name)) for name, item in sorted(_members(value).items())},
+        _fields(walk, value),
+    ]
+
+
+def generic(walk: Walk, value: Any) -> object:
+    """Describe a type with arguments, such as list[int]."""
+    return ["generic", walk.describe(value.__origin__), [walk.describe(a) for a in value.__args__]]
+
+
+def union(walk: Walk, value: types.UnionType) -> object:
+    """Describe int | float and the like."""
+    return ["union", [walk.describe(kind) for kind in value.__args__]]
+
+
+def code_object(walk: Walk, value: types.CodeType) -> object:
+    """Describe compiled code by its instructions."""
+    return ["code", byte_code(value)]
+
+
+def type_variable(walk: Walk, value: Any) -> object:
+    """Describe a type variable by its name."""
+    return ["type variable", value.__name__]
+
+
+def _read(walk: Walk, read: Read) -> object:
+    """Describe what a name stands for; constants of a library, such as math.pi, by their name."""
+    if read.library is None or isinstance(read.value, (types.ModuleType, *OPERATORS)):
+        return walk.describe(read.value)
+    if read.value is not MISSING and origin.is_users(read.value):  # set there by the user
+        return walk.describe(read.value)
+    top, _, name = read.library.partition(".")
+    if top == "isotherm":  # it may move between modules
+        return walk.describe(read.value) if callable(read.value) else ["library", f"isotherm.{name.rpartition('.')[2]}"]
+    return ["library", read.library]
+
+
+def _members(kind: type) -> dict[str, Any]:
+    """Return what a class defines, without what Python adds to every class."""
+    hidden = (types.MemberDescriptorType, types.GetSetDescriptorType)
+    found = {n: m for n, m in vars(kind).items() if n not in _BOOKKEEPING and not isinstance(m, hidden)}
+    if issubclass(kind, enum.Enum):
+        found = {n: m for n, m in found.items() if isinstance(m, _METHOD_TYPES) and origin.is_users(_function(m))}
+    return {n: m for n, m in found.items() if _counts(kind, n, m)}
+
+
+def _function(value: Any) -> Any:
+    """Return the function behind a member of a class."""
+    names = ("__func__", "fget", "func")
+    return next((getattr(value, name) for name in names if hasattr(value, name)), value)
+
+
+def _counts(kind: type, name: str, value: Any) -> bool:
+    if isinstance(value, types.FunctionType) and _is_generated(kind, value):
+        return False
+    return isinstance(value, _METHOD_TYPES) or not (name.startswith("__") and name.endswith("__"))
+
+
+def _fields(walk: Walk, kind: type) -> list[object]:
+    """Describe the fields of a dataclass or a pydantic model and the members of an enumeration, in their order."""
+    if issubclass(kind, enum.Enum):
+        return [[name, walk.describe(item._value_)] for name, item in kind.__members__.items()]
+    fields: dict[str, Any] = getattr(kind, "__pydantic_fields__", {})
+    if dataclasses.is_dataclass(kind):
+        fields = {field.name: field for field in dataclasses.fields(kind)}
+    return [[n, walk.describe(f.default), walk.describe(f.default_factory)] for n, f in fields.items()]
+
+
+def _is_generated(kind: type, function: types.FunctionType) -> bool:
+    """Tell whether a method was written by `dataclass`: its fields say all of it, its byte code only the release."""
+    code = inspect.unwrap(function).__code__
+    return dataclasses.is_dataclass(kind) and function.__name__.startswith("__") and code.co_filename == "<string>"
+
+
+def _step_to(kind: type, name: str) -> str:
+    if name not in _CONSTRUCTORS:
+        return ""
+    return "builds" if issubclass(kind, nn.Module) else "constructs"
+
+
+def _is_in_a_users_file(function: types.FunctionType) -> bool:
+    return not function.__code__.co_filename.startswith("<") and not origin.is_library_function(function)
+
+
+def _note_compiled(walk: Walk, value: Any) -> None:
+    """Record compiled code that is not a library's."""
+    home = sys.modules.get(getattr(value, "__module__", None) or "")
+    file = str(getattr(home, "__file__", None) or "")
+    if file.endswith(_COMPILED_SUFFIXES) and not origin.is_library_file(file):
+        walk.reach.cannot_see(value, f"the task depends on compiled code through {origin.name_of(value)}")

@@ -1,0 +1,66 @@
+"""Which description fits which kind of value; the first that matches counts."""
+
+from __future__ import annotations
+
+import collections
+import collections.abc
+import enum
+import functools
+import types
+import typing
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from isotherm.tasks.identity import code, objects, origin, values
+from isotherm.tasks.identity.walk import Handler
+
+_BUILTIN = (
+    *(types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType, types.MethodDescriptorType),
+    *(types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType, np.ufunc),
+)
+_GENERIC = (types.GenericAlias, typing._GenericAlias)  # type: ignore[attr-defined]
+_EXACT: dict[type, Handler] = {
+    **dict.fromkeys((list, tuple, collections.deque), values.sequence),
+    **dict.fromkeys((set, frozenset), values.unordered),
+    **dict.fromkeys((dict, collections.OrderedDict, collections.Counter, types.MappingProxyType), values.mapping),
+    **dict.fromkeys((bytearray, memoryview), values.buffer),
+}
+_KINDS: tuple[tuple[Any, Handler], ...] = (
+    (Tensor, values.tensor),
+    ((np.ndarray, np.generic), values.array),
+    (types.FunctionType, code.function),
+    (types.MethodType, code.method),
+    ((staticmethod, classmethod, property, functools.cached_property), code.member),
+    (functools._lru_cache_wrapper, code.cached),
+    (torch.jit.ScriptFunction, objects.script_function),
+    (types.ModuleType, code.module),
+    (code.OPERATORS, code.operator),
+    (_GENERIC, code.generic),
+    (types.UnionType, code.union),
+    (types.CodeType, code.code_object),
+    (typing.TypeVar, code.type_variable),
+    (type, code.class_),
+    (_BUILTIN, code.builtin),
+    (nn.Module, objects.module),
+    (enum.Enum, objects.member_of_enum),
+    (functools.partial, objects.partial),
+    (objects.SERVICES, objects.named),
+    (objects.SOURCES, objects.source),
+)
+
+
+def handler_of(value: Any) -> Handler:
+    """Return the function that describes a value."""
+    if type(value) in _EXACT:
+        return _EXACT[type(value)]
+    for kind, handler in _KINDS:
+        if isinstance(value, kind):
+            return handler
+    if isinstance(value, collections.abc.Iterator) and origin.is_library_class(type(value)):
+        return objects.source
+    if isinstance(value, types.SimpleNamespace) or origin.is_users(value) or origin.is_isotherms(type(value)):
+        return objects.plain_object
+    return objects.library_object

@@ -1,0 +1,182 @@
+"""How objects are described: by their class and their state."""
+
+from __future__ import annotations
+
+import collections.abc
+import concurrent.futures
+import contextvars
+import dataclasses
+import enum
+import functools
+import io
+import logging
+import os
+import random
+import re
+import threading
+import types
+import weakref
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from isotherm.tasks.identity import origin
+from isotherm.tasks.identity.values import tensor_content
+from isotherm.tasks.identity.walk import Walk
+
+# What nn.Module keeps of itself, torch.compile of its work; parameters, buffers and submodules are described apart.
+INTERNAL = {*vars(nn.Module()), "training", "_compiled_call_impl", "_super_module_initialized", "_initializing"}
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+_LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event, threading.Semaphore)
+# Tools without a part in the numbers.
+SERVICES: tuple[type, ...] = (
+    *(logging.Logger, logging.Handler, logging.LoggerAdapter),
+    *(*_LOCKS, threading.Thread, threading.local, concurrent.futures.Executor, contextvars.ContextVar),
+    *(
+        weakref.ref,
+        weakref.WeakKeyDictionary,
+        weakref.WeakValueDictionary,
+        weakref.WeakSet,
+        weakref.ProxyType,
+        weakref.CallableProxyType,
+    ),
+    *(types.FrameType, types.TracebackType, types.CoroutineType, types.AsyncGeneratorType),
+)
+# Things whose state changes as they are used: they have a type, and what they will give cannot be said.
+SOURCES: tuple[type, ...] = (
+    *(io.IOBase, os._Environ, types.GeneratorType),
+    *(torch.Generator, np.random.Generator, np.random.RandomState, np.random.BitGenerator, random.Random),
+)
+_PLACE = re.compile(r"__torch__(?:\.\w+)*?\.(\w+)(?![\w.])")
+
+
+def named(walk: Walk, value: Any) -> object:
+    """Describe something by its class alone."""
+    return ["object", walk.describe(type(value), "instance")]
+
+
+def source(walk: Walk, value: Any) -> object:
+    """Describe a file, generator or random generator by its class, and record that its state is not seen."""
+    walk.reach.cannot_see(value, f"the task depends on the state of a {origin.name_of(type(value))} object")
+    return named(walk, value)
+
+
+def partial(walk: Walk, value: functools.partial[Any]) -> object:
+    """Describe a partial call by the function and its arguments."""
+    keywords = [[name, walk.describe(item)] for name, item in sorted(value.keywords.items())]
+    return ["partial", walk.describe(value.func), [walk.describe(item) for item in value.args], keywords]
+
+
+def member_of_enum(walk: Walk, value: enum.Enum) -> object:
+    """Describe a member by its class and name."""
+    return ["member", walk.describe(type(value), "instance"), value.name, repr(value._value_)]
+
+
+def module(walk: Walk, value: nn.Module) -> object:
+    """Describe a module by its class, attributes, hooks, parameters, buffers and submodules."""
+    tensors = [*value._parameters.items(), *value._buffers.items()]
+    return [
+        "module",
+        walk.describe(type(value), "instance"),
+        attributes(walk, value),
+        [[name, None if t is None else [t.requires_grad, tensor_content(t)]] for name, t in tensors],
+        [[name, walk.describe(part)] for name, part in value._modules.items()],
+    ]
+
+
+def attributes(walk: Walk, value: nn.Module) -> object:
+    """Describe what a module holds besides parameters, buffers and submodules."""
+    if isinstance(value, torch.jit.ScriptModule):
+        return _scripted(walk, value)
+    if isinstance(value, torch.fx.GraphModule):
+        return ["graph", value.code]
+    hooks = [[walk.describe(hook) for hook in vars(value).get(name, {}).values()] for name in _HOOKS]
+    if type(value).__module__.startswith("torch._dynamo"):  # torch.compile: what it computes is its submodule
+        return hooks
+    held = {name: item for name, item in vars(value).items() if name not in INTERNAL}
+    return [hooks, {name: walk.describe(item) for name, item in sorted(held.items())}]
+
+
+def script_function(walk: Walk, value: Any) -> object:
+    """Describe a function compiled by `torch.jit` by its graph."""
+    return ["script", _graph(walk, value.inlined_graph)]
+
+
+def plain_object(walk: Walk, value: Any) -> object:
+    """Describe an object by its class, its content if it is also a container or number, and its attributes."""
+    state = {name: walk.describe(item) for name, item in sorted(_state(value).items())}
+    if origin.is_isotherms(type(value)) and dataclasses.is_dataclass(value):  # a new field changes no old key
+        defaults = {field.name: walk.describe(field.default) for field in dataclasses.fields(value)}
+        state = {name: item for name, item in state.items() if item != defaults.get(name)}
+    return ["object", walk.describe(type(value), "instance"), _content(walk, value), state]
+
+
+def library_object(walk: Walk, value: Any) -> object:
+    """Describe an object of a library by what pickle would keep of it."""
+    wrapped = walk.describe(getattr(value, "__wrapped__", None))
+    try:
+        reduced = value.__reduce_ex__(4)
+    except Exception:  # whatever a library raises for what cannot be pickled
+        walk.reach.cannot_see(value, f"the task depends on the state of a {origin.name_of(type(value))} object")
+        return ["object", walk.describe(type(value), "instance"), wrapped]
+    if isinstance(reduced, str):
+        return ["object", walk.describe(type(value), "instance"), reduced, wrapped]
+    parts = [list(part) if isinstance(part, collections.abc.Iterator) else part for part in reduced[:5]]
+    return ["object", walk.describe(type(value), "instance"), [walk.describe(part) for part in parts], wrapped]
+
+
+def _state(value: Any) -> dict[str, Any]:
+    """Return the attributes of an object, those in slots included."""
+    names = []
+    for kind in type(value).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            is_private = name.startswith("__") and not name.endswith("__")
+            names.append(f"_{kind.__name__.lstrip('_')}{name}" if is_private else name)
+    hidden = {"__dict__", "__weakref__", "__pydantic_fields_set__"}
+    held = {name: getattr(value, name) for name in names if name not in hidden and hasattr(value, name)}
+    return {**held, **getattr(value, "__dict__", {})}
+
+
+def _content(walk: Walk, value: Any) -> object:
+    """Describe what an object holds as a number, a text or a container of its class."""
+    if isinstance(value, collections.defaultdict):
+        return [walk.describe(value.default_factory), [[walk.describe(k), walk.describe(v)] for k, v in value.items()]]
+    if isinstance(value, dict):
+        return [[walk.describe(key), walk.describe(item)] for key, item in value.items()]
+    if isinstance(value, list | tuple | collections.deque):
+        return [walk.describe(item) for item in value]
+    if isinstance(value, set | frozenset):
+        return walk.unordered(value)
+    for kind in (int, float, complex, str, bytes):
+        if isinstance(value, kind):
+            return kind.__repr__(value)
+    return None
+
+
+def _scripted(walk: Walk, value: torch.jit.ScriptModule) -> object:
+    """Describe a module compiled by `torch.jit` by its graphs and the attributes that they read."""
+    compiled = value._c
+    graphs = {name: compiled._get_method(name).inlined_graph for name in compiled._method_names()}
+    names = {node.s("name") for graph in graphs.values() for node in graph.findAllNodes("prim::GetAttr")}
+    held = {
+        f"{path}.{name}": part._c.getattr(name)
+        for path, part in value.named_modules()
+        for name in names
+        - {name for name, _ in [*part.named_parameters(), *part.named_buffers(), *part.named_children()]}
+        if part._c.hasattr(name)
+    }
+    attributes = {name: walk.describe(item) for name, item in sorted(held.items())}
+    return ["script", {name: _graph(walk, graph) for name, graph in sorted(graphs.items())}, attributes]
+
+
+def _graph(walk: Walk, graph: Any) -> object:
+    """Describe a graph by its text, without the names of modules, and the values of its constant tensors."""
+    constants = [
+        tensor_content(node.t("value"))
+        for node in graph.findAllNodes("prim::Constant")
+        if node.hasAttribute("value") and node.kindOf("value") == "t"
+    ]
+    return [_PLACE.sub(r"\1", graph.str(False)), constants]

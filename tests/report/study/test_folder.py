@@ -1,0 +1,79 @@
+"""A report as a folder: all files, one value for every quantity, from Python as from the command line."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import isotherm as it
+from helpers_report import embedded_study, make_plan, make_results, make_study
+from isotherm.errors import UserError
+
+QUANTITIES = {
+    "slope": r"B\^(-?[\d.]+)",
+    "kink": r"kink (?:at|of)? ?(?:at )?B ≈ (\d+)",
+    "plateau": r"then ε_eff\* ≈ ([\d.]+)",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("report")
+    it.write_report(embedded_study(), path / "new")
+    return path / "new"
+
+
+def words(folder: Path) -> str:
+    """Return what a reader of the page and of its hover texts sees, and what the summary says."""
+    page = (folder / "report.html").read_text()
+    plots = page[page.index('id="plots"') :]
+    visible = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
+    text = html.unescape(visible + plots.encode().decode("unicode_escape", errors="ignore"))
+    text = re.sub(r"ε<sub>eff</sub>", "ε_eff", text)
+    return text + (folder / "summary.json").read_text()
+
+
+def test_all_files_are_there(folder: Path) -> None:
+    names = {path.name for path in folder.iterdir()}
+    assert names >= {"report.html", "summary.json", "optima.csv", "runs.csv"}
+    assert names >= {"constant_epochs.png", "constant_epochs.pdf", "constant_epochs_learning_rates_SGD.pdf"}
+
+
+@pytest.mark.parametrize("quantity", QUANTITIES)
+def test_one_quantity_has_one_value(folder: Path, quantity: str) -> None:
+    laws = it.analyse(embedded_study()).regimes
+    expected = {
+        "slope": {f"{law.slope.estimate:.2f}" for law in laws},
+        "kink": {f"{law.kink.estimate:.0f}" for law in laws if law.kink is not None and law.shows_kink},
+        "plateau": {f"{law.plateau.estimate:.3g}" for law in laws if law.shows_kink},
+    }[quantity]
+    assert len(expected) == 2  # plain SGD and momentum at equal epochs share a slope; one of them shows no kink
+    assert set(re.findall(QUANTITIES[quantity], words(folder))) == expected
+
+
+def test_numbers_of_the_summary_are_those_of_the_analysis(folder: Path) -> None:
+    content = json.loads((folder / "summary.json").read_text())
+    laws = it.analyse(embedded_study()).regimes
+    assert [entry["regimes"]["slope"] for entry in content["sweeps"]] == [law.slope.estimate for law in laws]
+    assert [entry["regimes"]["words"] for entry in content["sweeps"]] == [str(law) for law in laws]
+
+
+def test_results_of_a_sweep_and_an_analysis_will_do(tmp_path: Path) -> None:
+    results = make_results(make_plan(batch_sizes=(8,)))
+    one = it.write_report(results, tmp_path / "a")
+    other = it.write_report(it.analyse(results), tmp_path / "b")
+    files = [(f.page, *f.figures, *f.tables, f.summary) for f in (one, other)]
+    for path, twin in zip(*files, strict=True):
+        assert path.name == twin.name
+        assert path.read_bytes() == twin.read_bytes()
+    assert set((tmp_path / "a").iterdir()) == set(files[0])
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UserError, match=r"the folder .*new cannot be made"):
+        it.write_report(make_study(make_plan(batch_sizes=(8,))), tmp_path / "file" / "new")
