@@ -172,16 +172,3 @@ class Prober:
 def has_layer(module: nn.Module, kind: type[nn.Module]) -> bool:
     """Tell whether a module has a layer of a given type."""
     return any(isinstance(part, kind) for part in module.modules())
-<<<<<<< HEAD
-
-
-def _reason(error: UserError) -> str:
-    """Return the message without its advice on arguments, which a diagnosis sets itself."""
-    return re.split(r"; (?:use|try) ", str(error))[0]
-
-
-def _is_coupling(error: UserError) -> bool:
-    """Tell whether the noise measurement was refused because training mode couples examples or draws random numbers."""
-    return "mode='evaluate'" in str(error) or 'mode="evaluate"' in str(error)
-=======
->>>>>>> main
