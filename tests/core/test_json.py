@@ -15,8 +15,9 @@ from isotherm.core.records import Outcome
 
 SOURCE = Path(__file__).parents[2] / "src" / "isotherm"
 
-# A hash refuses NaN instead of writing it in some way.
-WRITERS = {"core/json.py", "core/records.py"}
+WRITER = "core/json.py"
+# Text that is hashed, never read: sorted keys.
+HASHED = {"core/records.py", "tasks/definition.py", "tasks/task.py"}
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, np.float64("nan")])
@@ -52,4 +53,4 @@ def test_nothing_else_writes_json() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute) and ast.unparse(node) in ("json.dumps", "json.dump"):
                 writers.add(path.relative_to(SOURCE).as_posix())
-    assert writers == WRITERS
+    assert writers - HASHED == {WRITER}
