@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from isotherm.bench.ceilings import bytes_per_step
-from isotherm.engine.graph.matmuls import aligned
+from isotherm.engine.graph.step_graph import aligned
 from pages.performance.bench import bench_row
 from pages.performance.kernels import moved_bytes
 from pages.performance.profiles import AE, AE_LARGE, GHOST_NORM, LSTM, SKIP_INIT, WRN, group_of, profile, shares
