@@ -22,12 +22,13 @@ from typing import Any
 
 import torch
 
-from isotherm.bench.fleet import NUM_STEPS, fleet_speeds, refusing_warnings, spec_of
+from isotherm.bench.fleet import NUM_STEPS, refusing_warnings, spec_of
 from isotherm.bench.machine import commit, machine
 from isotherm.core.records import Outcome, RunSpec
 from isotherm.engine.fleet import run_fleet
 from isotherm.engine.placed_task import PlacedTask, place_task
 from isotherm.running.executors.local import LocalExecutor
+from isotherm.running.timing import FleetTimer
 from isotherm.tasks.builtin import made_task
 from isotherm.tasks.task import Task
 
@@ -67,7 +68,7 @@ def growth(task: Task, placed: PlacedTask, *, device: str, repeats: int, seconds
         for _ in range(repeats):
             for size in sizes:
                 specs = specs_of(task, batch_size=batch_size, num_runs=size)
-                found[size] += fleet_speeds(placed, specs, repeats=1, seconds=seconds)
+                found[size] += FleetTimer(placed, specs).speeds(repeats=1, seconds=seconds)
         for size, speeds in found.items():
             rows.append(
                 {

@@ -11,7 +11,6 @@ compiled operation on, so also while cuDNN tries its convolutions, one after ano
 from __future__ import annotations
 
 import argparse
-import contextlib
 import fcntl
 import json
 import statistics
@@ -21,10 +20,11 @@ from typing import Any
 import torch
 from torch._inductor.output_code import CompiledFxGraph
 
-from isotherm.bench.fleet import _Enough, refusing_warnings, specs_of, time_fleet
+from isotherm.bench.fleet import refusing_warnings, specs_of
 from isotherm.bench.machine import commit, machine
 from isotherm.bench.workloads import Work, chosen_works
 from isotherm.engine.placed_task import place_task
+from isotherm.running.timing import FleetTimer
 from isotherm.tasks.builtin import made_task
 
 NUM_KERNELS = 15  # in a result file
@@ -75,8 +75,8 @@ def profiled(work: Work, turns: Turns, *, repeats: int, seconds: float, num_kern
         profiler.stop()
         return None
 
-    with refusing_warnings(), contextlib.suppress(_Enough):
-        time_fleet(place_task(task, precision=work.precision, device="cuda"), specs, turn)
+    with refusing_warnings():
+        FleetTimer(place_task(task, precision=work.precision, device="cuda"), specs).speeds_in_turn(turn)
     speeds = speeds[:repeats]
     median = statistics.median(speeds)
     return {

@@ -21,10 +21,11 @@ from typing import Any
 
 import torch
 
-from isotherm.bench.fleet import fleet_speeds, refusing_warnings, spec_of
+from isotherm.bench.fleet import refusing_warnings, spec_of
 from isotherm.engine.fleet import run_fleet
 from isotherm.engine.placed_task import place_task
 from isotherm.engine.reference import run_reference
+from isotherm.running.timing import FleetTimer
 from isotherm.tasks.builtin import made_task
 
 # task, batch size, runs at once, effective learning rate
@@ -61,7 +62,7 @@ def row(name: str, batch_size: int, num_runs: int, rate: float, *, repeats: int,
     ]
     torch.cuda.reset_peak_memory_stats()
     start = time.perf_counter()
-    found = fleet_speeds(placed, specs, repeats=repeats, seconds=seconds)
+    found = FleetTimer(placed, specs).speeds(repeats=repeats, seconds=seconds)
     median = statistics.median(found)
     return {
         "task": name,

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from isotherm.core.records import Outcome, RunResult, RunSpec
 from isotherm.core.statistics import Interval
-from isotherm.diagnose import probes, searches, short_runs
+from isotherm.diagnose import probes, short_runs
+from isotherm.running import timing
 from isotherm.running.store import StoredRun
 
 TEMPERATURE, LIMIT = 1 / 64, {0.0: 3.0, 0.9: 12.0}
@@ -81,17 +82,25 @@ class Machine:
 
         monkeypatch.setattr(short_runs, "LocalExecutor", Executor)
         monkeypatch.setattr(short_runs, "run_fleet", self._trained)
-        monkeypatch.setattr(searches, "run_fleet", self._timed)
+        monkeypatch.setattr(timing, "run_fleet", self._timed)
         monkeypatch.setattr(probes, "noise_scale_of_task", self._noise)
         monkeypatch.setattr(probes.Prober, "_hessian", self._hessian)
         monkeypatch.setattr(probes, "sampled_sharpness", self._sharpness)
 
-    def _timed(self, _placed: Any, specs: Sequence[RunSpec], *, on_steps: Callable[[int], None], block: int) -> None:
+    def _timed(
+        self,
+        _placed: Any,
+        specs: Sequence[RunSpec],
+        *,
+        on_steps: Callable[[int], None],
+        updates_per_window: int,
+        **_: Any,
+    ) -> None:
         self.work(self.first_look * self.start_up)
         while True:
             update = self.update + len(specs) * specs[0].batch_size * self.example
-            self.work(self.first_look * block * update)
-            on_steps(block * len(specs))
+            self.work(self.first_look * updates_per_window * update)
+            on_steps(updates_per_window * len(specs))
 
     def _trained(self, _placed: Any, specs: Sequence[RunSpec], *, on_trained: Callable[..., None]) -> None:
         self.fleet(len(specs), specs[0].batch_size, specs[0].num_steps)

@@ -1,3 +1,5 @@
+import pickle
+
 import pytest
 
 from isotherm.errors import StoreError, UserError, nearest
@@ -21,3 +23,13 @@ def test_nearest_without_a_likeness_only_lists():
 
 def test_nearest_takes_any_iterable():
     assert nearest("l2", iter(KNOWN)) == "did you mean 'l2'? Known: batch_size, l2, momentum"
+
+
+def test_an_error_keeps_reason_and_advice_through_a_process_and_a_place() -> None:
+    error = StoreError("it is full", advice="make room")
+    for one in (error, pickle.loads(pickle.dumps(error))):
+        assert (str(one), one.reason, one.advice) == ("it is full; make room", "it is full", "make room")
+    there = error.within("the store x")
+    assert isinstance(there, StoreError)
+    assert (str(there), there.advice) == ("the store x: it is full; make room", "make room")
+    assert UserError("plain").advice is None

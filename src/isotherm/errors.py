@@ -8,10 +8,30 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Self
 
 
 class UserError(ValueError):
-    """Something the user gave cannot be used; the message says what, why, and what to do."""
+    """Something the user gave cannot be used; the message says what, why, and what to do.
+
+    Args:
+        reason: what cannot be used and why; with what to do, where no caller has other advice.
+        advice: what to do, for those who called this function themselves.
+
+    >>> error = UserError("batch_size=0 is no batch", advice="use at least 1")
+    >>> str(error), error.reason
+    ('batch_size=0 is no batch; use at least 1', 'batch_size=0 is no batch')
+    >>> str(error.within("task 'mine'"))
+    "task 'mine': batch_size=0 is no batch; use at least 1"
+    """
+
+    def __init__(self, reason: str, *, advice: str | None = None) -> None:
+        super().__init__(reason if advice is None else f"{reason}; {advice}")
+        self.reason, self.advice = reason, advice
+
+    def within(self, where: str) -> Self:
+        """Return an error of the same kind that says where it arose."""
+        return type(self)(f"{where}: {self.reason}", advice=self.advice)
 
 
 class UnseenWarning(UserWarning):

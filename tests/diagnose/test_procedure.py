@@ -167,17 +167,6 @@ def test_stages_are_told_and_too_short_a_time_is_refused() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"minutes": 0}, "minutes=0 is not a positive number"),
-        ({"minutes": math.nan}, "minutes=nan is not a positive number"),
-        ({"minutes": "5"}, "minutes='5' is not a positive number"),
-        ({"momentum": -0.1}, "momentum=-0.1 is not in"),
-        ({"momentum": 1.0}, "momentum=1.0 is not in"),
-        ({"workers": 2, "device": "cuda"}, "workers=2 on 'cuda'; use 1 here"),
-        ({"learning_rate": -1.0, "batch_size": 8}, "learning_rate=-1.0 is not positive"),
-        ({"learning_rate": 0.1}, "needs the batch size it is used with"),
-        ({"batch_size": 0}, "batch_size=0 is not a whole number"),
-        ({"batch_size": 8.0}, "batch_size=8.0 is not a whole number"),
-        ({"workers": 0}, "workers=0"),
         ({"batch_sizes": [8]}, "give two or more"),
         ({"device": "abacus"}, "abacus"),
     ],

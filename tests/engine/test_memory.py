@@ -72,3 +72,43 @@ def test_a_system_that_does_not_tell_has_a_little(monkeypatch):
 
     monkeypatch.setattr(memory.os, "sysconf", unknown)
     assert memory.usable_memory(torch.device("cpu")) == 2**32
+
+
+def test_the_state_of_a_run_is_its_weights_velocities_and_gradients():
+    assert memory.state_bytes(15_210) == 4 * 3 * 15_210
+    assert memory.state_bytes(10, dtype=torch.float64) == 2 * memory.state_bytes(10)
+    assert memory.bytes_per_run(place_task(deep_task(1), precision="float32"), 8) > memory.state_bytes(NUM_UNITS**2)
+
+
+def test_a_real_allocation_that_fails_is_out_of_memory():
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**60, dtype=torch.uint8)
+    assert memory.is_out_of_memory(caught.value)
+
+
+class OfAccelerator(torch.AcceleratorError):
+    """An error with a code, as CUDA's runtime gives it."""
+
+    error_code = 0
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (MemoryError(), True),
+        (torch.OutOfMemoryError("CUDA out of memory"), True),
+        (RuntimeError("the user is out of memory of what to allocate memory for"), False),
+        (ValueError("DefaultCPUAllocator: can't allocate memory"), False),
+        (RuntimeError("shapes do not match"), False),
+    ],
+    ids=str,
+)
+def test_which_errors_are_out_of_memory(error, expected):
+    assert memory.is_out_of_memory(error) == expected
+
+
+@pytest.mark.parametrize(("code", "expected"), [(2, True), (700, False)])
+def test_errors_of_an_accelerator_are_told_by_their_code(code, expected):
+    error = OfAccelerator("CUDA error: out of memory")
+    error.error_code = code
+    assert memory.is_out_of_memory(error) == expected

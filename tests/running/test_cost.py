@@ -13,11 +13,12 @@ from helpers_protocol import blobs, blobs_task, tiny_sweep
 from isotherm.core.budget import Budget
 from isotherm.data.augment import CropAndFlip
 from isotherm.engine.evaluation import reestimated
-from isotherm.engine.placed_task import PlacedTask
+from isotherm.engine.memory import bytes_per_run
+from isotherm.engine.placed_task import PlacedTask, place_task
 from isotherm.engine.stack import scoring
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
 from isotherm.models.lstm import LSTMLanguageModel
-from isotherm.running.cost import _Evaluation, estimate
+from isotherm.running.cost import estimate
 from isotherm.running.runner import run_study
 from isotherm.sweep.study import Study
 from isotherm.tasks.task import Task
@@ -37,8 +38,8 @@ def test_counts_are_exact() -> None:
     assert found.flop == found.num_examples * (2 * 2 * 14 + 3 * 2 * 14)
     assert {c.batch_size: c.num_runs for c in found.costs} == {4: 6, 8: 6}
     assert all(c.fleet_size == 6 for c in found.costs)
-    # weights, velocity and two gradients; twice the outputs 7 + 7 + 2 of every example; 8 bytes in float64
-    assert {c.batch_size: c.memory_bytes for c in found.costs} == {b: 8 * 6 * (4 * 28 + 2 * b * 16) for b in (4, 8)}
+    placed = place_task(sweep.task, precision="float64")
+    assert {c.batch_size: c.memory_bytes for c in found.costs} == {b: 6 * bytes_per_run(placed, b) for b in (4, 8)}
     assert found.memory_bytes == max(c.memory_bytes for c in found.costs)
 
 
@@ -177,15 +178,6 @@ def test_only_a_few_tokens_are_evaluated_however_many_there_are(monkeypatch: pyt
     assert 0 < sum(evaluated) < 1_500
 
 
-def test_a_pause_of_the_machine_in_one_look_does_not_count() -> None:
-    steady = [(100, 9.0), (500, 0.6), (1_500, 1.6), (1_500, 1.6)]
-    expected = _Evaluation.of(steady, num_reestimated=0)
-    assert (expected.fixed, expected.per_example) == pytest.approx((0.1, 1e-3))
-    for place in (2, 3):
-        looks = [(num, 100.0 if at == place else seconds) for at, (num, seconds) in enumerate(steady)]
-        assert _Evaluation.of(looks, num_reestimated=0) == expected
-
-
 def test_every_look_and_every_split_is_in_the_estimate() -> None:
     def seconds(num_train: int, num_looks: int) -> float:
         task, _ = counted_task(num_train, 2_000, seconds=1e-4)
@@ -251,18 +243,3 @@ def test_with_ghosts_the_probe_reestimates_over_a_few_examples(monkeypatch: pyte
     assert estimate(Study.of(tiny_sweep(task=task)), {}).seconds > 0
     assert seen
     assert max(seen) == 512
-
-
-def test_the_parts_of_an_evaluation_are_told_apart_and_added_up() -> None:
-    sizes = {"train": 50_000, "test": 10_000}
-    # 1 ms per example, 2 ms per example of the 512 that are re-estimated over; the first look warms up
-    looks = [(100, 9.0), (500, 0.5 + 1.024), (1500, 1.5 + 1.024)]
-    with_ghosts = _Evaluation.of(looks, num_reestimated=512)
-    look, end = 10 + 2 * 4.096, 60 + 10 + 2 * 50
-    assert with_ghosts.of_run(sizes, num_looks=3) == pytest.approx(3 * look + end)
-    # without ghosts the same second is what it takes to begin
-    plain = _Evaluation.of(looks, num_reestimated=0)
-    assert plain.of_run(sizes, num_looks=3) == pytest.approx(3 * (10 + 1.024) + 60 + 2 * 1.024)
-    # one size tells only the sum
-    alike = _Evaluation.of([(100, 6.12)], num_reestimated=512)
-    assert alike.of_run(sizes, num_looks=0) == pytest.approx(0.01 * (60_000 + 10_000 + 50_000))

@@ -9,13 +9,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from isotherm.core.records import Precision
 from isotherm.running.executors.pool import num_cores
-from isotherm.tasks.model_check import call_model, example_batch
-from isotherm.tasks.seeding import initial_model, seeded
-from isotherm.tasks.task import Task
+from isotherm.tasks.seeding import seeded
 
 # Of square matrices; the fastest counts.
 SIZES = {"cpu": (512, 1024), "cuda": (4096, 8192)}
@@ -23,8 +20,6 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "mixed": torch.bfl
 BYTES_PER_VALUE = 4
 # Reads and writes of every parameter in an update; see `bytes_per_step`.
 TRANSFERS = 8
-# Weights, velocities and gradients.
-STATES = 3
 NUM_TRIES = 5
 
 
@@ -54,19 +49,6 @@ class Floor:
         return min(self.flop_per_second / self.flop, self.bytes_per_second / self.num_bytes)
 
 
-def flop_per_step(task: Task, *, batch_size: int) -> float:
-    """Return the FLOP of the forward and backward pass of one update: matrix products and convolutions.
-
-    Counted by PyTorch on a few examples of the plain model; all of them cost the same.
-    """
-    module = initial_model(task.model, seed=0).train()
-    x, y = example_batch(task)
-    with seeded(0, "bench"), FlopCounterMode(display=False) as counter:  # dropout draws from a global generator
-        loss = task.loss_function(call_model(module, x, unroll=task.unroll), y)
-        loss.backward()  # type: ignore[no-untyped-call]
-    return float(counter.get_total_flops()) / len(x) * batch_size
-
-
 def bytes_per_step(num_parameters: int, precision: Precision = "float32") -> int:
     """Return the bytes that one update of one run must at least move: 8 transfers per parameter, of 4 bytes in float32.
 
@@ -83,11 +65,6 @@ def bytes_per_step(num_parameters: int, precision: Precision = "float32") -> int
         return (TRANSFERS // 2 * half + TRANSFERS // 2 * BYTES_PER_VALUE + half) * num_parameters
     width = 2 * BYTES_PER_VALUE if precision == "float64" else BYTES_PER_VALUE
     return TRANSFERS * width * num_parameters
-
-
-def state_bytes(num_parameters: int, *, num_runs: int) -> int:
-    """Return how much all runs' weights, velocities and gradients take."""
-    return STATES * BYTES_PER_VALUE * num_parameters * num_runs
 
 
 def matmul_flop_per_second(device: str, precision: Precision) -> float:

@@ -18,13 +18,14 @@ from typing import Any, Self
 
 import torch
 
-from isotherm.bench.fleet import Turn, ours
+from isotherm.bench.fleet import ours
 from isotherm.bench.jax_vmap import jax_vmap, why_no_jax
 from isotherm.bench.library import why_no_library_layers
 from isotherm.bench.plain import plain_loop
 from isotherm.bench.workloads import Work
 from isotherm.errors import UserError, nearest
 from isotherm.running.executors.pool import num_cores
+from isotherm.running.timing import Turn
 from isotherm.tasks.builtin import made_task
 from isotherm.tasks.seeding import initial_model
 
@@ -56,7 +57,7 @@ def chosen_peers(names: list[str]) -> list[str]:
     meant = {_bare(name): name for name in PEERS}
     for name in names:
         if _bare(name) not in meant:
-            raise UserError(f"unknown peer {name!r}; {nearest(name, PEERS)}")
+            raise UserError(f"unknown contender {name!r}; {nearest(name, PEERS)}")
     wanted = {meant[_bare(name)] for name in names}
     return [name for name in PEERS if not names or name in wanted]
 

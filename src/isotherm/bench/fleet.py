@@ -1,41 +1,25 @@
-"""The speed of fleets: counted while they train, which is then broken off."""
+"""The fleets that are timed, trained as `isotherm run` trains them."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import math
-import statistics
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from isotherm.bench.workloads import MOMENTUM, Work
 from isotherm.core.records import Precision, RunSpec
-from isotherm.engine.fleet import run_fleet
-from isotherm.engine.placed_task import PlacedTask, place_task
+from isotherm.engine.placed_task import place_task
 from isotherm.running.executors.local import LocalExecutor
-from isotherm.running.executors.pool import PoolExecutor
 from isotherm.running.runner import default_workers
+from isotherm.running.timing import FleetTimer, Turn, pool_speed
 from isotherm.tasks.builtin import made_task
 from isotherm.tasks.task import Task
 
-Clock = Callable[[], float]
-# Handed the speed of the last window (None before the first), returns the seconds of the next one, None to end.
-Turn = Callable[[float | None], float | None]
-
 # So many that a fleet is compiled where that pays, and does not end while it is timed.
 NUM_STEPS = 10_000_000
-# Updates of every run between two looks at the clock.
-ROUND = 64
-# Messages of every worker that pass before a window, and that it has at least.
-WARM_MESSAGES, WINDOW_MESSAGES = 2, 5
-
-
-class _Enough(Exception):
-    """What was to be measured is measured."""
 
 
 class _Refusal(logging.Handler):
@@ -100,127 +84,18 @@ def specs_of(work: Work, task: Task) -> list[RunSpec]:
     ]
 
 
-def time_fleet(placed: PlacedTask, specs: Sequence[RunSpec], turn: Turn, *, clock: Clock = time.perf_counter) -> None:
-    """Train a fleet in this process and tell its run-updates per second in one window after another.
-
-    The first round compiles and records, the one after every call of `turn` warms up; neither counts. While `turn` does
-    not return, the fleet rests.
-    """
-    run_fleet(placed, specs, on_steps=_Windows(turn, num_runs=len(specs), clock=clock))
-
-
-class _Windows:
-    """Listens to a fleet's updates and cuts them into windows."""
-
-    def __init__(self, turn: Turn, *, num_runs: int, clock: Clock) -> None:
-        self._turn, self._clock = turn, clock
-        self._round = ROUND * num_runs
-        self._pending = self._num = 0
-        self._start: float | None = None
-        self._seconds: float | None = None
-
-    def __call__(self, num: int) -> None:
-        self._pending += num
-        if self._pending < self._round:
-            return
-        now, self._num, self._pending = self._clock(), self._num + self._pending, 0
-        if self._seconds is None:
-            self._ask(None)
-        elif self._start is None:
-            self._start, self._num = now, 0
-        elif now - self._start >= self._seconds:
-            self._ask(self._num / (now - self._start))
-
-    def _ask(self, speed: float | None) -> None:
-        self._start = None
-        self._seconds = self._turn(speed)
-        if self._seconds is None:
-            raise _Enough
-
-
-def fleet_speeds(placed: PlacedTask, specs: Sequence[RunSpec], *, repeats: int, seconds: float) -> list[float]:
-    """Return run-updates per second in several windows of a fleet's training, which is then broken off."""
-    found: list[float] = []
-
-    def turn(speed: float | None) -> float | None:
-        if speed is not None:
-            found.append(speed)
-        return seconds if len(found) < repeats else None
-
-    with contextlib.suppress(_Enough):
-        time_fleet(placed, specs, turn)
-    return found
-
-
-class Staircase:
-    """Run-updates as several workers tell of them, each at its own pace, and the speed in a window of them.
-
-    The speed is the slope of the straight line through (time, run-updates so far): a window from message to message
-    would be wrong by up to one message of every worker.
-
-    Args:
-        num_workers: how many tell.
-        seconds: how long the window is at least.
-        clock: what time it is.
-    """
-
-    def __init__(self, *, num_workers: int, seconds: float, clock: Clock = time.perf_counter) -> None:
-        self._num_workers, self._seconds, self._clock = num_workers, seconds, clock
-        self._num_messages = self._total = 0
-        self._points: list[tuple[float, int]] = []
-
-    def told(self, num: int) -> bool:
-        """Take a message; return whether the window is complete."""
-        self._num_messages += 1
-        self._total += num
-        if self._num_messages <= WARM_MESSAGES * self._num_workers:
-            return False
-        self._points.append((self._clock(), self._total))
-        elapsed = self._points[-1][0] - self._points[0][0]
-        return len(self._points) > WINDOW_MESSAGES * self._num_workers and elapsed >= self._seconds
-
-    @property
-    def speed(self) -> float:
-        """Run-updates per second."""
-        times, totals = zip(*self._points, strict=True)
-        return float(statistics.linear_regression(times, totals).slope)
-
-
-def pool_speed(
-    task: Task, specs: Sequence[RunSpec], *, num_workers: int, seconds: float, clock: Clock = time.perf_counter
-) -> float:
-    """Return run-updates per second in one window of a pool of workers, started for it and ended after it.
-
-    Fleets are as large as `isotherm run` makes them, but no larger than it takes to keep every worker busy.
-    """
-    tasks = {("made", "made"): task}
-    fitting = LocalExecutor(tasks).default_fleet_size(specs[0])
-    size = min(fitting, math.ceil(len(specs) / num_workers))
-    stairs = Staircase(num_workers=num_workers, seconds=seconds, clock=clock)
-
-    def on_steps(_batch_size: int, num: int) -> None:
-        if stairs.told(num):
-            raise _Enough
-
-    with contextlib.suppress(_Enough):
-        with PoolExecutor(tasks, num_workers=num_workers, fleet_size=size, on_steps=on_steps) as pool:
-            for _ in pool.run(specs):
-                pass
-        raise RuntimeError("the fleets ended before the window did")
-    return stairs.speed
-
-
 def ours(work: Work, turn: Turn) -> None:
     """Train a work as `isotherm run` would: on a CPU in one worker per core, on a GPU as one fleet."""
     task = made_task(work.task)
     specs = specs_of(work, task)
     num_workers = default_workers(work.device)
-    with refusing_warnings(), contextlib.suppress(_Enough):
+    with refusing_warnings():
         if num_workers == 1:
             if work.device == "cpu":
                 specs = specs[: LocalExecutor({("made", "made"): task}).default_fleet_size(specs[0])]
-            time_fleet(place_task(task, precision=work.precision, device=work.device), specs, turn)
-            raise RuntimeError("the fleet ended before the window did")
+            placed = place_task(task, precision=work.precision, device=work.device)
+            FleetTimer(placed, specs).speeds_in_turn(turn)
+            return
         _load_tracing()
         num_workers = min(num_workers, len(specs))
         speed = None

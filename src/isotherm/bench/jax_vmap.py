@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from isotherm.bench.fleet import Turn
 from isotherm.bench.plain import WARM_UP
 from isotherm.bench.workloads import MOMENTUM, Work
 from isotherm.core.l2 import is_penalised
 from isotherm.core.temperature import bare_learning_rate
+from isotherm.running.timing import Turn
 from isotherm.tasks.builtin import made_task
 from isotherm.tasks.seeding import initial_model
 from isotherm.tasks.task import Task

@@ -12,19 +12,20 @@ from isotherm.bench.ceilings import (
     Floor,
     bytes_per_step,
     copy_bytes_per_second,
-    flop_per_step,
     matmul_flop_per_second,
-    state_bytes,
 )
 from isotherm.bench.contenders import OURS, PEERS, PLAIN, PROCESSES, Side, SideError, mps_is_running, why_not
 from isotherm.bench.machine import commit, machine
 from isotherm.bench.workloads import STUDY_PEERS, AnyWork, StudyWork, Target, Work, study_parts
 from isotherm.core.records import Precision, RunSpec
+from isotherm.engine.memory import state_bytes
+from isotherm.running.flop import flop_per_example
 from isotherm.running.runner import default_workers
 from isotherm.tasks.builtin import made_task
 from isotherm.tasks.seeding import initial_model
 
 Row = dict[str, Any]
+NOT_ASKED = "not asked for"  # the reason why a contender that the user left out has no speed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,7 +129,7 @@ class Bench:
                 reasons[name] = str(error)
         task = made_task(work.task)
         num_parameters = sum(p.numel() for p in initial_model(task.model, seed=0).parameters())
-        size, copies = state_bytes(num_parameters, num_runs=work.num_runs), [0.0]
+        size, copies = work.num_runs * state_bytes(num_parameters), [0.0]
 
         def measure_ceilings() -> None:  # while all sides rest
             copies.append(copy_bytes_per_second(work.device, size))
@@ -144,7 +145,7 @@ class Bench:
         for side in used.values():
             side.finish()
         floor = Floor(
-            flop=flop_per_step(task, batch_size=work.batch_size),
+            flop=work.batch_size * flop_per_example(task),
             num_bytes=bytes_per_step(num_parameters, work.precision),
             flop_per_second=self.matmul[work.precision],
             bytes_per_second=max(copies),
@@ -299,7 +300,7 @@ def _completed(row: Row, target: Target | None) -> Row:
     return {
         **row,
         "peers": {peer: row["peers"].get(peer) for peer in PEERS},
-        "reasons": {**row["reasons"], **{peer: row["reasons"].get(peer, "not asked for") for peer in missing}},
+        "reasons": {**row["reasons"], **{peer: row["reasons"].get(peer, NOT_ASKED) for peer in missing}},
         "target": None
         if target is None
         else {

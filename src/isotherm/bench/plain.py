@@ -9,12 +9,12 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from isotherm.bench.fleet import Clock, Turn
 from isotherm.bench.library import with_library_layers
 from isotherm.bench.workloads import MOMENTUM, Work
 from isotherm.core.l2 import is_penalised
 from isotherm.core.temperature import bare_learning_rate
 from isotherm.kernels.ops.registry import register_with_compiler
+from isotherm.running.timing import Clock, Turn
 from isotherm.tasks.builtin import made_task
 from isotherm.tasks.seeding import initial_model
 from isotherm.tasks.task import Task

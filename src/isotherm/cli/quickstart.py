@@ -38,7 +38,7 @@ def quickstart(options: QuickstartOptions) -> None:
     check_json(options.json_path)
     compute = ComputeOptions(workers=options.workers, fleet_size=options.fleet_size)
     results = train_study(
-        STUDIES["quickstart"](), options.output / "quickstart.sqlite", compute=compute, console=console
+        STUDIES["quickstart"](None), options.output / "quickstart.sqlite", compute=compute, console=console
     )
     give_json(options.json_path, present(results, options.output, console=console, start=start))
     exit_if_failed(results)

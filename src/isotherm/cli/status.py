@@ -1,16 +1,19 @@
-"""`isotherm status`: how far the studies of a store have come."""
+"""`isotherm status`: how far the studies of a store have come, and why runs are missing."""
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich import box
 from rich.table import Table
 
 from isotherm.cli.command import command
 from isotherm.cli.common import check_json, console_for, give_json
-from isotherm.cli.options import JsonOption, StoreArgument
+from isotherm.cli.options import DataOption, JsonOption, StoreArgument
 
 if TYPE_CHECKING:
     from isotherm.sweep.results import StudyResults
@@ -21,6 +24,13 @@ class StatusOptions:
     """The options of `isotherm status`."""
 
     store: StoreArgument
+    why: Annotated[
+        str | None,
+        typer.Option(
+            "--why", metavar="STUDY", help="Explain which part of a study's missing runs differs from stored runs."
+        ),
+    ] = None
+    data: DataOption = None
     json_path: JsonOption = None
 
 
@@ -33,10 +43,33 @@ def status(options: StatusOptions) -> None:
     console = console_for(options.json_path)
     check_json(options.json_path)
     path = store_path(options.store)
+    if options.why is not None:
+        _explain(path, options.why, options)
+        return
     rows = [row for results in stored_studies(path) for row in _rows(results)]
     console.print(_table(rows))
     console.print("Extensions of grids whose optimum lies at an edge count once their base grids are complete.")
     give_json(options.json_path, {"store": str(path), "sweeps": rows})
+
+
+def _explain(path: Path, study: str, options: StatusOptions) -> None:
+    """Print what differs between the missing runs of a study and stored ones that nearly match."""
+    from isotherm.running.store import Store
+    from isotherm.running.why import explain, why_missing
+    from isotherm.studies.load import load_study
+
+    prepared = load_study(study, data=options.data).prepare()
+    with Store.read(path) as store:
+        missing = why_missing(prepared, store)
+    sentences = [explain(match) for match in missing.near_matches]
+    if missing.num_failed:
+        sentences.append(f"failed, to be tried again: {missing.num_failed:,}")
+    if missing.num_unlike:
+        sentences.append(f"missing, and unlike any other run of the store: {missing.num_unlike:,}")
+    console = console_for(options.json_path)
+    for sentence in sentences or ["no run is missing"]:
+        console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+    give_json(options.json_path, {"store": str(path), "study": prepared.plan.name, **dataclasses.asdict(missing)})
 
 
 def _rows(results: StudyResults) -> list[dict[str, Any]]:

@@ -1,4 +1,8 @@
-"""The one way to JSON: NaN and infinity, which JSON does not have, are written as null."""
+"""The one place that writes JSON.
+
+JSON has no NaN and no infinity. For readers outside they are written as null; `exact_json`, for what Isotherm itself
+reads again, keeps them as Python writes them.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +28,15 @@ def json_line(content: Any) -> str:
     '{"loss":null,"steps":[1,2]}'
     """
     return json.dumps(plain(content), allow_nan=False, separators=(",", ":"))
+
+
+def exact_json(content: Any) -> str:
+    """Return what `json.loads` turns back into the same numbers, NaN and infinity included.
+
+    >>> exact_json({"loss": math.inf})
+    '{"loss": Infinity}'
+    """
+    return json.dumps(content)
 
 
 def plain(value: Any) -> Any:

@@ -21,6 +21,7 @@ from typing import IO, Any, Self
 
 import torch
 
+from isotherm.core.json import exact_json
 from isotherm.engine.memory import is_out_of_memory
 
 logger = logging.getLogger("isotherm")
@@ -57,7 +58,7 @@ class Header:
     def line(self) -> bytes:
         """Return the header as it is written."""
         content = {"format": FORMAT, "identity": self.identity, "about": self.about, "seconds": self.seconds}
-        return json.dumps(content).encode() + b"\n"
+        return exact_json(content).encode() + b"\n"
 
     @classmethod
     def parsed(cls, line: bytes) -> Self:

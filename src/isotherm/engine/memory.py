@@ -11,8 +11,10 @@ from torch import Tensor
 from isotherm.engine.dropout import run_keys
 from isotherm.engine.placed_task import PlacedTask, ghost_layers
 
-# Weights, velocity and gradient, and a copy in lower precision or another layout.
-_COPIES_OF_PARAMETERS = 4
+# Of every parameter: weight, velocity and gradient.
+_STATES = 3
+# Of every weight: a copy in lower precision or another layout.
+_COPIES = 1
 # What the backward pass makes on top of what the forward pass keeps for it.
 _BACKWARD_FACTOR = 2.0
 # The rest is for the data, other programs, and estimates that are too low.
@@ -27,9 +29,18 @@ def bytes_per_run(placed: PlacedTask, batch_size: int) -> int:
 
     A module that cannot be called is not judged here: without what its pass keeps, the parameters alone count.
     """
-    item = torch.empty((), dtype=placed.dtype).element_size()
-    of_parameters = placed.num_parameters * item * _COPIES_OF_PARAMETERS
-    return of_parameters + round(_BACKWARD_FACTOR * _kept_bytes(placed, batch_size))
+    of_copies = _COPIES * placed.num_parameters * placed.dtype.itemsize
+    of_states = state_bytes(placed.num_parameters, dtype=placed.dtype)
+    return of_states + of_copies + round(_BACKWARD_FACTOR * _kept_bytes(placed, batch_size))
+
+
+def state_bytes(num_parameters: int, *, dtype: torch.dtype = torch.float32) -> int:
+    """Return the bytes of the weights, velocities and gradients of one run.
+
+    >>> state_bytes(1000)
+    12000
+    """
+    return _STATES * num_parameters * dtype.itemsize
 
 
 def _kept_bytes(placed: PlacedTask, batch_size: int) -> int:

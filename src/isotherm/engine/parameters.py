@@ -4,7 +4,7 @@ Every matrix or filter is a block of its own, with the runs in front, so that a 
 update reads it. The vectors (biases, scales) are columns of one block: many small ones then cost one operation. Where
 products want it, matrices are filled up with zeros, which stay zeros: their gradients are.
 
-Shape suffixes: M runs, N values of a block.
+Shape suffixes: M runs, N values of a block, R rows, C columns, I inner side of two factors.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from isotherm.engine.graph.factored_gradients import product
-from isotherm.engine.graph.factored_gradients import update as update_by_factors
-from isotherm.engine.graph.matmuls import Block, aligned
+from isotherm.engine.graph.step_graph import MatrixShape, aligned
 
 Tensors = dict[str, Tensor]
 
@@ -93,7 +91,7 @@ class Weights:
         return rows.view(-1, *shape)
 
     @property
-    def matrices(self) -> list[Block]:
+    def matrices(self) -> list[MatrixShape | None]:
         """Rows and columns of the blocks that are matrices."""
         shapes = [self.shapes[block.names[0]] for block in self._blocks]
         return [(shape[0], shape[1]) if len(shape) == 2 else None for shape in shapes]
@@ -160,11 +158,34 @@ class Weights:
         assert settings.clip_M1 is None
         l2_M1 = settings.l2_M1 if self._blocks[place].decays else None
         if value.is_cuda:
-            update_by_factors(value, velocity, half, *factors, learning_rate_M1, settings.momentum_M1, l2_M1)
+            _update_by_factors(value, velocity, half, *factors, learning_rate_M1, settings.momentum_M1, l2_M1)
         else:
-            gradient = product(*factors).to(velocity.dtype)
+            gradient = gradient_of_factors(*factors).to(velocity.dtype)
             heavy_ball(value, velocity, gradient, learning_rate_M1, settings.momentum_M1, l2_M1)
             half.copy_(value)
+
+
+def gradient_of_factors(left_MRI: Tensor, right_MIC: Tensor) -> Tensor:
+    """Return the gradient (M, N) of two factors."""
+    return torch.bmm(left_MRI, right_MIC).flatten(1)
+
+
+def _update_by_factors(
+    value_MN: Tensor,
+    velocity_MN: Tensor,
+    half_MN: Tensor,
+    left_MRI: Tensor,
+    right_MIC: Tensor,
+    rate_M1: Tensor,
+    momentum_M1: Tensor,
+    l2_M1: Tensor | None,
+) -> None:
+    """Heavy ball in place with the product as gradient, on a GPU; renews the rounded weights too."""
+    from isotherm.kernels.triton import factored_update
+
+    shape = len(value_MN), left_MRI.shape[1], right_MIC.shape[2]
+    value_MRC, velocity_MRC, half_MRC = (t.view(shape) for t in (value_MN, velocity_MN, half_MN))
+    factored_update.update(value_MRC, velocity_MRC, half_MRC, left_MRI, right_MIC, rate_M1, momentum_M1, l2_M1)
 
 
 def heavy_ball(

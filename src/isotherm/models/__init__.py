@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-
-from torch import nn
+from typing import Any
 
 from isotherm.models import autoencoder, lstm, mlp, resnet50, wide_resnet  # modules: none is hidden by its function
 
-MODELS: dict[str, Callable[[], nn.Module]] = {
+MODELS: dict[str, partial[Any]] = {
     "mlp_40_100_100_10": partial(mlp.mlp, (40, 100, 100, 10)),
     "wrn16x4_cifar10": partial(wide_resnet.wide_resnet, depth=16, width=4, num_classes=10),
     "wrn16x4_skipinit_cifar10": partial(

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+from isotherm.core.json import exact_json
 from isotherm.core.records import Identity, Outcome, RunResult, RunSpec
 from isotherm.errors import StoreError
 from isotherm.running.store_file import check_header, take_lock, translated
@@ -164,9 +165,9 @@ class Store:
                 run.spec.effective_learning_rate,
                 run.spec.momentum,
                 run.spec.seed,
-                json.dumps(run.spec.to_json()),
-                json.dumps(run.result.to_json()),
-                json.dumps(run.provenance),
+                exact_json(run.spec.to_json()),
+                exact_json(run.result.to_json()),
+                exact_json(run.provenance),
                 time.time(),
             )
             for run in runs
@@ -211,7 +212,7 @@ class Store:
         """Keep what a study asks for, so that progress and reports need nothing but the store."""
         with self._transaction() as cursor:
             cursor.execute(
-                "INSERT OR REPLACE INTO studies VALUES (?, ?, ?)", (name, json.dumps(definition), time.time())
+                "INSERT OR REPLACE INTO studies VALUES (?, ?, ?)", (name, exact_json(definition), time.time())
             )
 
     def studies(self) -> dict[str, dict[str, Any]]:
@@ -223,8 +224,8 @@ class Store:
     def put_identity(self, identity: Identity) -> None:
         """Keep what the ids of a task are made of, once for all its runs."""
         rows = [
-            (identity.data_id, json.dumps(identity.data_parts)),
-            (identity.model_id, json.dumps(identity.model_parts)),
+            (identity.data_id, exact_json(identity.data_parts)),
+            (identity.model_id, exact_json(identity.model_parts)),
         ]
         with self._transaction() as cursor:
             cursor.executemany("INSERT OR IGNORE INTO parts VALUES (?, ?)", rows)

@@ -29,6 +29,10 @@ _ROUNDING = {
 }  # relative differences between gradients that rounding may explain
 
 
+class CoupledExamplesError(UserError):
+    """The gradient of a batch is not the mean over its examples: layers couple them or draw random numbers."""
+
+
 def _plain_output(call: Callable[..., Any], x: Tensor) -> Any:
     return call(x)
 
@@ -110,14 +114,15 @@ class BatchGradients:
                 ) from error
             after = _generator_states(self.device)
         if not all(map(torch.equal, before, after)):
-            raise UserError(
+            raise CoupledExamplesError(
                 "the model draws random numbers in this mode (dropout, noise), so that its gradient is not that of the "
-                "examples alone; use mode='evaluate', or take the noise out of the model"
+                "examples alone",
+                advice="use mode='evaluate', or take the noise out of the model",
             )
         size = sum(float(gradient.square().sum()) for gradient in apart.values())
         gap = sum(float((joint[name][0] - gradient.mean(dim=0)).square().sum()) for name, gradient in apart.items())
         if math.sqrt(gap) > _ROUNDING[self._dtype] * math.sqrt(size):
-            raise UserError(
+            raise CoupledExamplesError(
                 "the gradient of two batches together is not the mean of theirs: either the loss is no mean over the "
                 "batch, or the model couples the examples of a batch; return a mean, or try mode='evaluate'"
             )

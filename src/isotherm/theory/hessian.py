@@ -326,7 +326,8 @@ class Hessian:
         if self.mode == "train" and layers:
             raise UserError(
                 f"in mode 'train' the dropout in {_listed(layers)} changes the loss with every pass, so that it has "
-                "no Hessian; use mode='eval', or a drop probability of 0"
+                "no Hessian",
+                advice="use mode='eval', or a drop probability of 0",
             )
 
     def _group_size(self, num_examples: int) -> int:
@@ -346,8 +347,8 @@ class Hessian:
             raise UserError(f"examples_at_once={given} is not positive; use 1 or more")
         if given < self.num_examples and given % self.group_size:
             raise UserError(
-                f"examples_at_once={given} would cut groups of {self.group_size} examples that share their statistics; "
-                f"use a multiple of {self.group_size}, or mode='eval'"
+                f"examples_at_once={given} would cut groups of {self.group_size} examples that share their statistics",
+                advice=f"use a multiple of {self.group_size}, or mode='eval'",
             )
         return given
 
@@ -364,7 +365,8 @@ class Hessian:
         if not self._are_close(first, second):
             raise UserError(
                 f"the same examples gave a loss of {float(first)} and then of {float(second)}: the module draws random "
-                "numbers (dropout as a function?) or counts its calls; use mode='eval', or fix what it draws"
+                "numbers (dropout as a function?) or counts its calls",
+                advice="use mode='eval', or fix what it draws",
             )
         if self.examples_at_once < self.num_examples:
             self.refuse_coupled(self.examples_at_once)
@@ -379,7 +381,8 @@ class Hessian:
             others = [way for way in get_args(Differentiation) if way != self.differentiation]
             raise UserError(
                 f"{_listed(failing)} cannot be differentiated twice by {self.differentiation}: "
-                f"{str(error).strip().splitlines()[0]}; try differentiation={others[0]!r} or {others[1]!r}"
+                f"{str(error).strip().splitlines()[0]}",
+                advice=f"try differentiation={others[0]!r} or {others[1]!r}",
             ) from error
 
     def _failing_layers(self, x: Tensor, y: Tensor) -> list[str]:
@@ -475,7 +478,7 @@ def hessian_of_task(
             device=device,
         )
     except UserError as error:
-        raise UserError(f"task {task.name!r}: {error}") from error
+        raise UserError(f"task {task.name!r}: {error.reason}", advice=error.advice) from error
 
 
 def _check_choice(name: str, value: str, kind: Any) -> None:
@@ -495,7 +498,7 @@ def _trainable(module: nn.Module) -> list[str]:
         )
     for name in names:
         if named[name].is_complex():
-            raise UserError(f"parameter {name!r} is {named[name].dtype}; use two real parameters instead")
+            raise UserError(f"parameter {name!r} is {named[name].dtype}", advice="use two real parameters instead")
     return names
 
 

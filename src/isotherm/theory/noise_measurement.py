@@ -26,7 +26,7 @@ from isotherm.tasks.losses import LOSSES, LossFunction
 from isotherm.tasks.model_check import check_model
 from isotherm.tasks.seeding import derive, initial_model
 from isotherm.tasks.task import Task
-from isotherm.theory.batch_gradients import BatchGradients, Examples
+from isotherm.theory.batch_gradients import BatchGradients, CoupledExamplesError, Examples
 from isotherm.theory.exact_arithmetic import exact_arithmetic
 from isotherm.theory.noise_scale import MIN_DRAWS, NoiseScale, estimate_noise_scale
 
@@ -202,7 +202,7 @@ def noise_scale_along_training(
             examples = _examples_of(task, module, measurement)
             scale = _measured(module, task.loss_function, examples, measurement, l2=task.l2, l2_scope=task.l2_scope)
         except UserError as error:
-            raise UserError(f"task {task.name!r}, step {step}: {error}") from error
+            raise error.within(f"task {task.name!r}, step {step}") from error
         found.append((step, scale))
     return found
 
@@ -332,14 +332,16 @@ def _refuse_coupling(module: nn.Module, measurement: Measurement) -> None:
     """Raise a UserError for layers that couple the examples of a batch, except ghost batch norm of the right size."""
     for name, part in module.named_modules():
         if isinstance(part, _BatchNorm):
-            raise UserError(
+            raise CoupledExamplesError(
                 f"layer {name!r} ({type(part).__name__}) normalises with the statistics of the batch, so that the "
-                "gradient is not a mean over examples; use mode='evaluate' for running statistics, or GhostBatchNorm2d"
+                "gradient is not a mean over examples",
+                advice="use mode='evaluate' for running statistics, or GhostBatchNorm2d",
             )
         if isinstance(part, GhostBatchNorm2d):
             if part.ghost_size != measurement.small_batch_size:
-                raise UserError(
+                raise CoupledExamplesError(
                     f"layer {name!r} normalises ghost batches of {part.ghost_size}, but small_batch_size="
-                    f"{measurement.small_batch_size}; use small_batch_size={part.ghost_size}, or mode='evaluate'"
+                    f"{measurement.small_batch_size}",
+                    advice=f"use small_batch_size={part.ghost_size}, or mode='evaluate'",
                 )
             _refuse_correction(measurement, f"layer {name!r} couples the examples of a ghost batch")

@@ -13,11 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from isotherm.engine.graph import factored_gradients
-from isotherm.engine.graph.activations import join_units
-from isotherm.engine.graph.bias_gradients import join_sums
-from isotherm.engine.graph.rewrites import rewrite_for_gpu
-from isotherm.engine.parameters import Settings, Weights
+from isotherm.engine.graph.pipeline import rewrite_for_gpu
+from isotherm.engine.parameters import Settings, Weights, gradient_of_factors
 from isotherm.kernels.ops.registry import register_with_compiler
 
 Call = Callable[..., tuple[Tensor, ...]]
@@ -58,7 +55,7 @@ class Program:
         losses_M, *results = (result.clone() for result in found)
         gradients, after, rights = _cut(results, len(values), len(buffers_M))
         for place, right in zip(self.factored, rights, strict=True):
-            gradients[place] = factored_gradients.product(gradients[place], right).to(values[place].dtype)
+            gradients[place] = gradient_of_factors(gradients[place], right).to(values[place].dtype)
         return losses_M, gradients, after
 
 
@@ -72,15 +69,8 @@ def gpu_program(traced: fx.GraphModule, weights: Weights, *, takes_halves: bool,
         takes_factors: whether gradients of matrices may go as factors, for which there must be kernels, and nothing is
             clipped; then those of biases are summed at once too, and units of many rows are operations of their own.
     """
-    halved = rewrite_for_gpu(traced, weights.matrices if takes_halves else ())
-    factored: list[int] = []
-    if takes_factors:
-        join_units(traced.graph)
-        join_sums(traced.graph)
-        found = factored_gradients.take_factors(traced.graph, [1 + place for place in halved])  # losses come first
-        factored = [place - 1 for place in found]
-        traced.recompile()
-    return Program(call=traced.forward, halved=tuple(halved), factored=tuple(factored))
+    step = rewrite_for_gpu(traced, weights.matrices if takes_halves else (), has_kernels=takes_factors)
+    return Program(call=traced.forward, halved=tuple(step.bfloat16_groups), factored=tuple(step.factored_groups))
 
 
 def update_of(program: Program, weights: Weights, *, is_compiled: bool) -> Update:

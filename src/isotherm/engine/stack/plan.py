@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from isotherm.core.records import RunSpec
-from isotherm.engine.graph import factored_gradients
 from isotherm.engine.placed_task import PlacedTask, evaluation_steps, running_window
+from isotherm.kernels import availability
 
 # Updates between two checks of the losses; a diverged run wastes at most this many.
 UPDATES_PER_WINDOW = 64
@@ -70,7 +70,7 @@ class StackPlan:
             channels_last=is_single and is_on_gpu,
             rounds_matrices=not is_single and placed.is_mixed and is_on_gpu,
             binds_batch=not is_on_gpu,
-            takes_factors=factored_gradients.are_usable(placed.device) and specs[0].clip_norm is None,
+            takes_factors=availability.are_available(placed.device) and specs[0].clip_norm is None,
             compiles_from=UPDATES_WORTH_COMPILING if is_on_gpu else None,
         )
 

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from isotherm.engine.graph.convolutions import leaves_convolutions
-from isotherm.engine.graph.trace import trace, writes
+from isotherm.engine.graph.trace import has_plain_convolutions, trace, writes
 from isotherm.engine.placed_task import exact_arithmetic
 from isotherm.engine.programs.cpu import FixedProgram
 from isotherm.engine.programs.cuda_graph import Recording, capture
@@ -172,7 +171,7 @@ class Updates:
         states = [*state.weights.values, *state.fixed_M.values(), *state.buffers_M.values()]
         step_function = self._model.step_function(state.weights, list(state.fixed_M), list(state.buffers_M))
         traced = trace(step_function, *states, x_MB, y_MB, feed.key_M, torch.zeros_like(self._step))
-        if plan.convolves and leaves_convolutions(traced.graph):
+        if plan.convolves and has_plain_convolutions(traced.graph):
             raise NotVectorisable("the kernels do not support convolutions of images of this size")
         if writes(traced):
             self._program = Program(call=traced.forward)

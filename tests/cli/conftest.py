@@ -1,0 +1,33 @@
+"""Folders in which commands are run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers_cli import STUDY_CODE, STUDY_FILE, TASK_CODE
+
+
+@pytest.fixture
+def study_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in a folder with a module of sweeps and a study file."""
+    _enter(tmp_path, monkeypatch, module="mycode", code=STUDY_CODE)
+    Path("study.toml").write_text(STUDY_FILE)
+
+
+@pytest.fixture
+def task_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in a folder with a module of tasks, and with no data anywhere."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("ISOTHERM_DATA", raising=False)
+    _enter(tmp_path, monkeypatch, module="taskcode", code=TASK_CODE)
+
+
+def _enter(folder: Path, monkeypatch: pytest.MonkeyPatch, *, module: str, code: str) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    sys.modules.pop(module, None)
+    Path(f"{module}.py").write_text(code)

@@ -1,0 +1,41 @@
+"""What makes no sense is refused before a task is looked at."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+
+from isotherm.diagnose.options import DiagnoseOptions
+from isotherm.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"minutes": 0}, "minutes=0 is not a positive number"),
+        ({"minutes": math.nan}, "minutes=nan is not a positive number"),
+        ({"minutes": "5"}, "minutes='5' is not a positive number"),
+        ({"momentum": -0.1}, "momentum=-0.1 is not in"),
+        ({"momentum": 1.0}, "momentum=1.0 is not in"),
+        ({"workers": 2, "device": "cuda"}, "workers=2 on 'cuda'; use 1 here"),
+        ({"learning_rate": -1.0, "batch_size": 8}, "learning_rate=-1.0 is not positive"),
+        ({"learning_rate": 0.1}, "needs the batch size it is used with"),
+        ({"batch_size": 0}, "batch_size=0 is not a whole number"),
+        ({"batch_size": 8.0}, "batch_size=8.0 is not a whole number"),
+        ({"workers": 0}, "workers=0"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        DiagnoseOptions(**arguments)
+
+
+def test_options_cannot_be_changed() -> None:
+    options = DiagnoseOptions(batch_size=8, learning_rate=0.1)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        options.minutes = 3.0  # type: ignore[misc]
+    with pytest.raises(UserError, match="minutes=-1"):
+        dataclasses.replace(options, minutes=-1)
