@@ -16,7 +16,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from isotherm.core.statistics import Interval
 from isotherm.diagnose.answer import ceiling
 from isotherm.diagnose.diagnosis import Boundary, Diagnosis, ShortGrid
-from isotherm.report.study.draw import FAINT, INK, finish, power_of_two_axis, with_math
+from isotherm.report.axes import FAINT, INK, finish, power_of_two_axis, with_math
 from isotherm.report.study.figures import BATCH_SIZE_LABEL, RATE_LABEL
 from isotherm.report.style import Style, ordered_styles, series_styles
 from isotherm.report.wording import momentum_label, rate_text

@@ -17,6 +17,7 @@ from isotherm.diagnose.answer import USED_PART
 from isotherm.diagnose.diagnosis import Diagnosis
 from isotherm.diagnose.searches import PROGRESS
 from isotherm.errors import UserError
+from isotherm.report.axes import DOTS_PER_INCH, FORMATS, METADATA, RC
 from isotherm.report.diagnosis.figures import failure_figure, has_map, loss_figure, map_figure
 from isotherm.report.diagnosis.text import (
     answer_sentences,
@@ -31,8 +32,7 @@ from isotherm.report.diagnosis.text import (
     stability_table,
 )
 from isotherm.report.files import write_atomically
-from isotherm.report.study.draw import DOTS_PER_INCH, FORMATS, METADATA, RC
-from isotherm.report.study.html import library_versions, page_environment
+from isotherm.report.page import library_versions, page_environment
 from isotherm.report.wording import count_text, momentum_label
 
 TEMPLATE = "diagnosis.html.jinja"

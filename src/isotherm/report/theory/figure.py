@@ -21,8 +21,7 @@ from matplotlib.transforms import ScaledTranslation
 
 from isotherm.core.statistics import Floats
 from isotherm.errors import UserError
-from isotherm.report.files import write_atomically
-from isotherm.report.study.draw import (
+from isotherm.report.axes import (
     DOTS_PER_INCH,
     FORMATS,
     METADATA,
@@ -33,6 +32,7 @@ from isotherm.report.study.draw import (
     power_of_two_axis,
     with_math,
 )
+from isotherm.report.files import write_atomically
 from isotherm.report.style import Style, series_styles
 from isotherm.report.wording import momentum_label
 from isotherm.theory.demonstration import Curve, Demonstration, Panel
