@@ -9,7 +9,7 @@ from helpers_graph import HALF, calls, is_aligned, normal, operand_sizes, run_pa
 from isotherm.engine.graph.bfloat16_weights import take_bfloat16_weights
 from isotherm.engine.graph.pipeline import rewrite_for_gpu
 from isotherm.engine.graph.trace import trace
-from isotherm.engine.parameters import Weights
+from isotherm.engine.parameters import ParameterGroups
 
 _aten = torch.ops.aten
 
@@ -41,9 +41,9 @@ def looks_at(node: fx.Node) -> set[fx.Node]:
 
 
 def layer_step(rows: int, columns: int, *, num_runs: int = 2):
-    """Return a step of one layer, its weights, their gradient as `Weights` keeps it, and the arguments."""
-    weights = Weights(
-        {"w": whole(num_runs, rows, columns, dtype=torch.float32)}, decayed=(), channels_last=False, aligns=True
+    """Return a step of one layer, its weights, their gradient as `ParameterGroups` keeps it, and the arguments."""
+    weights = ParameterGroups(
+        {"w": whole(num_runs, rows, columns, dtype=torch.float32)}, decayed=(), channels_last=False, pads_matrices=True
     )
 
     def step(block: Tensor, x: Tensor) -> tuple[Tensor, ...]:
@@ -98,7 +98,7 @@ def test_weights_come_rounded_and_filled_up(rows, columns):
     ids=["also unrounded", "widened", "scaled", "two types"],
 )
 def test_weights_that_are_read_otherwise_stay(reads):
-    weights = Weights({"w": normal(2, 5, 7)}, decayed=(), channels_last=False, aligns=True)
+    weights = ParameterGroups({"w": normal(2, 5, 7)}, decayed=(), channels_last=False, pads_matrices=True)
 
     def step(block: Tensor) -> tuple[Tensor, ...]:
         return (reads(weights.parameters([block])["w"]),)
@@ -111,7 +111,9 @@ def test_weights_that_are_read_otherwise_stay(reads):
 
 def test_a_users_own_cut_of_the_weights_stays():
     """Of 16 rows the first 13: behind them are no zeros."""
-    weights = Weights({"w": whole(2, 16, 8, dtype=torch.float32)}, decayed=(), channels_last=False, aligns=True)
+    weights = ParameterGroups(
+        {"w": whole(2, 16, 8, dtype=torch.float32)}, decayed=(), channels_last=False, pads_matrices=True
+    )
 
     def step(block: Tensor, x: Tensor) -> tuple[Tensor, ...]:
         return (torch.bmm(x, weights.parameters([block])["w"][:, :13].to(HALF)),)

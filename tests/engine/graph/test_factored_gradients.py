@@ -9,7 +9,7 @@ from helpers_graph import HALF, normal, run_passes, whole
 from isotherm.engine.graph.factored_gradients import MOST_INNER, factor_gradients
 from isotherm.engine.graph.pipeline import rewrite_for_gpu
 from isotherm.engine.graph.trace import trace
-from isotherm.engine.parameters import Settings, Weights
+from isotherm.engine.parameters import ParameterGroups, Settings
 from isotherm.engine.parameters import gradient_of_factors as product
 
 _aten = torch.ops.aten
@@ -147,7 +147,7 @@ def network() -> nn.Module:
 def test_every_matrix_of_a_network_comes_as_factors():
     module = network()
     initial = {name: p.detach() + 0.1 * normal(M, *p.shape, seed=1) for name, p in module.named_parameters()}
-    weights = Weights(initial, decayed=set(initial), channels_last=False, aligns=True)
+    weights = ParameterGroups(initial, decayed=set(initial), channels_last=False, pads_matrices=True)
 
     def of_run(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
         with torch.autocast("cpu", HALF, cache_enabled=False):
@@ -182,7 +182,9 @@ def test_every_matrix_of_a_network_comes_as_factors():
 def test_an_update_by_factors_is_that_by_the_gradient(l2, decays):
     settings = Settings(momentum_M1=torch.tensor([[0.0], [0.5], [0.9]]), l2_M1=l2, clip_M1=None)
     ours, theirs = (
-        Weights({"w": normal(M, 8, 24)}, decayed={"w"} if decays else (), channels_last=False, aligns=True)
+        ParameterGroups(
+            {"w": normal(M, 8, 24)}, decayed={"w"} if decays else (), channels_last=False, pads_matrices=True
+        )
         for _ in range(2)
     )
     half = torch.zeros_like(ours.values[0], dtype=HALF)
@@ -199,7 +201,7 @@ def test_an_update_by_factors_is_that_by_the_gradient(l2, decays):
 
 def test_blocks_that_come_as_factors_are_left_to_them():
     initial = {"a": normal(M, 8, 8), "b": normal(M, 8, 8, seed=1)}
-    weights = Weights({name: w.clone() for name, w in initial.items()}, decayed=(), channels_last=False)
+    weights = ParameterGroups({name: w.clone() for name, w in initial.items()}, decayed=(), channels_last=False)
     settings = Settings(momentum_M1=torch.zeros(M, 1), l2_M1=None, clip_M1=None)
     gradients = [torch.ones(M, 64), torch.ones(M, 64)]
     weights.apply(

@@ -18,7 +18,7 @@ from torch import Tensor, fx
 from cases_paper import autoencoder_task, ghost_task, skip_init_task, spec_of
 from helpers_engines import by_reference, distance
 from isotherm.core.records import RunSpec
-from isotherm.engine.parameters import Settings, Weights
+from isotherm.engine.parameters import ParameterGroups, Settings
 from isotherm.engine.placed_task import PlacedTask, place_task
 from isotherm.engine.programs.gpu import Program, gpu_program, update_of
 from isotherm.engine.stack import updates
@@ -66,7 +66,7 @@ class Seen:
 def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
     found = Seen()
 
-    def watch(traced: fx.GraphModule, weights: Weights, **options: bool) -> Program:
+    def watch(traced: fx.GraphModule, weights: ParameterGroups, **options: bool) -> Program:
         found.counts = Counter(node.target for node in traced.graph.nodes)
         found.program = gpu_program(traced, weights, **options)
         found.counts_after = Counter(node.target for node in traced.graph.nodes)
@@ -110,8 +110,8 @@ def test_the_program_of_a_gpu_trains_as_that_of_a_cpu(kind: dict[str, Any], l2: 
     """As bfloat16 does: biases' gradients are summed in another order, and rounded."""
     ours, theirs = trained(kind, specs(l2=l2)), trained(None, specs(l2=l2))
     start = parts_of(ours.plan.placed, specs()).state.weights.parameters()
-    assert len(seen.program.halved) == 4
-    assert seen.program.factored == (seen.program.halved if kind["takes_factors"] else ())
+    assert len(seen.program.bfloat16_groups) == 4
+    assert seen.program.factored_groups == (seen.program.bfloat16_groups if kind["takes_factors"] else ())
     assert seen.counts_after[row_sums_ops.SUMS] == kind["takes_factors"]  # of all biases at once
     torch.testing.assert_close(ours.state.last_M, theirs.state.last_M, rtol=0.005, atol=0.0)
     weights = ours.state.weights
@@ -128,7 +128,7 @@ def test_the_program_of_a_gpu_trains_as_that_of_a_cpu(kind: dict[str, Any], l2: 
 
 
 def assert_copies_follow(parts: StackParts, program: Program) -> None:
-    for position, copy in zip(program.halved, parts.updates.rounded, strict=True):
+    for position, copy in zip(program.bfloat16_groups, parts.updates.rounded, strict=True):
         assert torch.equal(copy, parts.state.weights.values[position].bfloat16())
 
 
@@ -137,7 +137,9 @@ def test_any_number_of_programs_is_compiled(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
     limit = torch._dynamo.config.recompile_limit
     for num_runs in range(1, limit + 3):
-        weights = Weights({"weight": torch.ones(num_runs, 3)}, decayed=set(), channels_last=False, aligns=False)
+        weights = ParameterGroups(
+            {"weight": torch.ones(num_runs, 3)}, decayed=set(), channels_last=False, pads_matrices=False
+        )
         traced = fx.symbolic_trace(lambda values, *_: (values.sum(dim=1), 2 * values))
         update = update_of(Program(call=traced.forward), weights, is_compiled=True)
         ones = torch.ones(num_runs, 1)
@@ -220,7 +222,7 @@ def test_matrices_that_are_factors_of_each_others_gradients(seen: Seen) -> None:
     """The one that is updated first must not change the gradient of the other."""
     task = dataclasses.replace(autoencoder_task(), model=Twice)
     ours, theirs = trained(GPU, specs(), task=task), trained(None, specs(), task=task)
-    assert seen.program.factored == ()
+    assert seen.program.factored_groups == ()
     torch.testing.assert_close(ours.state.last_M, theirs.state.last_M, rtol=0.005, atol=0.0)
 
 

@@ -155,7 +155,9 @@ class Updates:
         """Round the parameters again, after they were changed by something other than an update."""
         if self._update is not None:
             assert self._program is not None
-            for copy, value in zip(self._rounded, self._program.rounded(self._state.weights.values), strict=True):
+            for copy, value in zip(
+                self._rounded, self._program.bfloat16_copies(self._state.weights.values), strict=True
+            ):
                 copy.copy_(value)
 
     # -- programs ---------------------------------------------------------------------------------------------------
@@ -177,7 +179,7 @@ class Updates:
             self._program = Program(call=traced.forward)
         elif feed.bound_batch is None:
             self._program = gpu_program(
-                traced, state.weights, takes_halves=plan.rounds_matrices, takes_factors=plan.takes_factors
+                traced, state.weights, reads_bfloat16=plan.rounds_matrices, returns_factors=plan.takes_factors
             )
         else:
             fixed = FixedProgram(traced, [*states, *feed.bound_batch, feed.key_M, self._step])
@@ -210,5 +212,5 @@ class Updates:
             update = update_of(self._program, weights, is_compiled=worth is not None and num_left >= worth)
         assert self._program is not None
         assert update is not None
-        self._rounded = self._program.rounded(weights.values)
+        self._rounded = self._program.bfloat16_copies(weights.values)
         return update
