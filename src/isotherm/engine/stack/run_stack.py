@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from isotherm.core.records import CurvePoint, RunResult
-from isotherm.engine.checkpoint import State
+from isotherm.engine.checkpoint_file import State
 from isotherm.engine.evaluation import Tensors
 from isotherm.engine.stack import scoring, vmap_check
 from isotherm.engine.stack.parts import StackParts

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from isotherm.core.l2 import is_penalised
 from isotherm.core.records import CurvePoint
-from isotherm.engine.checkpoint import State
+from isotherm.engine.checkpoint_file import State
 from isotherm.engine.evaluation import Tensors
 from isotherm.engine.parameters import Settings, Weights
 from isotherm.engine.stack.plan import StackPlan
