@@ -24,9 +24,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from isotherm.engine.graph import factored_gradients
-from isotherm.engine.graph.matmuls import aligned
-from isotherm.engine.parameters import heavy_ball
+from isotherm.engine.graph.step_graph import aligned
+from isotherm.engine.parameters import gradient_of_factors, heavy_ball
 from isotherm.kernels import availability
 
 WIDTHS = (784, 1000, 500, 250, 30, 250, 500, 1000, 784)
@@ -79,7 +78,7 @@ def by_stream(layer: Layer, rate_M1: Tensor, momentum_M1: Tensor, **options: int
 
 def by_torch(layer: Layer, rate_M1: Tensor, momentum_M1: Tensor) -> None:
     """Update as a program without the kernel does."""
-    gradient = factored_gradients.product(layer.left, layer.right).to(layer.velocity.dtype)
+    gradient = gradient_of_factors(layer.left, layer.right).to(layer.velocity.dtype)
     heavy_ball(layer.value, layer.velocity, gradient, rate_M1, momentum_M1, None)
     layer.half.copy_(layer.value)
 
@@ -119,7 +118,7 @@ def largest_error(batch_size: int) -> float:
     worst = 0.0
     for ours in layers(batch_size):
         theirs = Layer(*(t.clone() for t in ours))
-        gradient = factored_gradients.product(ours.left, ours.right).float()
+        gradient = gradient_of_factors(ours.left, ours.right).float()
         by_kernel(ours, rate_M1, momentum_M1, None)  # as it is used
         by_torch(theirs, rate_M1, momentum_M1)
         rounding = 2**-8 * gradient.abs() + 1e-5

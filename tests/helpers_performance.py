@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pages import results
-from pages.performance.profiles import BEFORE_COPIES, BEFORE_FACTORS, OLD_BENCH, ON_STREAMS, STREAMS
+from pages.performance.profiles import BEFORE_BFLOAT16_WEIGHTS, BEFORE_FACTORS, OLD_BENCH, ON_STREAMS, STREAMS
 from pages.results import Row
 
 NORM: list[Row] = [{"name": "_moments", "percent": 60.0, "calls": 4, "microseconds": 2.0}]
@@ -26,7 +26,7 @@ def easy_results(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     empty_results(folder, monkeypatch)
     profiles = [
         profile_row("autoencoder_mnist:64", 35, 20_000.0, kernels=NORM),
-        profile_row("autoencoder_mnist:64", 35, 16_000.0, note=BEFORE_COPIES),
+        profile_row("autoencoder_mnist:64", 35, 16_000.0, note=BEFORE_BFLOAT16_WEIGHTS),
         profile_row("autoencoder_mnist:64", 35, 18_000.0, note=BEFORE_FACTORS),
         profile_row("autoencoder_mnist:64", 35, 19_000.0, note=OLD_BENCH),
         profile_row("autoencoder_mnist:64", 36, 10_000.0, note=STREAMS[0]),

@@ -24,11 +24,11 @@ class Page:
         return [found[2] for found in self._pattern.finditer(text)]
 
     def filled(self, text: str) -> str:
-        """Return a document with the content of its blocks made anew."""
+        """Return a document with its blocks regenerated."""
         return self._pattern.sub(lambda found: f"{found[1]}{self.blocks[found[2]]()}\n{found[3]}", text)
 
     def write(self, path: Path) -> None:
-        """Make the blocks of a file anew.
+        """Regenerate the blocks of a file.
 
         Raises:
             ValueError: The file has no block of this page.

@@ -1,4 +1,4 @@
-"""Result files that a page may find or not."""
+"""Result files, which may or may not exist."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ ROOT = Path(__file__).parent.parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 CALIBRATION = ROOT / "results" / "calibration"
 
-# What a page says in place of a block without a file.
+# The text of a block without a result file.
 NOT_MEASURED = "Not measured yet."
 
 Row = dict[str, Any]
 
 
 def load(name: str, folder: Path | None = None) -> dict[str, Any] | None:
-    """Return the content of a result file, of `RESULTS` unless told; None where it was not measured."""
+    """Return the content of a result file, by default from `RESULTS`; None if it was not measured."""
     path = (folder or RESULTS) / f"{name}.json"
     if not path.exists():
         return None

@@ -1,4 +1,4 @@
-"""Tables, paragraphs and numbers as the documents write them."""
+"""Tables, paragraphs and numbers in the documents' format."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table of Markdown.
+    """Return a Markdown table.
 
     >>> print(table(("B", "speed"), [("8", "54,300")]))
     | B | speed |
@@ -19,14 +19,14 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def paragraph(text: str, *, bullet: bool = False) -> str:
-    """Return a text in lines of the documents' width."""
+    """Return a text wrapped to the documents' width."""
     indents = {"initial_indent": "- ", "subsequent_indent": "  "} if bullet else {}
     options: dict[str, Any] = {"width": 120, "break_long_words": False, "break_on_hyphens": False, **indents}
     return textwrap.fill(" ".join(text.split()), **options)
 
 
 def number(value: float | None) -> str:
-    """Return a speed for people.
+    """Return a speed with three significant digits.
 
     >>> number(54321.0), number(76.44), number(None)
     ('54,300', '76.4', '–')
@@ -39,7 +39,7 @@ def number(value: float | None) -> str:
 
 
 def signed(value: float, decimals: int) -> str:
-    """Return a difference for people.
+    """Return a difference with its sign.
 
     >>> signed(-0.434, 2), signed(0.007, 3)
     ('−0.43', '+0.007')
@@ -58,7 +58,7 @@ def signed_interval(estimate: float, limits: tuple[float, float], *, decimals: i
 
 
 def percent(part: float) -> str:
-    """Return a part of one for people.
+    """Return a fraction as a percentage.
 
     >>> percent(0.797)
     '80 %'

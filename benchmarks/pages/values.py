@@ -27,7 +27,7 @@ class Value:
 
     @property
     def standard_error(self) -> float:
-        """Of the mean."""
+        """The standard error of the mean."""
         return self.sd / math.sqrt(self.num)
 
     def text(self, decimals: int, *, with_num: bool = True) -> str:

@@ -77,7 +77,7 @@ def test_speeds_of_several_processes_are_added_and_no_more_are_used_than_runs() 
 def test_peers_by_name() -> None:
     assert chosen_peers([]) == list(contenders.PEERS)
     assert chosen_peers(["One_process-per core", "plain loop library layers"]) == [LIBRARY, PROCESSES]
-    with pytest.raises(UserError, match="unknown peer 'jax'"):
+    with pytest.raises(UserError, match="unknown contender 'jax'"):
         chosen_peers(["jax"])
 
 

@@ -47,7 +47,7 @@ def test_choice_by_name_by_batch_size_and_of_all() -> None:
 
 
 def test_unknown_names() -> None:
-    with pytest.raises(UserError, match="unknown work 'mlp_mnist' on cpu; did you mean 'mlp_mnist1d"):
+    with pytest.raises(UserError, match="unknown workload 'mlp_mnist' on cpu; did you mean 'mlp_mnist1d"):
         chosen_works(["mlp_mnist"], device="cpu")
     with pytest.raises(UserError, match="'lstm_ptb' is not timed on cpu; use --device cuda"):
         chosen_works(["lstm_ptb"], device="cpu")

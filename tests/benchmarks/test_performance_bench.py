@@ -56,7 +56,7 @@ def test_rows_of_different_commits_tell_theirs_and_what_was_before(folder: Path)
     table = bench_block("bench_h200").splitlines()
     assert table[0].endswith("| of the floor | commit |")
     assert table[2].endswith("| 54 % | def |")
-    assert table[-4] == "| work | Isotherm | peers | what was so | commit |"
+    assert table[-4] == "| workload | Isotherm | peers | then | commit |"
     assert table[-2] == "| mlp:8 | 1,000 | plain loop 2,000 | on a Monday | abc |"  # in the order of the table above
     assert table[-1] == "| mlp:32 | 1,000 | plain loop 2,000 | slow | abc |"
 

@@ -27,7 +27,7 @@ def test_kernels_are_summed_over_the_layers_of_a_network(results: Path) -> None:
     assert lines["64"] == ("64", "3", "5.00", "1.50", "10.00", "3.00", "30 %", "0.6", "15 %")
     assert lines["1,024"][1:3] == ("3", "3.00")
     text = " ".join(block.split())
-    assert "4.0e-03 in what is rounded" in text
+    assert "4.0e-03 in values rounded" in text
     assert "1.0e-07 in means" in text
     assert "1 of 3 cases exceed their tolerance" in text
     assert "moves 2.00 TB/s, that of `isotherm bench` 4.00" in text

@@ -48,11 +48,11 @@ def test_bytes_per_second_of_the_update_and_the_recurrent_products(results: Path
     (results / "bench_h200.json").write_text(json.dumps({"rows": [bench]}))
     text = " ".join(limits_block().split())
     assert "80 % of the floor, which counts 26 bytes" in text
-    assert "has to move 22; by that it reaches 68 %" in text
-    assert "3.0 TB/s, where a copy moves 4.0" in text
+    assert "has to move 22; by that count it reaches 68 %" in text
+    assert "3.0 TB/s; a copy reaches 4.0" in text
     assert "take 23 % of the kernel time" in text
     assert "72 MB, in 36 µs: 2.0 TB/s" in text
-    assert "The steps of the cell take 11 %, softmax and its gradient 7 %" in text
+    assert "LSTM cell kernels take 11 %, softmax and its gradient 7 %" in text
 
 
 def test_the_autoencoder_stands_beside_products_for_a_moment_and_for_long(results: Path) -> None:
@@ -83,11 +83,11 @@ def test_the_autoencoder_stands_beside_products_for_a_moment_and_for_long(result
     (results / "ceilings_h200.json").write_text(json.dumps({"rows": products, "seconds": 2.0}))
     text = " ".join(limits_block().split())
     assert "200 TFLOP/s, 25 % of the ceiling" in text
-    assert "40 % of what such products reach over 2 seconds" in text
-    assert "Products take 50 % of the kernel time, at 80 % of that sustained speed" in text
+    assert "40 % of what such matmuls sustain over 2 seconds" in text
+    assert "Matmuls take 50 % of the kernel time, at 80 % of that sustained speed" in text
     (results / "profiles_h200.json").write_text(json.dumps({"rows": [{**rows[0], "kernels": kernels[:2]}]}))
     assert "B = 4,096" not in limits_block()
-    assert "Units take 30 %: forward 2.0 and backward 3.0 TB/s, where a copy moves 4.0. Optimiser 8 %" in text
+    assert "Activations take 30 %: forward 2.0 and backward 3.0 TB/s; a copy reaches 4.0. Optimiser 8 %" in text
 
 
 def test_the_norms_speed_in_a_network_counts_every_layer(results: Path) -> None:
@@ -96,7 +96,7 @@ def test_the_norms_speed_in_a_network_counts_every_layer(results: Path) -> None:
     content = {"rows": [kernel_row(1024, 10, 1.0)], "copy_bytes_per_second": 2e9}
     (results / "kernels_h200.json").write_text(json.dumps(content))
     # 30 MB at B = 1,024 in ten layers are 24 MB a layer at B = 8,192; in the 2 µs of the profile: 12 TB/s.
-    assert "12.0 TB/s inside the network, where a copy moves 4.0" in " ".join(limits_block().split())
+    assert "12.0 TB/s inside the network; a copy reaches 4.0" in " ".join(limits_block().split())
 
 
 def test_the_speed_of_convolutions_counts_both_kernels_and_all_runs(results: Path) -> None:

@@ -60,7 +60,7 @@ def test_the_numerics_say_what_is_outside_and_what_is_significant(monkeypatch: p
     found = [dataclasses.replace(same, short="same"), dataclasses.replace(off, short="off")]
     monkeypatch.setattr(numerics, "cells", lambda: found)
     text = " ".join(numerics_block().split())
-    assert "(one sd): off. Welch's interval leaves out zero for: off; paired by seed for: off." in text
-    assert "at least one leaves out zero in 10 %" in text
+    assert "(one sd): off. Welch's interval excludes zero for: off; paired by seed for: off." in text
+    assert "excludes zero in 10 %" in text
     assert "more than threefold for: none." in text
     assert "| 2.00 ± 1.00 (3) | 9.03 ± 1.05 (3) | +7.03 [" in text

@@ -42,7 +42,7 @@ def refused(*arguments: str) -> str:
 
 @pytest.mark.slow
 def test_a_tiny_real_run() -> None:
-    chosen = ("--work", "mlp_mnist1d:8", "--peer", "plain-loop")
+    chosen = ("--workload", "mlp_mnist1d:8", "--contender", "plain-loop")
     code, text = invoke(*chosen, "--repeats", "1", "--seconds", "0.05", "--json", "bench.json")
     assert code == 0
     assert "1 of 1: mlp_mnist1d:8" in text
@@ -76,10 +76,10 @@ def test_the_list_of_works_and_peers() -> None:
 
 
 def test_names_that_are_not_known() -> None:
-    assert "unknown work 'mlp_mnist1' on cpu; did you mean 'mlp_mnist1d'" in refused("--work", "mlp_mnist1")
-    assert "unknown peer 'plain lop'; did you mean 'plain loop'" in refused("--peer", "plain lop")
-    assert "'lstm_ptb' is not timed on cpu; use --device cuda" in refused("--work", "lstm_ptb")
-    assert "'tpu' is not one that is timed" in refused("--device", "tpu")
+    assert "unknown workload 'mlp_mnist1' on cpu; did you mean 'mlp_mnist1d'" in refused("--workload", "mlp_mnist1")
+    assert "unknown contender 'plain lop'; did you mean 'plain loop'" in refused("--contender", "plain lop")
+    assert "'lstm_ptb' is not timed on cpu; use --device cuda" in refused("--workload", "lstm_ptb")
+    assert "'tpu' cannot be timed" in refused("--device", "tpu")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -89,7 +89,7 @@ def test_no_gpu() -> None:
 
 def test_numbers_that_make_no_window() -> None:
     assert "--repeats 0" in refused("--repeats", "0")
-    assert "--seconds 0 is no length" in refused("--seconds", "0")
+    assert "--seconds 0 is not a length" in refused("--seconds", "0")
 
 
 def test_a_json_path_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,7 +120,7 @@ class TestVerify:
         assert code == 2
         assert f"wrong sha256 {path} has sha256" in text
         assert f"remove {path.name} and run `isotherm data fetch mnist`" in text
-        assert "error: not all files are right: mnist" in text
+        assert "error: missing or wrong files: mnist" in text
         (entry,) = json.loads(Path("verify.json").read_text())["datasets"]
         assert not entry["ok"]
         assert [file["state"] for file in entry["files"]] == ["wrong sha256", "ok", "ok", "ok"]

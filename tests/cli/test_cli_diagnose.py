@@ -111,7 +111,7 @@ def test_everything_known(asked: Answer) -> None:
         "The boundary B*",
         "agree within a factor of two",
         "slope 0.97 [0.82, 1.11]",
-        "Limits of stability",
+        "Stability limits",
         "12 [9.6, 15]",
         "Curvature and gradient noise",
         "What to expect",

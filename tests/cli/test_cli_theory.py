@@ -193,7 +193,7 @@ def test_a_figure_is_drawn_by_its_suffix(name: str) -> None:
 
 
 def test_names_that_are_not_known() -> None:
-    assert "there is no theory 'nosy_quadratic'; did you mean 'noisy-quadratic'? Known: " in refused("nosy_quadratic")
+    assert "there is no demonstration 'nosy_quadratic'; did you mean 'noisy-quadratic'?" in refused("nosy_quadratic")
     assert "known: curvature, noise-scale, noisy-quadratic, sde" in refused("zzz")
 
 

@@ -136,8 +136,8 @@ def agreement(
 def test_estimates_within_a_factor_of_two_agree() -> None:
     assert AGREEMENT == 2.0
     assert agreement(sharpness=0.5 / 1.9, noise=64.0 * 1.9) == (
-        "Curvature puts it at a similar place (factor 1.9). "
-        "The gradient noise scale puts it at a similar place (factor 1.9)."
+        "Curvature puts it at a similar batch size (factor 1.9). "
+        "The gradient noise scale puts it at a similar batch size (factor 1.9)."
     )
     assert "larger" not in agreement(sharpness=0.5 * 1.9, noise=64.0 / 1.9)
     assert "smaller" not in agreement(sharpness=0.5 * 1.9, noise=64.0 / 1.9)
@@ -146,7 +146,7 @@ def test_estimates_within_a_factor_of_two_agree() -> None:
 def test_curvature_that_disagrees_is_explained() -> None:
     smaller, larger = agreement(sharpness=5.0), agreement(sharpness=0.05)
     assert smaller.startswith("Curvature puts it at a smaller batch (factor 0.1): the loss is more curved there")
-    assert larger.startswith("Curvature puts it at a larger batch (factor 10): runs fail before 2/λ_max")
+    assert larger.startswith("Curvature puts it at a larger batch (factor 10): runs fail below 2/λ_max")
 
 
 def test_noise_that_disagrees_is_explained() -> None:
@@ -320,7 +320,7 @@ def test_an_unstable_learning_rate_is_told() -> None:
 
 
 def test_a_setting_cannot_be_judged_without_data() -> None:
-    unknown = "The short runs do not determine what the learning rate should be."
+    unknown = "The short runs do not determine the best learning rate."
     assert words(0.1, isotherm=NO_ISOTHERM) == unknown
     assert words(0.1, limit=None) == unknown
 

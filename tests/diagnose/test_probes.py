@@ -215,7 +215,7 @@ def test_a_loss_that_only_bends_downwards_sets_no_limit() -> None:
     one, told = prober(task)
     found = one.at(4, None, seconds=1e3)
     assert found.sharpness is None
-    assert told == ["curvature: at update 4 no direction curves upwards, so it sets no limit"]
+    assert told == ["curvature: at update 4 no direction curves upwards, so curvature sets no limit"]
 
 
 def test_parameters_that_are_not_finite_are_refused() -> None:

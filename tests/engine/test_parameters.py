@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from isotherm.engine.parameters import Settings, Weights
+from isotherm.engine.parameters import ParameterGroups, Settings
 
 M = 3  # runs
 # Scalars, vectors, matrices and filters, with and without L2, in no order.
@@ -34,10 +34,10 @@ def tensors(*, seed: int, shapes=None, num_runs: int = M) -> dict[str, Tensor]:
     return {name: random((num_runs, *s), seed=100 * seed + place) for place, (name, s) in enumerate(shapes.items())}
 
 
-def weights_of(initial, *, channels_last: bool = False, decayed=DECAYED) -> Weights:
+def weights_of(initial, *, channels_last: bool = False, decayed=DECAYED) -> ParameterGroups:
     """Return the weights on copies: a matrix that is handed in becomes its block."""
     initial = {name: tensor.clone() for name, tensor in initial.items()}
-    return Weights(initial, decayed=decayed, channels_last=channels_last)
+    return ParameterGroups(initial, decayed=decayed, channels_last=channels_last)
 
 
 def column(*values: float) -> Tensor:
@@ -50,7 +50,7 @@ L2 = column(0.1, 0.3, 0.0)
 PLAIN = Settings(momentum_M1=MOMENTA, l2_M1=None, clip_M1=None)
 
 
-def make_updates(weights: Weights, settings: Settings, steps, rates=RATES) -> list[float]:
+def make_updates(weights: ParameterGroups, settings: Settings, steps, rates=RATES) -> list[float]:
     """Make an update with each of some gradients by name; return how many were clipped of every run."""
     num_clipped_M1 = torch.zeros(len(rates), 1, dtype=torch.float64)
     for gradients in steps:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from isotherm.engine.graph.rewrites import rewrite_for_gpu
+from isotherm.engine.graph.pipeline import rewrite_for_gpu
 from isotherm.engine.graph.trace import trace
 from isotherm.kernels.dispatch import by_kernels
 from isotherm.kernels.layout import has_channels_last, of_all_runs

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers_identity import files_of, parts_in, variant
+from helpers_identity import files_of, imported, parts_in, parts_of, variant, write
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 
@@ -298,6 +298,45 @@ CHANGES: dict[str, tuple[str, str]] = {
         "import typing\nclass K(typing.NamedTuple):\n    s: int = <<2||3>>\n    def f(self): return self.s\nC = K()",
         "return self.layer(x) * C.f()",
     ),
+    "masked array": (
+        "import numpy as np\nW = np.ma.masked_array([1.0, 2.0], [True, <<True||False>>])",
+        "return self.layer(x) * W.sum()",
+    ),
+    "subclass of a tensor": (
+        "class W(torch.Tensor):\n    def f(self): return self * <<2||3>>\nw = torch.ones(2).as_subclass(W)",
+        "return self.layer(x) * w.f()",
+    ),
+    "sparse tensor": (
+        "W = torch.tensor([1.0, <<0.0, 2.0||2.0, 0.0>>]).to_sparse()",
+        "return self.layer(x) * W.to_dense().sum()",
+    ),
+    "slice": ("S = slice(0, <<1||2>>)", "return self.layer(x)[S]"),
+    "subclass of a date": (
+        "import datetime\nclass D(datetime.date): pass\nD1 = D(2020, 1, <<2||3>>)",
+        "return self.layer(x) * D1.day",
+    ),
+    "namespace of a module": (
+        "import layers\n",
+        "return layers.__dict__['act'](self.layer(x))\n# file: layers.py\ndef act(x): return x * <<2||3>>\n",
+    ),
+    "member of an enumeration that is a function": (
+        "import enum\ndef f(x): return x * <<2||3>>\nclass E(enum.Enum):\n    F = enum.member(f)",
+        "return E.F.value(self.layer(x))",
+    ),
+    "annotation of a pydantic model": (
+        "import pydantic\nclass K(pydantic.BaseModel):\n    s: <<int||float>> = 1",
+        "return self.layer(x) * K(s='1').s",
+    ),
+    "object that holds itself": (
+        "class C: pass\nc = C()\nc.me = c\nc.s = <<2||3>>",
+        "return self.layer(x) * c.me.me.s",
+    ),
+    "which of two objects": (
+        "class C:\n    def __init__(self, s): self.s, self.child = s, D(self)\n"
+        "class D:\n    def __init__(self, parent): self.parent = parent\n"
+        "a, b = C(2), C(3)\nd = <<a||b>>.child",
+        "return self.layer(x) * a.s * b.s * d.parent.s",
+    ),
     "deque": ("import collections\nC = collections.deque([<<2||3>>])", "return self.layer(x) * C[0]"),
     "decimal": ("import decimal\nC = decimal.Decimal('<<2||3>>')", "return self.layer(x) * float(C)"),
     "itemgetter": ("import operator\nG = operator.itemgetter(<<0||1>>)", "return self.layer(x) * G((2, 3))"),
@@ -351,6 +390,19 @@ MODELS: dict[str, str] = {
     "forward pre-hook": (
         "def build():\n    m = nn.Linear(2, 2)\n    m.register_forward_pre_hook(hook)\n    return m\n"
         "def hook(m, x): return x[0] * <<2||3>>\n"
+    ),
+    "hook with keywords": (
+        "def build():\n    m = nn.Linear(2, 2)\n    m.register_forward_pre_hook(hook, with_kwargs=KW)\n    return m\n"
+        "KW = <<True||False>>\ndef hook(m, *a): return None\n"
+    ),
+    "traced module": (
+        "class Net(nn.Linear):\n    def forward(self, x): return act(x)\n"
+        "@torch.fx.wrap\ndef act(x): return x * <<2||3>>\n"
+        "def build(): return torch.fx.symbolic_trace(Net(2, 2))\n"
+    ),
+    "class of a parameter": (
+        "class P(nn.Parameter):\n    def f(self): return self * <<2||3>>\n"
+        "def build():\n    m = nn.Linear(2, 2)\n    m.weight = P(m.weight.data)\n    return m\n"
     ),
     "which module has the hook": (
         "def build():\n    m = nn.Sequential(nn.ReLU(), nn.ReLU())\n    m[WHICH].register_forward_hook(hook)\n"
@@ -486,3 +538,47 @@ ONE_PART = {
 def test_a_change_shows_in_its_own_part_alone(part: str, tmp_path: Path) -> None:
     one, other = (parts_in(tmp_path / str(n), variant(CASES[ONE_PART[part]], n)) for n in (0, 1))
     assert [name for name in one if one[name] != other[name]] == [part]
+
+
+# -- between two calls ----------------------------------------------------------------------------------------------
+
+STATE = """
+class C:
+    S = 2
+    def f(self, x): return x * self.S
+class T:
+    def train(self, x, bits): return x * W[0]
+c = C()
+C_LIST = [1, 2]
+W = torch.ones(2)
+def act(x, s=2): return x * s
+def loss(o, t): return (o * W).mean()
+transform = T()
+"""
+IN_PLACE = {
+    "list": "C_LIST.append(3)",
+    "tensor": "W.add_(1)",
+    "attribute of an object": "c.s = 3",
+    "attribute of a class": "C.S = 3",
+    "method": "C.f = lambda self, x: x * 3",
+    "function": "act = lambda x: x * 3",
+    "code of a function": "act.__code__ = (lambda x, s=2: x * s * 3).__code__",
+    "defaults of a function": "act.__defaults__ = (3,)",
+    "new global": "MISSING = 3",
+    "forward": "Net.forward = lambda self, x: x",
+    "hook of every module": "HANDLE = nn.modules.module.register_module_forward_hook(lambda m, x, y: y * 2)",
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_a_change_between_two_calls_shows(name: str, tmp_path: Path) -> None:
+    files = files_of(STATE, "return c.f(act(self.layer(x))) * C_LIST[0] * W * (MISSING if c is None else 1)")
+    with imported(write(files, tmp_path)) as module:
+        before = parts_of(module)
+        assert parts_of(module) == before
+        exec(IN_PLACE[name], vars(module))
+        changed = parts_of(module)
+        if name.startswith("hook"):
+            module.HANDLE.remove()
+            assert parts_of(module) == before
+    assert changed != before

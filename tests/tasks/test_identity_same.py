@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 import types
 from pathlib import Path
 
@@ -157,6 +158,31 @@ def test_a_function_edited_after_its_import_is_known_by_the_code_that_runs(tmp_p
         assert parts_of(module)["code"] != new["code"]
 
 
+def test_a_cached_property_may_have_been_used(tmp_path: Path) -> None:
+    text = "class C:\n    @functools.cached_property\n    def s(self): return 2\nc = C()\n"
+    with imported(write(files_of(text, "return self.layer(x) * c.s"), tmp_path)) as module:
+        before = parts_of(module)
+        assert module.c.s == 2
+        assert parts_of(module) == before
+
+
+def test_long_chains_of_functions_end(tmp_path: Path) -> None:
+    chain = "".join(f"def f{n}(x): return f{n + 1}(x)\n" for n in range(600)) + "def f600(x): return x * <<2||3>>\n"
+    one, other = (variant(files_of(chain, "return f0(self.layer(x))"), which) for which in (0, 1))
+    assert parts_in(tmp_path / "one", one) == parts_in(tmp_path / "again", one)
+    assert parts_in(tmp_path / "one", one) != parts_in(tmp_path / "other", other)
+
+
+def test_entangled_functions_take_no_time(tmp_path: Path) -> None:
+    """Every one of them calls every other: paths through them are beyond counting."""
+    calls = " + ".join(f"f{n}(x)" for n in range(40))
+    text = "".join(f"def f{n}(x): return {n} + {calls}\n" for n in range(40))
+    files = files_of(text, "return f0(self.layer(x))")
+    started = time.process_time()
+    assert parts_in(tmp_path / "one", files) == parts_in(tmp_path / "again", files)
+    assert time.process_time() - started < 5
+
+
 def test_a_pickled_builder_is_the_same(tmp_path: Path) -> None:
     text = "W = (2, 2)\ndef made(widths): return nn.Linear(*widths if W else W)\nbuild = functools.partial(made, W)\n"
     with imported(write(files_of(text), tmp_path)) as module:
@@ -169,9 +195,10 @@ def test_a_pickled_builder_is_the_same(tmp_path: Path) -> None:
 # -- the process ----------------------------------------------------------------------------------------------------
 
 PROCESS = """
-import enum
-import json
-import sys
+import argparse, array, collections, contextvars, dataclasses, datetime, decimal, enum, fractions, itertools, json
+import logging, operator, pathlib, re, sys, threading, types, typing, unittest.mock, uuid, weakref
+import numpy as np
+T = typing.TypeVar("T")
 
 def one(x): return x * 2
 def two(x): return x + 1
@@ -188,9 +215,41 @@ NAMES = frozenset({"a", "b", "c", "d"})
 TOKEN = object()
 a = A()
 
+# all sorts of things that a file may hold
+class Slotted:
+    __slots__ = ("s", "me")
+slotted = Slotted()
+slotted.s, slotted.me = {"a", "b"}, slotted
+class Day(datetime.date):
+    def double(self): return 2 * self.day
+class Typed(typing.Generic[T]):
+    def f(self, x: T) -> T: return x
+@dataclasses.dataclass(frozen=True, slots=True)
+class Data:
+    s: set[str] = dataclasses.field(default_factory=set)
+around = [1, {"b": 2}]
+around.append(around)
+@functools.singledispatch
+def dispatched(x): return x
+@dispatched.register
+def _(x: torch.Tensor): return x * 2
+THINGS = [
+    slotted, Day(2020, 2, 3), Typed(), Data({"x", "y"}), around, dispatched, T, list[int], int | None,
+    typing.Optional[A], re.compile("a+"), pathlib.Path("a/b"), decimal.Decimal("0.1"), fractions.Fraction(1, 3),
+    array.array("d", [1.0]), collections.ChainMap({"a": 1}), collections.Counter("aab"), collections.UserDict(a=1),
+    types.MappingProxyType({"a": 1}), operator.itemgetter(1), operator.methodcaller("f", 2), types.MethodType(one, 3),
+    functools.partial(A), uuid.UUID(int=3), itertools.count(3), slice(1, None), memoryview(b"ab"),
+    np.ma.masked_array([1.0, 2.0], [True, False]), np.dtype("f4"), np.add, np.random.default_rng(1), torch.relu,
+    torch.ops.aten.add, torch.ops.aten.add.Tensor, nn.Linear, nn.ReLU(), torch.finfo(torch.float32),
+    contextvars.ContextVar("v"), logging.getLogger(__name__), threading.Lock(), {}.get, len, {"a"}.union, super, type,
+    NotImplemented, ..., sys.stdout, weakref.WeakValueDictionary(), json, A.__init__, a.__init__,
+    torch.eye(2).to_sparse(), torch.empty(2, device="meta"), torch.tensor([1j]).conj(),
+    torch.fx.symbolic_trace(nn.ReLU()), argparse.Namespace(a=1), unittest.mock.MagicMock, datetime.timezone.utc,
+]
+
 def use():
     "Return a number."
-    return len(NAMES) * len(ALL) * len(a.s) * (TOKEN is not None) * len(E)
+    return len(NAMES) * len(ALL) * len(a.s) * (TOKEN is not None) * len(E) * len(THINGS)
 """
 TEXT = files_of(PROCESS, "assert x is not None\n        return self.layer(x) * use()")["net.py"]
 # The same once more as a console has it: compiled, without a file.
@@ -198,7 +257,9 @@ TYPED = files_of(PROCESS, "return self.layer(x) * use()")["net.py"]
 SCRIPT = f"""{TEXT}
 def both():
     import types
+    import warnings
     import helpers_identity
+    warnings.simplefilter("ignore")
     found = []
     for text in ({TYPED!r}, {TYPED.replace("x * 2", "x * 3")!r}):
         typed = types.ModuleType("typed")

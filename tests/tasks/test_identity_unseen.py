@@ -47,7 +47,11 @@ UNSEEN: dict[str, tuple[str, str, str]] = {
     "command line": ("import sys", "return self.layer(x) * len(sys.argv)", "command line.*sys.argv"),
     "working directory": ("import os", "return self.layer(x) * len(os.getcwd())", "working directory.*os.getcwd"),
     "another program": ("import subprocess", "return x if subprocess.run(['a']) else x", "program.*subprocess.run"),
-    "file in a global": ("import sys\nIN = sys.__stdin__", "return x * len(IN.read())", "state of a _io.TextIOWrapper"),
+    "file in a global": (
+        "import sys\nIN = sys.__stdin__",
+        "return x * len(IN.read())",
+        r"Net.forward \(net.py, line \d+\) depends on the state of a _io.TextIOWrapper",
+    ),
     "generator in a global": (
         "G = (n for n in (1, 2))",
         "return self.layer(x) * next(G)",

@@ -1,1 +1,1 @@
-"""The blocks of docs/performance.md, a module for each kind of measurement."""
+"""The blocks of docs/performance.md, one module per kind of measurement."""

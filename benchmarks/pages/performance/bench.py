@@ -1,4 +1,4 @@
-"""What `isotherm bench` measured."""
+"""Results of `isotherm bench`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pages.text import number, paragraph, percent, table
 
 
 def bench_block(name: str) -> str:
-    """Return ours, peers, goal and floor of every work of a machine; peers that were nowhere timed are told below."""
+    """Return ours, peers, target and floor of every workload on a machine; peers never timed are listed below."""
     content = load(name)
     if content is None:
         return NOT_MEASURED
     peers = [peer for peer in content["rows"][0]["peers"] if any(row["peers"].get(peer) for row in content["rows"])]
-    header = ["work", "B", "runs", "unit", "Isotherm", *peers, "ratio", "goal", "reached", "floor", "of the floor"]
+    header = ["workload", "B", "runs", "unit", "Isotherm", *peers, "ratio", "target", "met", "floor", "of the floor"]
     is_of_one_commit = "commit" in content
     header += [] if is_of_one_commit else ["commit"]
     rows = []
@@ -46,32 +46,32 @@ def bench_block(name: str) -> str:
         f"{row['work']}: {row['remark']}." for row in content["rows"] if "extrapolated" in (row.get("remark") or "")
     ]
     block = f"{table(header, rows)}\n\n{paragraph(' '.join([remark, *extrapolated]))}"
-    earlier = [_earlier(row) for row in sorted(content.get("earlier", ()), key=lambda row: _place(row, content))]
+    earlier = [_earlier(row) for row in sorted(content.get("earlier", ()), key=lambda row: _position(row, content))]
     if not earlier:
         return block
-    return f"{block}\n\nEarlier:\n\n{table(('work', 'Isotherm', 'peers', 'what was so', 'commit'), earlier)}"
+    return f"{block}\n\nEarlier:\n\n{table(('workload', 'Isotherm', 'peers', 'then', 'commit'), earlier)}"
 
 
 def bench_row(label: str, *, commit: str | None = None) -> Row | None:
-    """Return the row of a work in the benchmark of the H200, or the one of an earlier commit."""
+    """Return the row of a workload in the H200 benchmark, or the one of an earlier commit."""
     content = load("bench_h200") or {}
     rows = content.get("rows" if commit is None else "earlier", [])
     return next((row for row in rows if row["label"] == label and commit in (None, row["commit"])), None)
 
 
 def _earlier(row: Row) -> tuple[str, ...]:
-    """Return what was timed before, with the peers that were then."""
+    """Return an earlier measurement, with its peers."""
     peers = ", ".join(f"{peer} {number(speed)}" for peer, speed in row["peers"].items() if speed)
     return row["label"], number(row["ours"]), peers, row["note"], row["commit"]
 
 
-def _place(row: Row, content: Row) -> int:
-    """Return where the work of an earlier row stands now."""
+def _position(row: Row, content: Row) -> int:
+    """Return the position of an earlier row's workload in the table."""
     return [present["label"] for present in content["rows"]].index(row["label"])
 
 
 def _untimed(rows: list[Row], timed: list[str]) -> str:
-    """Return which peers have no number anywhere, and why."""
+    """Return the peers that have no number anywhere, and why."""
     reasons: dict[str, str] = {}
     for row in rows:
         for peer, why in (row.get("reasons") or {}).items():

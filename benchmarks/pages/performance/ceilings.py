@@ -1,4 +1,4 @@
-"""What benchmarks/ceilings.py measured: large products of several kinds of numbers."""
+"""Results of benchmarks/ceilings.py: large matmuls of several kinds of numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pages.text import paragraph, table
 
 
 def ceilings_block() -> str:
-    """Return the speeds of large products for a moment and for long."""
+    """Return the speeds of large matmuls, briefly and sustained."""
     content = load("ceilings_h200")
     if content is None:
         return NOT_MEASURED
@@ -18,10 +18,9 @@ def ceilings_block() -> str:
         for numbers in dict.fromkeys(row["numbers"] for row in content["rows"])
     ]
     machine = content["machine"]
-    remark = f"""TFLOP/s of one product in bfloat16: in the shortest of five blocks of 0.02 s, and over
+    remark = f"""TFLOP/s of one bfloat16 matmul: fastest of five windows of 0.02 s / sustained over
         {content["seconds"]:g} s; one measurement each, {machine["gpu"]}, torch {machine["torch"]}, commit
-        {content["commit"]}, by [benchmarks/ceilings.py](../benchmarks/ceilings.py){_in_brackets(content.get("note"))}.
-        In front of the stroke the shortest, behind it the whole."""
+        {content["commit"]}, [benchmarks/ceilings.py](../benchmarks/ceilings.py){_in_brackets(content.get("note"))}."""
     header = ("numbers", *(f"{size:,}" for size in sizes))
     return f"{table(header, lines)}\n\n{paragraph(remark)}"
 

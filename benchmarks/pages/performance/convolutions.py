@@ -1,4 +1,4 @@
-"""What benchmarks/convolutions.py measured: convolutions of many runs against cuDNN."""
+"""Results of benchmarks/convolutions.py: convolutions of many runs against cuDNN."""
 
 from __future__ import annotations
 
@@ -36,14 +36,13 @@ def convolutions_block() -> str:
     sides = ("ours", "by run", "as one")
     header = ("layers", "channels, filter, image / stride", *(f"{way}: {side}" for way in WAYS for side in sides))
     remark = f"""Microseconds for {first["num_runs"]} runs at B = {first["batch_size"]}, {content["device"]}, torch
-        {content["torch"]}, commit {content["commit"]}. Ours: all runs at once, the best of the tiles tried. By run:
-        cuDNN, one run after another. As one: cuDNN for as many images in one batch with one set of filters, which is no
-        training of many runs but shows what the GPU can do. All layers of an update: ours {speeds["ours"]}; by run
-        {speeds["by run"]}; as one {speeds["as one"]}. Neither adds residual sums or takes moments here. Largest errors
-        against float64, relative to the largest value: {errors["forward"]:.0e} forward,
-        {errors["input gradient"]:.0e} in input gradients (one rounding is at most {2**-8:.1e} of a value),
-        {errors["weight gradient"]:.0e} in weight gradients, which are not rounded. {num_wrong} of
-        {len(content["rows"])} exceed their tolerance."""
+        {content["torch"]}, commit {content["commit"]}. Ours: all runs at once, with the best of the tiles tried. By
+        run: cuDNN, one run after another. As one: cuDNN for the same images as one batch with one set of filters, which
+        does not train many runs but shows what the GPU can do. All layers of an update: ours {speeds["ours"]}; by run
+        {speeds["by run"]}; as one {speeds["as one"]}. Residual adds and moments are left out. Largest errors against
+        float64, relative to the largest value: {errors["forward"]:.0e} forward, {errors["input gradient"]:.0e} in input
+        gradients (one rounding is at most {2**-8:.1e} of a value), {errors["weight gradient"]:.0e} in weight gradients,
+        which are not rounded. {num_wrong} of {len(content["rows"])} exceed their tolerance."""
     return f"{table(header, lines)}\n\n{paragraph(remark)}"
 
 
@@ -53,6 +52,6 @@ def _times(content: dict[str, Any], row: Row) -> list[str]:
 
 
 def _best(content: dict[str, Any], row: Row) -> float:
-    """Return the milliseconds of the best tile that was tried."""
+    """Return the milliseconds of the best tile tried."""
     tried = [t["tried"][0]["ms"] for t in content["tuning"] if (t["case"], t["way"]) == (row["case"], row["way"])]
     return float(min([row["ms"], *tried]))

@@ -1,4 +1,4 @@
-"""What benchmarks/factored_update.py measured: gradients and updates of the autoencoder's matrices alone."""
+"""Results of benchmarks/factored_update.py: gradients and updates of the autoencoder's matrices alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pages.text import paragraph, table
 
 
 def factored_block() -> str:
-    """Return times of the kernel, of products with a compiled update, and of the bytes at the speed of a copy."""
+    """Return the times of the kernel, of matmuls with a compiled update, and of the memory traffic at copy speed."""
     content, measured = load("factored_update_h200"), bench_row(AE)
     if content is None or measured is None:
         return NOT_MEASURED
@@ -30,22 +30,22 @@ def factored_block() -> str:
     header = (
         "B",
         "floor, µs",
-        "products and compiled update, µs",
+        "matmuls and compiled update, µs",
         "kernel, µs (tile, warps)",
         "best of all tiles tried, µs",
-        "stream of tiles, µs (stages, programs)",
+        "streamed update, µs (stages, programs)",
     )
     if not any(row.get("streamed") for row in content["rows"]):
         header, lines = header[:-1], [line[:-1] for line in lines]
     worst = max(row["error_in_roundings"] for row in content["rows"])
     remark = f"""All matrices of the autoencoder in {content["num_runs"]} runs, {content["device"]}, torch
-        {content["torch"]}, commit {content["commit"]}. The floor is 18 bytes a weight at the speed of the copy of
+        {content["torch"]}, commit {content["commit"]}. The floor is 18 bytes per weight at the copy speed of
         `isotherm bench`. Velocities differ by at most {worst:.2f} of a rounding of the gradient."""
     return f"{table(header, lines)}\n\n{paragraph(remark)}"
 
 
 def _streamed(row: Row) -> str:
-    """Return the time as it is used, which comes first, and the best of all if that is another."""
+    """Return the time of the setting in use, which comes first, and the best of all if that is another."""
     if not row.get("streamed"):
         return "–"
     first, best = row["streamed"][0], min(row["streamed"], key=lambda tried: float(tried["microseconds"]))

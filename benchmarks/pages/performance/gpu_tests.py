@@ -1,4 +1,4 @@
-"""Tests that were run on a GPU, which the machines that run all others do not have."""
+"""Tests that were run on a GPU, which the CI machines do not have."""
 
 from __future__ import annotations
 

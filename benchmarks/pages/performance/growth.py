@@ -1,4 +1,4 @@
-"""What benchmarks/growth.py measured: speed by the size of a fleet, and what shrinking gains."""
+"""Results of benchmarks/growth.py: speed by fleet size, and the gain from dropping diverged runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pages.text import number, paragraph, table
 
 
 def shrink_block() -> str:
-    """Return what a fleet gains that loses half of its runs."""
+    """Return the time of a fleet that loses half of its runs."""
     content = load("growth_cpu")
     if content is None:
         return NOT_MEASURED
@@ -15,9 +15,9 @@ def shrink_block() -> str:
     whole, half = found["seconds_whole"], found["seconds_half_diverged"]
     reached = "met" if found["ratio"] <= found["goal"] else "missed"
     return paragraph(
-        f"{found['num_runs']} runs at B = {found['batch_size']}, {found['num_updates']:,} updates on one core: whole "
-        f"{min(whole):.1f} to {max(whole):.1f} s, with every second run diverging at once {min(half):.1f} to "
-        f"{max(half):.1f} s; median ratio {found['ratio']:.2f} (n = {len(whole)} pairs in turn; goal at most "
+        f"{found['num_runs']} runs at B = {found['batch_size']}, {found['num_updates']:,} updates on one core: intact "
+        f"{min(whole):.1f} to {max(whole):.1f} s, with every second run diverging immediately {min(half):.1f} to "
+        f"{max(half):.1f} s; median ratio {found['ratio']:.2f} (n = {len(whole)} alternating pairs; target at most "
         f"{found['goal']}: **{reached}**)."
     )
 
@@ -30,12 +30,12 @@ def growth_block() -> str:
     rows = content["growth"]
     sizes = sorted({row["num_runs"] for row in rows})
     batch_sizes = sorted({row["batch_size"] for row in rows})
-    by_place = {(row["batch_size"], row["num_runs"]): row for row in rows}
+    by_cell = {(row["batch_size"], row["num_runs"]): row for row in rows}
     lines = []
     for size in sizes:
         cells = []
         for batch_size in batch_sizes:
-            row = by_place.get((batch_size, size))
+            row = by_cell.get((batch_size, size))
             text = number(None if row is None else row["run_updates_per_second"])
             cells.append(f"**{text}**" if row is not None and row["is_chosen"] else text)
         lines.append((f"{size:,}", *cells))
@@ -43,8 +43,8 @@ def growth_block() -> str:
     machine = content["machine"]
     remark = (
         f"Run-updates per second, {content['where']} of {machine['cpu']}, torch {machine['torch']}, commit "
-        f"{content['commit']}, median of {rows[0]['repeats']} windows, the highest of them up to "
-        f"{max(row['highest'] / row['lowest'] for row in rows):.1f} times the lowest; in bold the size that Isotherm "
+        f"{content['commit']}, median of {rows[0]['repeats']} windows, the highest up to "
+        f"{max(row['highest'] / row['lowest'] for row in rows):.1f} times the lowest; bold is the size that Isotherm "
         "chooses."
     )
     return f"{table(header, lines)}\n\n{paragraph(remark)}"

@@ -1,4 +1,4 @@
-"""Cells of the calibration that were trained again on the present paths."""
+"""Calibration cells that were trained again with the current kernels."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Cell:
 
     @property
     def paired(self) -> Interval:
-        """The mean difference of runs with one seed, with Student's interval."""
+        """The mean difference of runs with the same seed, with Student's interval."""
         return t_interval([now - before for now, before in zip(self.now, self.before, strict=True)])
 
     @property
     def is_outside(self) -> bool:
-        """Whether the mean lies more than the standard deviation before from the mean before."""
+        """Whether the new mean is more than one (earlier) standard deviation from the earlier mean."""
         return abs(self.difference.estimate) > statistics.stdev(self.before)
 
     @property
@@ -51,13 +51,13 @@ class Cell:
 
     @property
     def spread_p(self) -> float:
-        """How likely a ratio of spreads as far from one is by chance: the F test, two-sided."""
+        """The two-sided p of the F test for equal spreads."""
         ratio = max(self.spread_ratio, 1 / self.spread_ratio)
         return float(2 * stats.f.sf(ratio**2, len(self.now) - 1, len(self.before) - 1))
 
 
 def cells() -> list[Cell]:
-    """Return what was trained again, from the result files; empty where they are missing."""
+    """Return the cells trained again, from the result files; empty if these are missing."""
     rerun = CALIBRATION / "rerun"
     old = {name: load(name, CALIBRATION) for name in ("autoencoder", "lstm_b64", *_WIDE)}
     new = {name: load(name, rerun) for name in ("autoencoder_mixed", "lstm_b64", *_WIDE)}
@@ -73,7 +73,7 @@ def cells() -> list[Cell]:
         ),
         *(cell for name in _WIDE for cell in _of_wide_resnet(name, (old[name], new[name]))),
         *_on_both_sets(
-            "LSTM, B = 64, ε_eff = 2.8: mixed, now kernels of the cell",
+            "LSTM, B = 64, ε_eff = 2.8: mixed, now with LSTM cell kernels",
             ("the LSTM's {} perplexity", "{} perplexity"),
             (old["lstm_b64"], new["lstm_b64"]),
             rate=2.8,
@@ -82,10 +82,10 @@ def cells() -> list[Cell]:
     ]
 
 
-# How the Wide-ResNets are called, in the table and in words, and their learning rates.
+# Names of the Wide-ResNets in the table and in the text, and their learning rates.
 _WIDE = {
-    "wrn_b256": ("WRN-16-4, B = 256, ε_eff = 4: mixed, now convolutions and norms by our kernels", "WRN-16-4", 4.0),
-    "skipinit_b64": ("SkipInit, B = 64, ε_eff = 0.25: mixed, now convolutions by our kernels", "SkipInit", 0.25),
+    "wrn_b256": ("WRN-16-4, B = 256, ε_eff = 4: mixed, now with our convolution and norm kernels", "WRN-16-4", 4.0),
+    "skipinit_b64": ("SkipInit, B = 64, ε_eff = 0.25: mixed, now with our convolution kernels", "SkipInit", 0.25),
 }
 
 
@@ -102,7 +102,7 @@ def _of_wide_resnet(name: str, contents: tuple[Any, Any]) -> list[Cell]:
 def _on_both_sets(
     name: str, words: tuple[str, str], contents: tuple[Any, Any], *, rate: float, decimals: int
 ) -> list[Cell]:
-    """Return the metric of a cell on the test set and on the training set; the words leave a place for which it is."""
+    """Return the metric of a cell on the test set and on the training set, whose name fills the words' placeholder."""
     short, quantity = words
     return [
         _cell(
@@ -139,7 +139,7 @@ def _cell(
 
 
 def numerics_block() -> str:
-    """Return the cells trained again beside those before and the paper's."""
+    """Return the cells trained again next to the earlier values and the paper's."""
     found = cells()
     if not found:
         return NOT_MEASURED
@@ -164,7 +164,7 @@ def numerics_block() -> str:
         "now: mean ± sd (n)",
         "now − before (Welch, 95 %)",
         "paired by seed (95 %)",
-        "now's mean within before's sd",
+        "new mean within the earlier sd",
     )
     return f"{table(header, lines)}\n\n{paragraph(_reading(found))}"
 
@@ -174,7 +174,7 @@ def _with_limits(interval: Interval, *, decimals: int) -> str:
 
 
 def _reading(found: Sequence[Cell]) -> str:
-    """Return what the table says in words."""
+    """Return the table's findings in words."""
     num = len(found)
     outside = [cell.short for cell in found if cell.is_outside]
     by_welch = [cell.short for cell in found if not cell.difference.contains(0.0)]
@@ -195,10 +195,11 @@ def _reading(found: Sequence[Cell]) -> str:
     assert skip is not None
     return f"""Before: commit {old["commit"]}, SkipInit {old_skip["commit"]}; now: autoencoder {new["commit"]}, WRN-16-4
         {wide["commit"]}, SkipInit {skip["commit"]}, LSTM {lstm["commit"]}; {new["device"]}.
-        Outside the earlier error bars (one sd): {_listed(outside)}. Welch's interval leaves out zero for:
-        {_listed(by_welch)}; paired by seed for: {_listed(by_pairs)}. Of {num} independent 95 % intervals at least one
-        leaves out zero in {percent(1 - 0.95**num)} of all cases if nothing changed. The spread grew more than threefold
-        for: {_listed(wider)}. Three runs see only large changes, and the commits differ in more than these paths."""
+        Outside the earlier error bars (one sd): {_listed(outside)}. Welch's interval excludes zero for:
+        {_listed(by_welch)}; paired by seed for: {_listed(by_pairs)}. If nothing changed, at least one of {num}
+        independent 95 % intervals excludes zero in {percent(1 - 0.95**num)} of all cases. The spread grew more than
+        threefold for: {_listed(wider)}. Three runs reveal only large changes, and the commits differ in other ways
+        too."""
 
 
 def _listed(names: Sequence[str]) -> str:

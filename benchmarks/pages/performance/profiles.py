@@ -1,4 +1,4 @@
-"""What benchmarks/profile_fleet.py measured: speed, memory and kernels of works on a GPU."""
+"""Results of benchmarks/profile_fleet.py: speed, memory and kernels of workloads on a GPU."""
 
 from __future__ import annotations
 
@@ -9,64 +9,64 @@ from pages.performance.bench import bench_row
 from pages.results import NOT_MEASURED, Row, load
 from pages.text import paragraph, percent, table
 
-# Which kernels are what, by a piece of their names. Convolutions are cuDNN's or ours, products are cuBLAS's; Inductor
-# names its kernels after the operations in them, and only the optimiser's have an addcmul.
+# Kinds of kernels, by parts of their names. Convolutions are cuDNN's or ours, matmuls are cuBLAS's; Inductor names its
+# kernels after the operations in them, and only the optimiser's have an addcmul.
 GROUPS: dict[str, tuple[str, ...]] = {
     "convolutions": ("xmma", "cutlass", "convolve", "implicit_gemm", "_sum_gradients", "sum_rows"),
-    "products": ("nvjet",),
+    "matmuls": ("nvjet",),
     "optimiser": ("addcmul",),
     "softmax": ("softmax",),
     "other elementwise": ("triton_",),
-    "sums": ("reduce_kernel",),
+    "reductions": ("reduce_kernel",),
 }
 GHOST_NORM = ("_moments", "_normalise", "_gradient_sums", "_input_gradient")
-# Kernels of our own, by their whole names.
+# Our own kernels, by their full names.
 OWN: dict[str, tuple[str, ...]] = {
     "ghost batch norm": GHOST_NORM,
     "gradient and update": ("_update", "_update_stream"),
     "LSTM cell": ("_forward", "_backward"),
 }
-# The same names, and one like that of a convolution's kernel, mean others in the autoencoder.
-OF_AUTOENCODER: dict[str, tuple[str, ...]] = {"units": ("_forward", "_backward"), "sums": ("_sum_rows",)}
-# Ways to train that were tried and are not the present ones, as the rows' notes call them.
-BEFORE_COPIES = "before products on rounded copies"
-BEFORE_FACTORS = "before updates by factors"
-BEFORE_CELL = "before kernels of the cell"
+# In the autoencoder the same names, and one like that of a convolution kernel, mean other kernels.
+OF_AUTOENCODER: dict[str, tuple[str, ...]] = {"activations": ("_forward", "_backward"), "reductions": ("_sum_rows",)}
+# Notes of rows that were not measured with the current code.
+BEFORE_BFLOAT16_WEIGHTS = "before matmuls on bfloat16 weights"
+BEFORE_FACTORS = "before factored updates"
+BEFORE_CELL = "before LSTM cell kernels"
 OLD_BENCH = "by the benchmark at 2cabd47"
-BEFORE_UNITS = "before units of many rows"
-BEFORE_DRAWN = "before examples were drawn ahead"
-IN_PIECES = "long sides in pieces of 32 bytes, units by whole rows"
-BY_LT = "products by cuBLASLt"
-BY_DESCENT = "so, and compiled kernels tuned by coordinate descent"
+BEFORE_FUSED_ACTIVATIONS = "before fused activations for large batches"
+BEFORE_PREFETCH = "before batches were prefetched"
+PADDED_ROWS = "rows padded to multiples of 32 bytes, activations by whole rows"
+BY_LT = "matmuls by cuBLASLt"
+BY_DESCENT = "the same, with compiled kernels tuned by coordinate descent"
 BY_INDUCTOR = "ghost batch norm by Inductor"
-ON_STREAMS = "each run on a stream of its own"
-APART = "convolutions of all runs at once, norms apart; another process used the GPU at times"
-OF_AUTOENCODER_LARGE = (BEFORE_UNITS, BEFORE_DRAWN, IN_PIECES, BY_LT, BY_DESCENT)
+ON_STREAMS = "each run on its own stream"
+APART = "convolutions of all runs at once, norms separate; another process used the GPU at times"
+OF_AUTOENCODER_LARGE = (BEFORE_FUSED_ACTIVATIONS, BEFORE_PREFETCH, PADDED_ROWS, BY_LT, BY_DESCENT)
 STREAMS = ("two fleets of 18 on two streams", "four fleets of 9 on four streams", "two fleets of 11 on two streams")
-# Works that other blocks ask for.
+# Workloads used by other blocks.
 AE, AE_LARGE, LSTM = "autoencoder_mnist:64", "autoencoder_mnist:4096", "lstm_ptb:64"
 WRN = "wrn16x4_cifar10"
 SKIP_INIT = "wrn16x4_skipinit_cifar10:64"
 
 
 def group_of(kernel: str, label: str = "") -> str:
-    """Return what a kernel of a work does, in plain words.
+    """Return what a kernel of a workload does, in plain words.
 
     >>> group_of("nvjet_sm90_tst_128x128_64x6_1x2_h_bz_NTT"), group_of("_moments"), group_of("memset")
-    ('products', 'ghost batch norm', 'other')
+    ('matmuls', 'ghost batch norm', 'other')
     >>> group_of("_forward", "lstm_ptb:64"), group_of("_forward", "autoencoder_mnist:4096")
-    ('LSTM cell', 'units')
+    ('LSTM cell', 'activations')
     """
     ours = {**OF_AUTOENCODER, **OWN} if label.startswith("autoencoder") else OWN
     own = next((name for name, kernels in ours.items() if kernel in kernels), None)
-    return own or next((name for name, pieces in GROUPS.items() if any(piece in kernel for piece in pieces)), "other")
+    return own or next((name for name, parts in GROUPS.items() if any(part in kernel for part in parts)), "other")
 
 
 def shares(kernels: Sequence[Row], label: str = "") -> dict[str, float]:
-    """Return the percentages of kernel time by group, largest first, with what the list leaves out.
+    """Return the percentages of kernel time by group, largest first, with the unlisted remainder.
 
     >>> shares([{"name": "nvjet_a", "percent": 30.0}, {"name": "_moments", "percent": 50.0}])
-    {'ghost batch norm': 50.0, 'products': 30.0, 'not listed': 20.0}
+    {'ghost batch norm': 50.0, 'matmuls': 30.0, 'not listed': 20.0}
     """
     found: dict[str, float] = {}
     for kernel in kernels:
@@ -79,8 +79,8 @@ def shares(kernels: Sequence[Row], label: str = "") -> dict[str, float]:
 def profile(
     label: str, *, note: str | None = None, num_runs: int | None = None, with_kernels: bool = False
 ) -> Row | None:
-    """Return the last row of a work, in the present way unless a note says another; with so many runs if given."""
-    others = (BEFORE_COPIES, BEFORE_FACTORS, BEFORE_CELL, OLD_BENCH, BY_INDUCTOR, ON_STREAMS, APART, *STREAMS)
+    """Return a workload's last row measured with the current code, or with a given note; with `num_runs` if given."""
+    others = (BEFORE_BFLOAT16_WEIGHTS, BEFORE_FACTORS, BEFORE_CELL, OLD_BENCH, BY_INDUCTOR, ON_STREAMS, APART, *STREAMS)
     others += OF_AUTOENCODER_LARGE
     found = [
         row
@@ -94,12 +94,12 @@ def profile(
 
 
 def speed_of(row: Row, work: Work) -> float:
-    """Return a profile's speed in the unit of the work."""
+    """Return a profile's speed in the unit of the workload."""
     return float(row["images_per_second" if work.unit == "images/s" else "run_steps_per_second"])
 
 
 def part_of_goal(speed: float, work: Work) -> float | None:
-    """Return how much of its goal a speed reaches; None where the floor was not measured that the goal refers to."""
+    """Return the fraction of its target that a speed reaches; None if the target's ceiling was not measured."""
     assert work.target is not None
     if work.target.of == "ours":
         return speed / work.target.value
@@ -110,12 +110,12 @@ def part_of_goal(speed: float, work: Work) -> float | None:
 
 
 def gpu_works() -> list[Work]:
-    """Return what is timed on a GPU."""
+    """Return the workloads of a GPU."""
     return [work for work in WORKS if isinstance(work, Work) and work.device == "cuda"]
 
 
 def profiles_block() -> str:
-    """Return speed, part of the goal, memory and the heaviest kernels of every work."""
+    """Return speed, fraction of the target, memory and the heaviest kernels of every workload."""
     content = load("profiles_h200")
     if content is None:
         return NOT_MEASURED
@@ -153,18 +153,18 @@ def profiles_block() -> str:
                 commit,
             )
         )
-    header = ("work", "runs", "speed", "goal", "of the goal", "memory", "kernel time", "commit")
+    header = ("workload", "runs", "speed", "target", "of the target", "memory", "kernel time", "commit")
     machine = content["machine"]
     remark = f"""{machine["gpu"]}, torch {machine["torch"]}, mixed precision. Speeds are those of `isotherm bench`
-        where it was run, else of the profile, windows: {content["windows"]}. Kernel time: percent of all kernels' time,
-        streams added up; only the heaviest 12 to 24 kernels are recorded, so a group may take more than its number, up
-        to what is not listed. {" ".join(notes)} Goals reached:
+        if it was run, else of the profile, with windows: {content["windows"]}. Kernel time: percent of the time of all
+        kernels, summed over streams; only the heaviest 12 to 24 kernels are recorded, so a group may take more than its
+        number, by up to the share that is not listed. {" ".join(notes)} Targets met:
         {sum(part >= 1 for part in parts)} of {len(parts)}."""
     return f"{table(header, lines)}\n\n{paragraph(remark)}"
 
 
 def _of_goal(part: float | None) -> str:
-    """Return a part of a goal; one that is nearly reached is not called whole.
+    """Return a fraction of a target; one that is nearly met is not rounded up to 100 %.
 
     >>> _of_goal(0.9955), _of_goal(0.443), _of_goal(1.04)
     ('99.6 %', '44 %', '104 %')

@@ -11,18 +11,18 @@ from pages.performance.profiles import (
     AE,
     AE_LARGE,
     APART,
+    BEFORE_BFLOAT16_WEIGHTS,
     BEFORE_CELL,
-    BEFORE_COPIES,
-    BEFORE_DRAWN,
     BEFORE_FACTORS,
-    BEFORE_UNITS,
+    BEFORE_FUSED_ACTIVATIONS,
+    BEFORE_PREFETCH,
     BY_DESCENT,
     BY_INDUCTOR,
     BY_LT,
-    IN_PIECES,
     LSTM,
     OLD_BENCH,
     ON_STREAMS,
+    PADDED_ROWS,
     SKIP_INIT,
     STREAMS,
     WRN,
@@ -52,47 +52,62 @@ def _bench(label: str, commit: str | None = None) -> Callable[[], Row | None]:
     return lambda: bench_row(label, commit=commit)
 
 
-# Of the benchmark before the last ones.
+# Commits of earlier `isotherm bench` runs.
 CELL_COMMIT, STREAM_COMMIT, TAP_COMMIT, CUDNN_COMMIT = "f52dc57", "edfb9de", "07054dd", "5ca7caa"
 ROW_COMMIT, TILE_COMMIT = "db578d2", "7a26ac2"
 WRN_28 = "wrn28x10_cifar100:128"
 TOGETHER = "convolutions of all runs at once by kernels, instead of streams"
-COPIES = "products on rounded copies of the weights (below)"
+BFLOAT16_WEIGHTS = "matmuls on bfloat16 weights (below)"
 STEPS = (
-    Step(label=AE, what=COPIES, before=_profile(AE, BEFORE_COPIES), after=_profile(AE, BEFORE_FACTORS)),
-    Step(label=AE_LARGE, what=COPIES, before=_profile(AE_LARGE, BEFORE_COPIES), after=_profile(AE_LARGE, OLD_BENCH)),
-    Step(label=LSTM, what=COPIES, before=_profile(LSTM, BEFORE_COPIES), after=_profile(LSTM, BEFORE_CELL)),
     Step(
         label=AE,
-        what="a kernel for gradients and updates of matrices",
+        what=BFLOAT16_WEIGHTS,
+        before=_profile(AE, BEFORE_BFLOAT16_WEIGHTS),
+        after=_profile(AE, BEFORE_FACTORS),
+    ),
+    Step(
+        label=AE_LARGE,
+        what=BFLOAT16_WEIGHTS,
+        before=_profile(AE_LARGE, BEFORE_BFLOAT16_WEIGHTS),
+        after=_profile(AE_LARGE, OLD_BENCH),
+    ),
+    Step(
+        label=LSTM,
+        what=BFLOAT16_WEIGHTS,
+        before=_profile(LSTM, BEFORE_BFLOAT16_WEIGHTS),
+        after=_profile(LSTM, BEFORE_CELL),
+    ),
+    Step(
+        label=AE,
+        what="fused kernel for gradients and updates of matrices",
         before=_profile(AE, OLD_BENCH),
         after=_bench(AE, CELL_COMMIT),
     ),
     Step(
         label=AE,
-        what="four updates in one recording",
+        what="four updates per CUDA graph",
         before=_bench(AE, STREAM_COMMIT),
         after=_bench(AE, TAP_COMMIT),
     ),
     Step(
         label=AE,
-        what="updates as a stream of tiles, gradients of biases at once",
+        what="streamed updates, one kernel for all bias gradients",
         before=_bench(AE, TAP_COMMIT),
         after=_bench(AE, TILE_COMMIT),
     ),
     *(
         Step(label=AE_LARGE, what=what, before=_profile(AE_LARGE, before), after=_profile(AE_LARGE, after))
         for what, before, after in (
-            ("units as operations of their own, with sums for the biases", BEFORE_UNITS, BEFORE_DRAWN),
-            ("examples of the next block drawn while the GPU works", BEFORE_DRAWN, None),
-            ("long sides of products in pieces of 32 bytes, units by whole rows; not kept", None, IN_PIECES),
-            ("so, and compiled kernels tuned by coordinate descent; not kept", IN_PIECES, BY_DESCENT),
-            ("products by cuBLASLt; not kept", None, BY_LT),
+            ("fused activations, with bias gradients", BEFORE_FUSED_ACTIVATIONS, BEFORE_PREFETCH),
+            ("batches of the next update window prefetched", BEFORE_PREFETCH, None),
+            ("rows padded to multiples of 32 bytes, activations by whole rows; not kept", None, PADDED_ROWS),
+            ("the same, with compiled kernels tuned by coordinate descent; not kept", PADDED_ROWS, BY_DESCENT),
+            ("matmuls by cuBLASLt; not kept", None, BY_LT),
         )
     ),
     Step(
         label=LSTM,
-        what="kernels for the step of the cell",
+        what="LSTM cell kernels",
         before=_profile(LSTM, BEFORE_CELL),
         after=_bench(LSTM, CELL_COMMIT),
     ),
@@ -104,7 +119,7 @@ STEPS = (
     ),
     Step(
         label=f"{WRN}:64",
-        what="12 streams instead of 4, a run on each",
+        what="12 streams instead of 4, one run on each",
         before=_profile(f"{WRN}:64", ON_STREAMS, num_runs=4),
         after=_profile(f"{WRN}:64", ON_STREAMS, num_runs=12),
     ),
@@ -116,7 +131,7 @@ STEPS = (
     ),
     Step(
         label=f"{WRN}:64",
-        what="convolutions take the sums of ghost batch norm; 12 runs",
+        what="sums of ghost batch norm fused into convolutions; 12 runs",
         before=_profile(f"{WRN}:64", APART),
         after=_profile(f"{WRN}:64", num_runs=12),
     ),
@@ -134,7 +149,7 @@ STEPS = (
     ),
     Step(
         label=SKIP_INIT,
-        what="sums over images in the order of memory; 12 runs",
+        what="sums over images in memory order; 12 runs",
         before=_profile(SKIP_INIT, APART),
         after=_profile(SKIP_INIT),
     ),
@@ -143,13 +158,13 @@ STEPS = (
     ),
     Step(
         label=SKIP_INIT,
-        what="rows of pixels read once for three taps, of few channels too",
+        what="rows of pixels read once for three taps, also with few channels",
         before=_bench(SKIP_INIT, TAP_COMMIT),
         after=_bench(SKIP_INIT),
     ),
     Step(
         label=f"{WRN}:1024",
-        what="all of that, 3 runs at once",
+        what="all of the above, 3 runs at once",
         before=_bench(f"{WRN}:1024", STREAM_COMMIT),
         after=_bench(f"{WRN}:1024", TAP_COMMIT),
     ),
@@ -158,12 +173,12 @@ STEPS = (
         for label in (f"{WRN}:64", f"{WRN}:1024")
         for what, before, after in (
             ("rows of pixels read once for three taps", TAP_COMMIT, ROW_COMMIT),
-            ("of few channels too", ROW_COMMIT, None),
+            ("also with few channels", ROW_COMMIT, None),
         )
     ),
     Step(
         label=WRN_28,
-        what="our convolutions, also of 160 channels, instead of streams and cuDNN's",
+        what="our convolutions, also with 160 channels, instead of streams and cuDNN's",
         before=_bench(WRN_28, STREAM_COMMIT),
         after=_bench(WRN_28),
     ),
@@ -201,17 +216,17 @@ def steps_block() -> str:
                 f"{before['commit']}, {after['commit']}",
             )
         )
-    header = ("work", "what", "before", "after", "gain", "commits")
-    remark = """Run-steps/s, Wide-ResNets images/s: median, lowest and highest window where they were kept. Commits
-        f52dc57, edfb9de, 07054dd, 5ca7caa and db578d2 are `isotherm bench`, and so are the autoencoder at 2cabd47 but
-        for the first row, that at B = 64 at 7a26ac2, and Wide-ResNets at 0ff90b3 and 6c3145f; all others are profiles.
-        Those two have other changes too, the later one examples drawn ahead. At f27878c another process used the GPU at
-        times, so that gain is more and the next one less than it says."""
+    header = ("workload", "change", "before", "after", "gain", "commits")
+    remark = """Run-steps/s, images/s for Wide-ResNets: median, with lowest and highest window if recorded. Commits
+        f52dc57, edfb9de, 07054dd, 5ca7caa and db578d2 are `isotherm bench`, and so are the autoencoder at 2cabd47
+        except for the first row, that at B = 64 at 7a26ac2, and Wide-ResNets at 0ff90b3 and 6c3145f; all others are
+        profiles. The last two commits include other changes too, the later one prefetched batches. At f27878c another
+        process used the GPU at times, so that gain is underestimated and the next one overestimated."""
     return f"{table(header, lines)}\n\n{paragraph(remark)}"
 
 
 def _windows(row: Row, work: Work) -> tuple[float, str]:
-    """Return a median in the work's unit, and as text with the lowest and the highest window."""
+    """Return a median in the workload's unit, and as text with the lowest and the highest window."""
     if "windows" not in row:  # of `isotherm bench`
         median, low, high = row["ours"], row["lowest"], row["highest"]
     else:

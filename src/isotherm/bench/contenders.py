@@ -57,7 +57,7 @@ def chosen_peers(names: list[str]) -> list[str]:
     meant = {_bare(name): name for name in PEERS}
     for name in names:
         if _bare(name) not in meant:
-            raise UserError(f"unknown peer {name!r}; {nearest(name, PEERS)}")
+            raise UserError(f"unknown contender {name!r}; {nearest(name, PEERS)}")
     wanted = {meant[_bare(name)] for name in names}
     return [name for name in PEERS if not names or name in wanted]
 

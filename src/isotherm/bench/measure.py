@@ -25,6 +25,7 @@ from isotherm.tasks.builtin import made_task
 from isotherm.tasks.seeding import initial_model
 
 Row = dict[str, Any]
+NOT_ASKED = "not asked for"  # the reason why a contender that the user left out has no speed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -299,7 +300,7 @@ def _completed(row: Row, target: Target | None) -> Row:
     return {
         **row,
         "peers": {peer: row["peers"].get(peer) for peer in PEERS},
-        "reasons": {**row["reasons"], **{peer: row["reasons"].get(peer, "not asked for") for peer in missing}},
+        "reasons": {**row["reasons"], **{peer: row["reasons"].get(peer, NOT_ASKED) for peer in missing}},
         "target": None
         if target is None
         else {

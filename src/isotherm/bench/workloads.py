@@ -159,9 +159,11 @@ def chosen_works(names: Sequence[str], *, device: str) -> list[AnyWork]:
             continue
         elsewhere = next((work.device for work in WORKS if name in (work.name, work.label)), None)
         if elsewhere is not None:
-            raise UserError(f"work {name!r} is not timed on {device}; use --device {elsewhere}, or another work")
+            raise UserError(
+                f"workload {name!r} is not timed on {device}; use --device {elsewhere}, or another workload"
+            )
         known = {known for work in here for known in (work.name, work.label)}
-        raise UserError(f"unknown work {name!r} on {device}; {nearest(name, known)}")
+        raise UserError(f"unknown workload {name!r} on {device}; {nearest(name, known)}")
     return [work for work in here if not names or {work.name, work.label} & set(names)]
 
 

@@ -34,15 +34,17 @@ class BenchOptions:
     seconds: Annotated[
         float, typer.Option("--seconds", metavar="SECONDS", help="Length of a window, approximately.")
     ] = 1.0
-    work: Annotated[
+    workloads: Annotated[
         list[str] | None,
         typer.Option(
-            "--work", metavar="NAME", help="Time this workload, or NAME:B at one batch size; repeatable; default: all."
+            "--workload",
+            metavar="NAME",
+            help="Time this workload, or NAME:B at one batch size; repeatable; default: all.",
         ),
     ] = None
-    peer: Annotated[
+    contenders: Annotated[
         list[str] | None,
-        typer.Option("--peer", metavar="NAME", help="Compare with this contender; repeatable; default: all."),
+        typer.Option("--contender", metavar="NAME", help="Compare with this contender; repeatable; default: all."),
     ] = None
     list_: Annotated[bool, typer.Option("--list", help="List workloads and contenders and time nothing.")] = False
     json_path: JsonOption = None
@@ -76,8 +78,8 @@ def _time(options: BenchOptions, console: Console) -> None:
     from isotherm.engine.placed_task import checked_device
 
     _check_numbers(options)
-    works = chosen_works(options.work or [], device=_checked_kind(options.device))
-    peers = chosen_peers(options.peer or [])
+    works = chosen_works(options.workloads or [], device=_checked_kind(options.device))
+    peers = chosen_peers(options.contenders or [])
     checked_device(options.device)
     settings = Settings(device=options.device, peers=peers, repeats=options.repeats, seconds=options.seconds)
     content = _measured(works, settings, json_path=options.json_path, console=console)
@@ -139,12 +141,12 @@ def _check_json(path: Path | None) -> None:
 def _check_numbers(options: BenchOptions) -> None:
     repeats, seconds = options.repeats, options.seconds
     if repeats < 1:
-        raise UserError(f"--repeats {repeats}: there must be a window to time; use at least 1, better 5")
+        raise UserError(f"--repeats {repeats}: it needs a window to time; use at least 1, better 5")
     if not 0 < seconds < float("inf"):
-        raise UserError(f"--seconds {seconds:g} is no length of a window; use a positive number")
+        raise UserError(f"--seconds {seconds:g} is not a length; use a positive number of seconds")
 
 
 def _checked_kind(device: str) -> str:
     if device not in ("cpu", "cuda"):
-        raise UserError(f"--device {device!r} is not one that is timed; use 'cpu' or 'cuda'")
+        raise UserError(f"--device {device!r} cannot be timed; use 'cpu' or 'cuda'")
     return device

@@ -27,7 +27,7 @@ from isotherm.tasks.task import Task
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
-    """A task at one setting, ready to be run: the study of one learning rate, and what to say about it.
+    """A task at one setting, ready to be run: a study of one learning rate, and notes for the user.
 
     Make one with `prepare_cell`.
     """
@@ -40,14 +40,14 @@ class Cell:
 
     @property
     def specs(self) -> list[RunSpec]:
-        """Its runs, by rising seed."""
+        """The runs, in order of their seeds."""
         (axes,) = self.plan.grids()
         (rate,) = self.plan.base_learning_rates(axes)
         return [self.plan.run_spec(axes, effective_learning_rate=rate, seed=seed) for seed in self.plan.seeds]
 
     @property
     def num_epochs(self) -> float:
-        """How often the training set is gone through."""
+        """Passes over the training set."""
         spec, num_train, unroll = self.specs[0], self.plan.num_train, self.plan.unroll
         if unroll is None:
             return spec.num_steps * spec.batch_size / num_train
@@ -78,7 +78,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CellResults:
-    """What a cell gave, in the order of its seeds; `known` are the keys that were stored before."""
+    """The runs of a cell in order of their seeds; `known` are the keys that were stored before."""
 
     cell: Cell
     runs: tuple[StoredRun, ...]
@@ -93,7 +93,7 @@ def prepare_cell(task: Task, settings: CellSettings, *, device: str = "cpu") -> 
     """Return a cell that can be run; builds the model and tries it on a few examples.
 
     Raises:
-        UserError: the device is not there, the settings make no sense for the task, or the model cannot be trained.
+        UserError: the device is missing, the settings do not suit the task, or the model cannot be trained.
     """
     settings, notes = _with_precision(settings, task, on_cpu=checked_device(device).type == "cpu")
     sweep = _sweep(task, settings)
@@ -137,7 +137,7 @@ def _sweep(task: Task, settings: CellSettings) -> Sweep:
 
 
 def _name(plan: SweepPlan, task: Task) -> str:
-    """Return the name of the study: the setting, so that several cells of a task can share a store."""
+    """Return the study's name, made of the settings so that cells of a task can share a store."""
     (axes,) = plan.grids()
     (rate,) = plan.base_learning_rates(axes)
     parts = [file_stem(task.name), f"B{axes.batch_size}", f"lr{rate!r}", f"m{axes.momentum!r}"]
@@ -151,7 +151,7 @@ def _name(plan: SweepPlan, task: Task) -> str:
 
 
 def default_store(task: Task) -> Path:
-    """Return where the cells of a task are kept unless the user says otherwise."""
+    """Return the default store of a task's cells."""
     return Path(f"{file_stem(task.name)}.sqlite")
 
 
@@ -164,15 +164,15 @@ def run_cell(
     progress: Progress | None = None,
     on_stored: Callable[[list[int]], None] = lambda _seeds: None,
 ) -> CellResults:
-    """Run what is missing of a cell, in this process, and return all of it.
+    """Run what is missing of a cell in this process, and return all its runs.
 
     Args:
         cell: what to run.
-        store: the file that keeps it.
-        fleet_size: runs per fleet; by default as many as pay.
-        checkpoint_seconds: so often a fleet in training is saved beside the store.
-        progress: told how it goes.
-        on_stored: told, before anything is run, the seeds whose runs are there already.
+        store: file to keep the runs in.
+        fleet_size: runs per fleet; chosen automatically by default.
+        checkpoint_seconds: time between checkpoints of a fleet, written beside the store.
+        progress: receives progress.
+        on_stored: receives, before training starts, the seeds whose runs are already stored.
     """
     keys = {spec.key for spec in cell.specs}
     with Store.write(store) as opened:

@@ -1,6 +1,6 @@
-"""A command whose options are the fields of one record.
+"""Commands whose options are the fields of one record.
 
-Command modules load nothing heavy: what a command calls is imported inside its function, so that `--help` is quick.
+Command modules import nothing heavy: a command imports what it calls inside its function, so that `--help` is quick.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ R = TypeVar("R")
 
 
 def command(record: type[R]) -> Callable[[Callable[[R], None]], Callable[..., None]]:
-    """Turn a function of one record into what Typer takes: a function with a parameter for every field.
+    """Turn a function of one record into a function for Typer, with a parameter for every field.
 
-    Fields that are records themselves contribute their own fields. Errors that a user can mend become one sentence.
+    A field that is a record contributes its own fields. Errors that a user can fix become one sentence.
 
     Args:
         record: a dataclass whose fields are annotated with `typer.Option` or `typer.Argument`.
@@ -55,9 +55,8 @@ def _parameters(record: type[Any]) -> list[inspect.Parameter]:
 
 
 def _filled(record: type[R], values: dict[str, Any]) -> R:
-    hints = typing.get_type_hints(record)
     fields: dict[str, Any] = {}
-    for field in dataclasses.fields(typing.cast(Any, record)):
-        kind = hints[field.name]
-        fields[field.name] = _filled(kind, values) if dataclasses.is_dataclass(kind) else values[field.name]
+    for name, kind in typing.get_type_hints(record).items():
+        inner: Any = kind if dataclasses.is_dataclass(kind) else None
+        fields[name] = values[name] if inner is None else _filled(inner, values)
     return record(**fields)

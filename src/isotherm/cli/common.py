@@ -1,4 +1,4 @@
-"""What the commands share: exit codes, one sentence for what a user can mend, and JSON."""
+"""What commands share: exit codes, one-sentence errors, and JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NOT_WRITABLE = (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EPERM, errno.EDQ
 
 
 def guarded(function: Callable[P, R]) -> Callable[P, R]:
-    """Turn what a user can mend into one sentence and an exit code."""
+    """Turn errors that a user can fix into one sentence and an exit code."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -50,7 +50,7 @@ def guarded(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def stopped(sentence: str) -> typer.Exit:
-    """Say what an interrupt leaves behind, and return what ends the command."""
+    """Say what an interrupt leaves behind, and return the exception that ends the command."""
     errors().print(f"[bold]stopped.[/] {escaped(sentence)}", highlight=False, soft_wrap=True)
     return typer.Exit(EXIT_INTERRUPTED)
 
@@ -60,17 +60,17 @@ def _print_error(sentence: str) -> None:
 
 
 def console_for(json_path: Path | None) -> Console:
-    """Return where people read: standard output, or standard error where the former carries JSON."""
+    """Return the console for people: standard output, or standard error if JSON goes to standard output."""
     return Console(stderr=json_path == Path("-"))
 
 
 def errors() -> Console:
-    """Return where errors go."""
+    """Return the console for errors."""
     return Console(stderr=True)
 
 
 def escaped(text: str) -> str:
-    """Return a text with square brackets as Rich prints it unchanged."""
+    """Escape square brackets, which Rich would read as markup."""
     return text.replace("[", r"\[")
 
 
@@ -96,7 +96,7 @@ def check_json(path: Path | None) -> None:
 
 
 def give_json(path: Path | None, content: Any) -> None:
-    """Write what `--json` asks for, if anything."""
+    """Write the content to the path of `--json`, if one was given."""
     if path == Path("-"):
         sys.stdout.write(json_text(content))
     elif path is not None:

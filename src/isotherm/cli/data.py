@@ -128,7 +128,7 @@ def _fetched(dataset: Dataset, folder: Path, console: Console) -> list[FileStatu
 
 
 def _chosen(names: list[str] | None, folder: Path) -> list[Dataset]:
-    """Return the data sets that are meant: by name, or all that have a folder."""
+    """Return the named data sets, or all that have a folder."""
     if names:
         return [get_dataset(name) for name in dict.fromkeys(names)]
     found = [dataset for dataset in DATASETS.values() if (folder / dataset.name).is_dir()]
@@ -167,7 +167,7 @@ def _print_statuses(dataset: Dataset, statuses: list[FileStatus], console: Conso
 def _conclude(folder: Path, checked: dict[str, list[FileStatus]], json_path: Path | None) -> None:
     give_json(json_path, _checked_content(folder, checked))
     if bad := [name for name, statuses in checked.items() if not all(status.ok for status in statuses)]:
-        errors().print(f"[bold red]error:[/] not all files are right: {', '.join(bad)}; see above", highlight=False)
+        errors().print(f"[bold red]error:[/] missing or wrong files: {', '.join(bad)}; see above", highlight=False)
         raise typer.Exit(EXIT_USER)
 
 

@@ -14,12 +14,12 @@ from isotherm.cli.show.numbers import metric_text, number_text
 from isotherm.core.records import CurvePoint, Outcome, RunResult, RunSpec
 from isotherm.running.executors.local import work_of
 
-# Without a terminal, one line so often.
+# Between lines of progress in a log.
 SECONDS_BETWEEN_LINES = 10.0
 
 
 class RunProgress:
-    """Runs done, diverged, and time left: a live bar on a terminal, a line now and then in a log."""
+    """Runs done, runs diverged, time left: a live bar on a terminal, occasional lines in a log."""
 
     base_label = "base grids"
 
@@ -53,7 +53,7 @@ class RunProgress:
         self._bar.__exit__(kind, error, trace)
 
     def round_started(self, specs: Sequence[RunSpec], *, round_: int) -> None:
-        """Add a round's runs to what is to be done."""
+        """Add the runs of a round to the total."""
         self._num_runs += len(specs)
         self._total = self._done + sum(work_of(s.batch_size, s.num_steps) for s in specs)
         self._label = self.base_label if round_ == 0 else f"extension {round_}"
@@ -63,7 +63,7 @@ class RunProgress:
         self._show(force=True)
 
     def advanced(self, work: float) -> None:
-        """Move on."""
+        """Count work that is done."""
         self._done += work
         self._show()
 
@@ -71,14 +71,14 @@ class RunProgress:
         """Print nothing: a study has thousands of evaluations."""
 
     def runs_done(self, results: Sequence[RunResult]) -> None:
-        """Count a fleet's runs."""
+        """Count the runs of a fleet."""
         self._num_done += len(results)
         self._num_diverged += sum(r.outcome is Outcome.DIVERGED for r in results)
         self._num_failed += sum(r.outcome is Outcome.FAILED for r in results)
         self._show()
 
     def noted(self, sentence: str) -> None:
-        """Print what there is to know about the store."""
+        """Print a note about the store."""
         self._console.print(f"{sentence}.", highlight=False, markup=False, soft_wrap=True)
 
     def _status(self) -> str:
@@ -113,7 +113,7 @@ class CellProgress(RunProgress):
         self._metric = metric
 
     def evaluated(self, spec: RunSpec, point: CurvePoint) -> None:
-        """Print what an evaluation gave."""
+        """Print the loss and metric of an evaluation."""
         width = len(f"{spec.num_steps:,}")
         self._console.print(
             f"seed {spec.seed}, update {point.step:>{width},}: test loss {number_text(point.test_loss)}, "

@@ -10,12 +10,12 @@ from isotherm.studies.load import study_name
 
 
 def default_store(name: str) -> Path:
-    """Return where a study is stored unless the user says otherwise."""
+    """Return the default store of a study."""
     return Path(f"{name}.sqlite")
 
 
 def store_path(reference: str) -> Path:
-    """Return the store that is meant: a path, a folder with one store, or a study whose store is in this folder."""
+    """Return the store that a user names: a path, a folder with one store, or a study stored in this folder."""
     path = Path(reference)
     if not path.exists() and reference in STUDIES:
         candidates = (path / f"{reference}.sqlite", default_store(reference))

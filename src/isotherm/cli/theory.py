@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Piece:
-    """A piece of the theory: the module with its `demonstrate`, which is imported when it is asked for."""
+    """A demonstration: the module with its `demonstrate`, imported when asked for, and what it shows."""
 
     module: str
     shows: str
@@ -99,7 +99,7 @@ def _show(piece: Piece, options: TheoryOptions, console: Console) -> None:
 def _piece(name: str) -> Piece:
     spelled = name.replace("_", "-")
     if spelled not in PIECES:
-        raise UserError(f"there is no theory {name!r}; {nearest(spelled, PIECES)}")
+        raise UserError(f"there is no demonstration {name!r}; {nearest(spelled, PIECES)}")
     return PIECES[spelled]
 
 
@@ -131,4 +131,4 @@ def _print_list(console: Console) -> None:
     for name, piece in PIECES.items():
         table.add_row(name, escaped(piece.shows))
     console.print(table, highlight=False)
-    console.print("isotherm theory NAME computes one of them.", highlight=False)
+    console.print("`isotherm theory NAME` computes one of them.", highlight=False)

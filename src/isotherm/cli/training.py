@@ -1,4 +1,4 @@
-"""Training what commands ask for, with a bar or lines that show how far it is."""
+"""Training a study with a progress bar, or lines of progress in a log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cheap path to a learning rate and a batch size: minutes of short runs instead of a sweep."""
+"""A quick path to a learning rate and a batch size: minutes of short runs instead of a sweep."""
 
 from isotherm.diagnose.diagnosis import Diagnosis
 from isotherm.diagnose.options import DiagnoseOptions

@@ -1,4 +1,4 @@
-"""From measurements to an answer: the boundary three ways, the regime of a setting, what to use at every batch size."""
+"""From measurements to an answer: the boundary three ways, the regime of a setting, the choice at every batch size."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from isotherm.diagnose.diagnosis import Boundary, Choice, Current, Isotherm, Pro
 from isotherm.diagnose.fits import ratio
 from isotherm.theory.closed_forms import critical_learning_rate
 
-# Of the largest stable learning rate this part is used: on a quadratic, descent is fastest at half of it.
+# Fraction of the largest stable learning rate to use: on a quadratic, descent is fastest at half of it.
 USED_PART = 0.5
-# Estimates of the boundary within this factor agree.
+# Estimates of the boundary agree if they are within this factor.
 AGREEMENT = 2.0
-# A batch twice as large is worth it where training goes so many times faster through the examples.
+# Doubling the batch is worth it if examples are processed faster by at least this factor.
 WORTH = 1.25
 SGD = 0.0
 
@@ -29,7 +29,7 @@ def ceiling(limit: Interval) -> Interval:
 def boundaries(
     stability: Sequence[Stability], isotherm: Isotherm, probes: Sequence[Probe]
 ) -> tuple[tuple[Boundary, ...], str]:
-    """Return every estimate of B*, and what their agreement says."""
+    """Return every estimate of B*, and what their agreement means."""
     found: list[Boundary] = []
     temperature = isotherm.temperature
     last = probes[-1] if probes else None
@@ -37,17 +37,17 @@ def boundaries(
         size = None
         if stable.limit is not None and temperature is not None:
             size = ratio(ceiling(stable.limit), temperature)
-        how = "half of the largest stable learning rate over the temperature of the short grids"
+        how = "half of the largest stable learning rate, divided by the temperature of the short grids"
         found.append(Boundary(source="sweep", momentum=stable.momentum, batch_size=size, how=how))
     for stable in stability:
         size = None
         if last is not None and last.sharpness is not None and temperature is not None:
             size = ratio(ceiling(_critical(last.sharpness, momentum=stable.momentum)), temperature)
         words = "2/λ_max" if stable.momentum == SGD else f"2(1+m)/((1-m)λ_max), m = {stable.momentum:g},"
-        how = f"half of {words}{_when(last)} over the same temperature"
+        how = f"half of {words}{_when(last)}, divided by the same temperature"
         found.append(Boundary(source="curvature", momentum=stable.momentum, batch_size=size, how=how))
     size = None if last is None else last.noise_scale
-    how = f"tr Σ/‖G‖²{_when(last)}; says nothing of momentum"
+    how = f"tr Σ/‖G‖²{_when(last)}; says nothing about momentum"
     found.append(Boundary(source="noise scale", momentum=SGD, batch_size=size, how=how))
     return tuple(found), _agreement([b for b in found if b.momentum == SGD])
 
@@ -68,7 +68,7 @@ def _critical(sharpness: Interval, *, momentum: float) -> Interval:
 
 
 def _agreement(found: Sequence[Boundary]) -> str:
-    """Say what the estimates of plain SGD's boundary mean together."""
+    """Say how the estimates of plain SGD's boundary compare."""
     known = {b.source: b.batch_size for b in found if b.batch_size is not None and math.isfinite(b.batch_size.estimate)}
     if "sweep" not in known:
         return "The short runs do not determine the boundary, so there is nothing to compare the other estimates with."
@@ -80,7 +80,7 @@ def _agreement(found: Sequence[Boundary]) -> str:
             continue
         factor = size.estimate / known["sweep"].estimate
         if 1 / AGREEMENT <= factor <= AGREEMENT:
-            sentences.append(f"{_NAMES[source]} puts it at a similar place (factor {factor:.2g}).")
+            sentences.append(f"{_NAMES[source]} puts it at a similar batch size (factor {factor:.2g}).")
         else:
             side = "larger" if factor > 1 else "smaller"
             sentences.append(
@@ -92,18 +92,18 @@ def _agreement(found: Sequence[Boundary]) -> str:
 _NAMES = {"curvature": "Curvature", "noise scale": "The gradient noise scale"}
 _REASONS = {
     ("curvature", "smaller"): (
-        "the loss is more curved there than where large learning rates settle; training moves to flatter places, so "
+        "the loss is more curved there than where large learning rates settle; training moves to flatter regions, so "
         "trust the short runs."
     ),
     ("curvature", "larger"): (
-        "runs fail before 2/λ_max at that point, so something earlier or steeper limits them: warm-up may help; trust "
+        "runs fail below 2/λ_max at that point, so something earlier or steeper limits them: warm-up may help; trust "
         "the short runs."
     ),
     ("noise scale", "smaller"): (
         "it is measured early, where gradients are large; it rises during training, so larger batches pay off later."
     ),
     ("noise scale", "larger"): (
-        "noise would allow larger batches than stability does: momentum, warm-up or normalisation may gain."
+        "noise would allow larger batches than stability does: momentum, warm-up or normalisation may help."
     ),
 }
 
@@ -125,7 +125,7 @@ def choices(
     speeds: Mapping[int, float],
     num_train: int,
 ) -> tuple[Choice, ...]:
-    """Return what to use at every batch size; nothing where temperature or the limit of plain SGD is unknown."""
+    """Return the choice at every batch size; none if the temperature or plain SGD's limit is unknown."""
     temperature, of_sgd = isotherm.temperature, limits.get(SGD)
     if temperature is None or of_sgd is None:
         return ()
@@ -160,8 +160,8 @@ def _smaller(first: Interval, second: Interval) -> Interval:
 def recommended_size(found: Sequence[Choice], *, border: Interval | None) -> int | None:
     """Return the largest batch size below a boundary that still gains speed; None without choices.
 
-    With every factor of two the time of an epoch has to fall by a fifth. A size whose speed is unknown is taken only
-    where no speed is known.
+    Each doubling must cut the time of an epoch by a fifth. Batch sizes of unknown speed count only if all speeds are
+    unknown.
     """
     inside = [c for c in found if border is None or c.batch_size <= border.estimate] or list(found[:1])
     if not inside:
@@ -179,7 +179,7 @@ def recommended_size(found: Sequence[Choice], *, border: Interval | None) -> int
 def current_setting(
     *, batch_size: int, learning_rate: float, momentum: float, isotherm: Isotherm, limit: Interval | None
 ) -> Current:
-    """Return where a user's setting lies, and what to change."""
+    """Return the regime of a user's setting, and what to change."""
     effective = effective_learning_rate(learning_rate, momentum=momentum)
     border = None
     if isotherm.temperature is not None and limit is not None:
@@ -198,7 +198,7 @@ def current_setting(
 
 def _words(effective: float, size: int, momentum: float, isotherm: Isotherm, limit: Interval | None) -> str:
     if isotherm.temperature is None or limit is None:
-        return "The short runs do not determine what the learning rate should be."
+        return "The short runs do not determine the best learning rate."
     wanted = min(isotherm.temperature.estimate * size, ceiling(limit).estimate)
     advice = f"use about {tidy(bare_learning_rate(wanted, momentum=momentum)):.3g} (effective {tidy(wanted):.3g})"
     if effective > limit.high:
@@ -209,7 +209,7 @@ def _words(effective: float, size: int, momentum: float, isotherm: Isotherm, lim
     if factor > 2:
         return f"{factor:.2g} times too high for this batch size; {advice}."
     if factor < 0.5:
-        # On the isotherm, which lies above what is stable where curvature dominates.
+        # On the isotherm, which lies above the stable range where curvature dominates.
         fitting = effective / isotherm.temperature.estimate
         other = f", or keep it with a batch of about {fitting:.0f}" if fitting >= 1 else ""
         return f"{1 / factor:.2g} times too low for this batch size; {advice}{other}."
@@ -217,7 +217,7 @@ def _words(effective: float, size: int, momentum: float, isotherm: Isotherm, lim
 
 
 def expectations(isotherm: Isotherm, limits: Mapping[float, Interval | None]) -> tuple[str, ...]:
-    """Return what doubling the batch or the epochs will do, as far as it follows from what was measured."""
+    """Return the expected effect of doubling the batch or the epochs, as far as the measurements tell."""
     if isotherm.temperature is None:
         return ()
     found = [

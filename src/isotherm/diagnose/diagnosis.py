@@ -1,6 +1,6 @@
-"""What a diagnosis holds: what was measured, what follows from it, and what is missing. Plain values throughout.
+"""The record of a diagnosis: what was measured, what follows from it, and what is missing. Plain values throughout.
 
-An interval is None where the data do not determine it; `missing` then says why and what would help.
+An interval is None if the data do not determine it; `missing` then says why and what would help.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Stability:
     Args:
         momentum: of the runs.
         batch_size: of the runs.
-        num_steps: updates of each.
+        num_steps: updates per run.
         rates: effective learning rates, rising.
         num_runs: at each.
         num_failed: at each.
         initial_loss: before any update.
-        best_loss: mean training loss at the end with the best learning rate.
-        limit: the effective learning rate at which half of the runs fail; None where no run failed, or all did.
+        best_loss: mean final training loss at the best learning rate.
+        limit: the effective learning rate at which half of the runs fail; None if no run failed, or all did.
     """
 
     momentum: float
@@ -50,8 +50,8 @@ class Stability:
 class ShortGrid:
     """Held-out loss after a short training against the effective learning rate, at one batch size.
 
-    `optimum` lies at the bottom of the parabola through the lowest mean and its neighbours; None where the lowest lies
-    at an end of what was tried. `seeds` is how many runs each mean is over.
+    `optimum` is the minimum of the parabola through the lowest mean and its neighbours; None if the lowest mean is at
+    an edge of the grid. `seeds` is the number of runs behind each mean.
     """
 
     batch_size: int
@@ -69,9 +69,9 @@ class Isotherm:
     """The temperature of the optima, and whether they lie on one isotherm.
 
     Args:
-        temperature: ε_eff*/B over the batch sizes that lie below the limit of stability; None where none does.
+        temperature: ε_eff*/B over the batch sizes below the stability limit; None if there are none.
         slope: of log ε_eff* against log B there; 1 on an isotherm. None with fewer than two batch sizes.
-        batch_sizes: those that were used.
+        batch_sizes: those used.
     """
 
     temperature: Interval | None
@@ -87,8 +87,8 @@ class Probe:
         step: updates made before.
         sharpness: the largest eigenvalue of the Hessian, over `num_examples` training examples.
         noise_scale: B_simple = tr Σ / ‖G‖².
-        num_examples: the Hessian is over.
-        mode: of the module for the noise: "train", or "evaluate" where training mode couples examples.
+        num_examples: training examples of the Hessian.
+        mode: of the module for the noise: "train", or "evaluate" if training mode couples examples.
     """
 
     step: int
@@ -100,7 +100,7 @@ class Probe:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Boundary:
-    """An estimate of B*, the batch size from which on curvature limits the learning rate."""
+    """An estimate of B*, the batch size above which curvature limits the learning rate."""
 
     source: Literal["sweep", "curvature", "noise scale"]
     momentum: float
@@ -113,8 +113,8 @@ class Choice:
     """What to use at one batch size, and what it costs.
 
     `rates` maps each momentum to its effective learning rate. `speed` is in training examples per second of one run
-    on this machine; `epoch_seconds` follows from it. `extra_epochs` is by which factor more epochs plain SGD is
-    expected to need than below the boundary: its learning rate stays behind the isotherm by that much.
+    on this machine; `epoch_seconds` follows from it. `extra_epochs` is the factor by which plain SGD is expected to
+    need more epochs than below the boundary, as its learning rate lags behind the isotherm by that factor.
     """
 
     batch_size: int
@@ -125,13 +125,13 @@ class Choice:
     extra_epochs: float
 
     def learning_rate(self, momentum: float) -> float:
-        """Return the number that an optimiser wants."""
+        """Return the learning rate to pass to an optimiser."""
         return bare_learning_rate(self.rates[momentum].estimate, momentum=momentum)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Current:
-    """What the user uses now."""
+    """The setting in use."""
 
     batch_size: int
     learning_rate: float
@@ -144,7 +144,7 @@ class Current:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """What the diagnosis itself took."""
+    """What the diagnosis itself cost."""
 
     seconds: float
     num_runs: int
@@ -157,21 +157,21 @@ class Diagnosis:
 
     Args:
         task: its name.
-        momentum: the one recommended beside plain SGD.
+        momentum: the one recommended besides plain SGD.
         num_train: training examples.
         stability: without and with momentum.
         grids: short grids over rising batch sizes.
         isotherm: through their optima.
         probes: along a short training.
         boundaries: estimates of B* side by side.
-        agreement: what it means that they agree or do not.
-        current: what the user uses, if told.
-        choices: over rising batch sizes; empty where the data support none.
-        recommended: the batch size of the choice to take; None where there is none.
-        expectations: what doubling the batch or the epochs will do.
+        agreement: what it means that they agree or disagree.
+        current: the setting in use, if given.
+        choices: over rising batch sizes; empty if the data support none.
+        recommended: the batch size of the recommended choice; None if there is none.
+        expectations: the effect of doubling the batch or the epochs.
         missing: what could not be determined, why, and what would help.
         cost: of the diagnosis.
-        settings: so that it can be repeated.
+        settings: that reproduce it.
     """
 
     task: str
@@ -193,7 +193,7 @@ class Diagnosis:
 
     @property
     def choice(self) -> Choice | None:
-        """What is recommended."""
+        """The recommended choice."""
         return next((choice for choice in self.choices if choice.batch_size == self.recommended), None)
 
     def limit(self, momentum: float) -> Interval | None:
@@ -206,6 +206,6 @@ class Diagnosis:
         return next(found, None)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values; what is not finite is null."""
+        """Return plain values; numbers that are not finite become null."""
         content: dict[str, Any] = plain(dataclasses.asdict(self))
         return content

@@ -1,4 +1,4 @@
-"""Numbers out of short runs: where half of them fail, where a parabola has its bottom, what seeds leave open.
+"""Estimates from short runs: where half of them fail, where a parabola has its minimum, and their uncertainty.
 
 Pure NumPy and SciPy; logarithms are to base 2.
 """
@@ -15,19 +15,19 @@ from isotherm.analysis.optimum import locate
 from isotherm.core.statistics import Floats, Interval, percentile_limits
 
 NUM_DRAWS = 400
-# In octaves: a parabola through means a factor of two apart is not better than this, however quiet the seeds.
+# In octaves: a parabola through means a factor of two apart is no better than this, however small the seed noise.
 LEAST_ERROR = 0.25
-# Of the rise of the failures, in octaves, all alike likely beforehand; sharper ones few data cannot tell apart.
+# Widths of the rise in failures, in octaves, with equal prior weight; few data cannot tell sharper ones apart.
 _WIDTHS = np.geomspace(0.05, 1.6, 11)
-# Places of the rise that are looked at, in octaves: how far beyond the learning rates, and how far apart.
+# Positions of the rise, in octaves: how far beyond the learning rates, and how far apart.
 _BEYOND, _SPACING = 2.0, 1 / 32
 
 
 def failure_limit(rates: Sequence[float], failed: Sequence[Sequence[bool]]) -> Interval | None:
-    """Return the learning rate at which half of the runs fail, with its 95 % interval; None where no run or all failed.
+    """Return the learning rate at which half of the runs fail, with its 95 % interval; None if no run or all failed.
 
-    The curve is logistic in the logarithm of the learning rate. How likely each curve makes the outcomes is its weight,
-    over all places and widths of the rise; the estimate is the median, so where nothing was tried it stays open.
+    The curve is logistic in the logarithm of the learning rate. Each curve is weighted by the likelihood of the
+    outcomes, over all positions and widths of the rise; the estimate is the median, so untried regions stay open.
 
     >>> limit = failure_limit([1, 2, 4, 8], [[False] * 4, [False] * 4, [True] * 4, [True] * 4])
     >>> 1.5 < limit.low < limit.estimate < limit.high < 6
@@ -49,29 +49,29 @@ def failure_limit(rates: Sequence[float], failed: Sequence[Sequence[bool]]) -> I
 
 
 def bottom(log_rates: Floats, values: Floats) -> float:
-    """Return where a curve has its lowest point, by `locate`; NaN where that lies at an end.
+    """Return where a curve has its minimum, by `locate`; NaN if that is at an edge.
 
-    Where nothing two below the lowest value tells otherwise, the curve is taken for a parabola, however steep.
+    Without two points below the lowest value to say otherwise, the curve is taken to be a parabola, however steep.
 
     >>> bottom(np.array([0.0, 1.0, 2.0]), np.array([2.0, 1.0, 2.0]))
     1.0
     >>> bottom(np.array([0.0, 1.0, 2.0]), np.array([1.0, 2.0, 3.0]))
     nan
     """
-    place = int(np.argmin(values)) if np.isfinite(values).any() else 0
-    if place in (0, len(values) - 1):
+    index = int(np.argmin(values)) if np.isfinite(values).any() else 0
+    if index in (0, len(values) - 1):
         return math.nan
     near = locate(log_rates, values[None])
     return float(np.where(near.holds & ~near.told, near.centre, near.log_rate)[0])
 
 
 def optimum(rates: Sequence[float], losses_RS: Floats, *, seed: int = 0) -> Interval | None:
-    """Return the learning rate of lowest mean loss with its 95 % interval; None where it lies at an end.
+    """Return the learning rate of lowest mean loss with its 95 % interval; None if it is at an edge.
 
     Args:
         rates: rising, R of them.
-        losses_RS: by rate and seed; infinite where a run failed.
-        seed: of the draws.
+        losses_RS: by rate and seed; infinite if a run failed.
+        seed: of the resampling.
     """
     x = np.log2(np.asarray(rates, dtype=np.float64))
     estimate = bottom(x, _means(losses_RS))
@@ -82,27 +82,27 @@ def optimum(rates: Sequence[float], losses_RS: Floats, *, seed: int = 0) -> Inte
 
 
 def resampled_optima(rates: Sequence[float], losses_RS: Floats, *, seed: int = 0) -> Floats:
-    """Return log2 of the optimum as it might have been, (NUM_DRAWS,); an end of the grid where it lies there.
+    """Return log2 of resampled optima, (NUM_DRAWS,); an edge of the grid if the optimum falls there.
 
-    Means are drawn anew with the scatter of seeds at the lowest one and its neighbours, less what a seed does at all
-    rates alike. In every draw the optimum lies anywhere between the bottoms of the parabolas to both sides of it, which
-    are the same for a loss that is one; their own error is added, `LEAST_ERROR`.
+    Means are redrawn with the scatter of seeds at the lowest one and its neighbours, minus the part of a seed that is
+    common to all rates. In every draw the optimum lies uniformly between the minima of the parabolas to both sides,
+    which coincide for a loss that is a parabola; their own error, `LEAST_ERROR`, is added.
     """
     x = np.log2(np.asarray(rates, dtype=np.float64))
     means = _means(losses_RS)
     error, freedom = _error_of_means(losses_RS, int(np.argmin(means)))
     generator = np.random.default_rng(seed)
     noise_DR = generator.normal(scale=error, size=(NUM_DRAWS, len(x)))
-    if freedom:  # the scatter itself is known from few seeds only
+    if freedom:  # the scatter itself comes from only a few seeds
         noise_DR *= np.sqrt(freedom / generator.chisquare(freedom, size=(NUM_DRAWS, 1)))
     near = locate(x, means + noise_DR)
     found = near.low + generator.uniform(size=NUM_DRAWS) * (near.high - near.low)
     return found + np.where(near.holds, generator.normal(scale=LEAST_ERROR, size=NUM_DRAWS), 0.0)
 
 
-def _error_of_means(losses_RS: Floats, place: int) -> tuple[float, int]:
-    """Return the standard error of the means around a place, relative to each other, and its degrees of freedom."""
-    near = losses_RS[max(0, place - 1) : place + 2]
+def _error_of_means(losses_RS: Floats, index: int) -> tuple[float, int]:
+    """Return the standard error of the means around an index, relative to each other, and its degrees of freedom."""
+    near = losses_RS[max(0, index - 1) : index + 2]
     near = near[np.isfinite(near).all(axis=1)]
     freedom = (len(near) - 1) * (near.shape[1] - 1)
     if freedom < 1:
@@ -112,7 +112,7 @@ def _error_of_means(losses_RS: Floats, place: int) -> tuple[float, int]:
 
 
 def _means(losses_RS: Floats) -> Floats:
-    """Return the mean loss of each rate; infinite where more than a fifth of the runs failed."""
+    """Return the mean loss of each rate; infinite if more than a fifth of the runs failed."""
     failed = ~np.isfinite(losses_RS)
     sums = np.where(failed, 0.0, losses_RS).sum(axis=1)
     means = sums / np.maximum(1, (~failed).sum(axis=1))
@@ -120,11 +120,11 @@ def _means(losses_RS: Floats) -> Floats:
 
 
 def combined(draws: Sequence[Floats], estimates: Sequence[float]) -> Interval:
-    """Return the mean of several logarithms as 2 to its power, each weighted by how well it is known.
+    """Return 2 to the precision-weighted mean of several logarithms.
 
-    The spread between them counts too: where they differ by more than their errors, the interval is wider. A parabola
-    errs alike in all of them, so the error never falls below `LEAST_ERROR`. So does the steepness of one side, which
-    draws estimates away from it: the interval reaches from the mean of the estimates to that of the draws and beyond.
+    The spread between them counts too: if they differ by more than their errors, the interval is wider. The error of a
+    parabola is common to all of them, so the total never falls below `LEAST_ERROR`. Asymmetry is common too and biases
+    the estimates: the interval covers the mean of the estimates and the mean of the draws, and extends beyond.
 
     Args:
         draws: resampled values of each.
@@ -155,7 +155,7 @@ def slope(log_sizes: Sequence[float], draws: Sequence[Floats], estimates: Sequen
 
 
 def ratio(numerator: Interval, denominator: Interval) -> Interval:
-    """Return a quotient of two positive quantities; in logarithms their half widths add in squares.
+    """Return the ratio of two positive quantities; half widths of their logarithms add in quadrature.
 
     >>> found = ratio(Interval(estimate=8, low=4, high=16), Interval(estimate=2, low=2, high=2))
     >>> round(found.low, 6), found.estimate, round(found.high, 6)

@@ -1,4 +1,4 @@
-"""Curvature and gradient noise of a task at one point of its training, within a given time."""
+"""Curvature and gradient noise of a task at one point of its training, within a time limit."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from isotherm.theory.curvature import sampled_sharpness
 from isotherm.theory.hessian import Hessian, NotFiniteError, hessian_of_task
 from isotherm.theory.noise_measurement import Measurement, noise_scale_of_task
 
-# Training examples of the Hessian and blocks they are cut into, best first; the smallest that the time allows is tried.
+# Training examples of the Hessian and number of blocks, best first; the best that time allows is used.
 HESSIAN_SIZES = ((1024, 8), (512, 8), (256, 4), (64, 2))
-# Products with a vector that one eigenvalue takes, about.
+# Approximate number of Hessian-vector products per eigenvalue.
 _PRODUCTS_PER_EIGENVALUE = 15
-# Small and large batch of the noise, and draws, best first.
+# Small batch, large batch and number of draws of the noise measurement, best first.
 NOISE_SIZES = ((16, 256, 64), (16, 128, 32), (8, 64, 16))
 
 
 @dataclass(kw_only=True)
 class Prober:
-    """Measures a task at points of its training; what cannot be measured is told to `on_missing` and left out.
+    """Measures a task at points of its training; what cannot be measured is reported to `on_missing` and left out.
 
     Args:
         task: what is trained.
         seed: of the examples.
-        device: where.
-        on_missing: told why something is left out.
-        now: what time it is.
+        device: to compute on.
+        on_missing: called with the reason for every omission.
+        now: returns the time in seconds.
     """
 
     task: Task
@@ -53,7 +53,7 @@ class Prober:
         self._mode: Literal["train", "evaluate"] = "train"
 
     def at(self, step: int, parameters: Mapping[str, Tensor] | None, *, seconds: float) -> Probe:
-        """Measure at some parameters, by default the initial ones, in about so many seconds.
+        """Measure at given parameters, by default the initial ones, in about the given number of seconds.
 
         Raises:
             UserError: the loss is not finite, or nothing has a gradient: no diagnosis makes sense.
@@ -97,7 +97,7 @@ class Prober:
         return self.task.num_train // (self.task.unroll or 1)
 
     def _noise_sizes(self) -> list[tuple[int, int, int]]:
-        """Return the sizes; with ghost batch norm the small batch is a ghost."""
+        """Return the batch sizes; with ghost batch norm the small batch is a ghost batch."""
         modules = initial_model(self.task.model, seed=0).modules()
         ghosts = {module.ghost_size for module in modules if isinstance(module, GhostBatchNorm2d)}
         if not ghosts:
@@ -134,7 +134,7 @@ class Prober:
         start = self.now()
         hessian.product(hessian.gradient())
         of_product = (self.now() - start) / smallest
-        # An eigenvalue over all examples, one without each block, and a few products more.
+        # An eigenvalue over all examples, one without each block, and a few more products.
         costs = [n * of_product * _PRODUCTS_PER_EIGENVALUE * (k + 2) for n, k in sizes]
         affordable = [size for size, cost in zip(sizes, costs, strict=True) if cost <= seconds]
         if not affordable:
@@ -148,7 +148,7 @@ class Prober:
         hessian = hessian if num_examples == smallest else self._hessian(parameters, num_examples=num_examples)
         found = sampled_sharpness(hessian, num_blocks=blocks, tolerance=1e-2, seed=self.seed)
         if not found.of_all > 0:
-            raise UserError(f"at update {step} no direction curves upwards, so it sets no limit")
+            raise UserError(f"at update {step} no direction curves upwards, so curvature sets no limit")
         low = max(found.interval.low, found.of_all / 8)
         high = max(found.interval.high, found.of_all)
         return Interval(estimate=found.of_all, low=min(low, found.of_all), high=high), num_examples
@@ -160,7 +160,7 @@ class Prober:
         return hessian_of_task(
             self.task,
             module,
-            # Running statistics mean nothing at the start; a dropped unit would change the loss from pass to pass.
+            # Running statistics mean nothing at the start; dropout would change the loss from pass to pass.
             mode="train" if has_layer(module, GhostBatchNorm2d) and not has_layer(module, _Dropout) else "eval",
             num_examples=num_examples,
             subset_seed=self.seed,
@@ -170,5 +170,5 @@ class Prober:
 
 
 def has_layer(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Tell whether a module has a layer of a kind."""
+    """Tell whether a module has a layer of a given type."""
     return any(isinstance(part, kind) for part in module.modules())

@@ -52,16 +52,16 @@ from isotherm.tasks.seeding import initial_model
 from isotherm.tasks.task import Task
 from isotherm.theory.closed_forms import critical_learning_rate
 
-# Part of the time for curvature and noise at the start, and parts of it by which each stage after that ends.
+# Fraction of the time for curvature and noise at the start, and fractions by which the later stages end.
 _PROBES = 0.12
 _ENDS = {"stability": 0.42, "grids": 0.84, "speed": 0.9}
-# Batch sizes of the answer: powers of two around those that were trained.
+# Batch sizes of the answer: powers of two around the trained ones.
 _MOST_CHOICES = 10
-# Looked at beside plain SGD where no momentum is used.
+# Tried besides plain SGD if no momentum is in use.
 _OTHER_MOMENTUM = 0.9
-# Length of an update that shows whether outputs come to depend on the inputs.
+# Size of an update that shows whether outputs come to depend on the inputs.
 _PROBING_STEP = 0.1
-# Runs that are timed together to plan with.
+# Runs timed together for planning.
 _RUNS_OF_A_FLEET = 8
 
 
@@ -91,7 +91,9 @@ def diagnose(
     _check_start(short)
     missing: list[str] = []
     if judged_by == "test":
-        missing.append("held-out data: the task has no validation set and none can be cut off, so the test set is used")
+        missing.append(
+            "held-out data: the task has no validation set and none can be split off, so the test set is used"
+        )
     with ShortRuns(
         short,
         judged_by=judged_by,
@@ -106,14 +108,14 @@ def diagnose(
 
 
 def _check_start(task: Task) -> None:
-    """Refuse a loss that is not finite before the first update, and gradients that are all zero."""
+    """Raise a UserError if the loss or a gradient is not finite at the start, or if all gradients are zero."""
     module = initial_model(task.model, seed=0).eval()
     x, y = example_batch(task, 64)
     output = call_model(module, x, unroll=task.unroll)
     loss = task.loss_function(output, y)
     if not bool(torch.isfinite(loss)):
         raise UserError(
-            f"task {task.name!r}: the loss is {float(loss)} before the first update; look at the scale of the inputs, "
+            f"task {task.name!r}: the loss is {float(loss)} before the first update; check the scale of the inputs, "
             "the initialisation and the loss"
         )
     parameters = [p for p in module.parameters() if p.requires_grad]
@@ -128,18 +130,18 @@ def _check_start(task: Task) -> None:
     length = math.sqrt(sum(float(g.square().sum()) for g in gradients))
     if length == 0.0:
         raise UserError(
-            f"task {task.name!r}: no parameter has a gradient at the start; the outputs do not depend on what can be "
-            "trained (all zero, saturated, detached?), so nothing can be said about learning rates"
+            f"task {task.name!r}: no parameter has a gradient at the start; the outputs do not depend on any trainable "
+            "parameter (all zero, saturated, detached?), so nothing can be said about learning rates"
         )
-    if not _varies(output):  # of a last layer that starts at zero too, but not after an update
+    if not _varies(output):  # also for a last layer that starts at zero, but not after an update
         with torch.no_grad():
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.sub_(gradient * (_PROBING_STEP / length))
             output = call_model(module, x, unroll=task.unroll)
         if not _varies(output):
             raise UserError(
-                f"task {task.name!r}: the outputs are the same for all examples, before and after an update; look at "
-                "the inputs (all equal?) and for units that are dead or all zero"
+                f"task {task.name!r}: the outputs are the same for all examples, before and after an update; check "
+                "the inputs (all equal?) and look for units that are dead or all zero"
             )
 
 
@@ -186,7 +188,7 @@ class _Diagnostician:
         stability = self._stability(start, paces)
         limits = {s.momentum: s.limit for s in stability}
         self._on_stage("short runs at several batch sizes")
-        # Where that with momentum is unknown, what plain SGD bears is stable with it too.
+        # If the limit with momentum is unknown, plain SGD's is used: it is stable with momentum too.
         limit = limits[self._momentum] or limits[SGD]
         searches = self._optima(self._top(limit, stability), paces)
         isotherm = fit_isotherm(searches, limit=limit)
@@ -221,7 +223,7 @@ class _Diagnostician:
         )
 
     def _current(self, isotherm: Isotherm, limits: Mapping[float, Interval | None]) -> Current | None:
-        """Return where the present setting lies, if it was told."""
+        """Return the assessment of the setting in use, if one was given."""
         options = self._options
         if options.batch_size is None or options.learning_rate is None:
             return None
@@ -249,10 +251,10 @@ class _Diagnostician:
         return ShortGridSpec(batch_size=size, momentum=momentum, num_steps=num_steps, rates=(), num_seeds=COARSE_SEEDS)
 
     def _paces(self) -> dict[int, Pace]:
-        """Return how fast fleets train at every batch size of the short grids, or refuse what will take too long."""
+        """Return the speed of fleets at every batch size of the short grids, or raise a UserError if it is too low."""
         found: dict[int, Pace] = {}
         for size in sorted({*self._sizes, self._large}):
-            # Half of the time for looking at the clock is too much.
+            # Spending half of the time on timing is too much.
             if found and self._clock.spent + self._to_time(size, found) > self._clock.seconds / 2:
                 self._refuse(found)
             grid_spec = self._grid_spec(size, momentum=self._momentum, num_steps=1)
@@ -266,13 +268,13 @@ class _Diagnostician:
         return found
 
     def _to_time(self, size: int, paces: Mapping[int, Pace]) -> float:
-        """Return the seconds to time a fleet, if by the example it is not slower than the largest batch so far."""
+        """Return the seconds to time a fleet, if it is no slower per example than the largest batch so far."""
         return paces[max(paces)].seconds(TIMED_STEPS * _RUNS_OF_A_FLEET * size * self._unroll)
 
     def _needed(self, paces: Mapping[int, Pace]) -> float:
-        """Return the seconds of the least there is to do: two rounds at the largest batch, three at every one.
+        """Return the seconds of the minimum: two rounds at the largest batch, three at every batch size.
 
-        A batch size that was not timed takes as long by the example as the largest one that was.
+        A batch size that was not timed is assumed as fast per example as the largest one that was.
         """
         known = {size: paces.get(size, paces[max(paces)]) for size in (*self._sizes, self._large)}
         timing = self._clock.spent + sum(self._to_time(size, paces) for size in known if size not in paces)
@@ -282,13 +284,13 @@ class _Diagnostician:
         return 1.5 * timing + seconds / self._runs.num_workers
 
     def _refuse(self, paces: Mapping[int, Pace]) -> NoReturn:
-        """Say that the time is too short, and how much would do as far as that is known.
+        """Say that the time is too short, and how much would be enough if that is known.
 
         Raises:
             UserError: always.
         """
-        # A tenth more, to be safe. Without any pace all that is known is how long one start took: there are about a
-        # dozen, and as much again of training.
+        # A tenth more, to be safe. Without any timing, only the duration of one start is known: there are about a dozen
+        # starts, and training takes as long again.
         needed = 1.1 * self._needed(paces) if paces else 24 * self._clock.spent
         raise UserError(
             f"task {self._task.name!r}: minutes={self._clock.seconds / 60:.3g} is too short on this machine; give "
@@ -298,7 +300,7 @@ class _Diagnostician:
     def _stability(self, start: Probe, paces: Mapping[int, Pace]) -> tuple[Stability, ...]:
         size, clock = self._large, self._clock
         num_first = 2 * len(FIRST_FACTORS) * COARSE_SEEDS
-        # Beyond the first look there may be a second like it and a fine one of twice the runs.
+        # After the first round there may be a second one like it, and a fine one of twice the runs.
         share = (self._until("stability") - clock.spent) / ROUNDS * self._runs.num_workers
         examples = (share - paces[size].overhead) * paces[size].speed / num_first
         num_steps = min(STABILITY_STEPS, max(FEWEST_STEPS, int(examples / (size * self._unroll))))
@@ -330,7 +332,7 @@ class _Diagnostician:
         return effective_learning_rate(critical, momentum=momentum)
 
     def _initial_loss(self) -> float:
-        """Return the loss on training examples before any update, in evaluation mode, averaged over a few seeds."""
+        """Return the training loss before any update, in evaluation mode, averaged over a few seeds."""
         placed = place_task(self._runs.task, precision="float32", device=self._runs.device)
         x, y = example_batch(self._runs.task, 512)
         losses = []
@@ -342,7 +344,7 @@ class _Diagnostician:
         return sum(losses) / len(losses)
 
     def _top(self, limit: Interval | None, stability: Sequence[Stability]) -> float:
-        """Return the largest learning rate of the short grids; without a limit the largest at which no run failed."""
+        """Return the largest learning rate of the short grids; without a limit, the largest at which no run failed."""
         if limit is not None:
             return ceiling(limit).estimate
         tried = [(rate, bad) for s in stability for rate, bad in zip(s.rates, s.num_failed, strict=True)]
@@ -351,7 +353,7 @@ class _Diagnostician:
     def _optima(self, top: float, paces: Mapping[int, Pace]) -> list[GridSearch]:
         clock, until = self._clock, self._until("grids")
         num_first = 5 * COARSE_SEEDS
-        # The first look, one further out, the fine one, and then seeds as there is time.
+        # The first round, one further out, the fine one, and then more seeds as time permits.
         share = (until - clock.spent) / ROUNDS * self._runs.num_workers
         overhead = sum(paces[size].overhead for size in self._sizes)
         per_example = sum(num_first / paces[size].speed for size in self._sizes)
@@ -368,13 +370,13 @@ class _Diagnostician:
         epochs = found[-1].grid_spec.num_steps * self._sizes[-1] * self._unroll / self._runs.task.num_train
         if epochs < 0.99:  # updates are whole
             self._miss(
-                f"a whole epoch: the short trainings see {100 * epochs:.2g} % of the training set, and the best "
+                f"a whole epoch: the short runs see {100 * epochs:.2g} % of the training set, and the best "
                 "learning rate may still move; give more minutes"
             )
         return found
 
     def _explain(self, isotherm: Isotherm, stability: Sequence[Stability], searches: Sequence[GridSearch]) -> None:
-        """Say what the short grids leave open."""
+        """Report what the short grids leave open."""
         grids = [search.result() for search in searches]
         for grid in grids:
             if grid.optimum is None:
@@ -401,7 +403,7 @@ class _Diagnostician:
             )
 
     def _shown_sizes(self, isotherm: Isotherm, limits: dict[float, Interval | None]) -> list[int]:
-        """Return batch sizes for the answer: from the smallest trained to beyond the boundary, by factors of two."""
+        """Return the batch sizes of the answer: from the smallest trained to beyond the boundary, by factors of two."""
         most = self._task.num_train // (2 * self._unroll)
         last = self._sizes[-1]
         if isotherm.temperature is not None:
@@ -415,7 +417,7 @@ class _Diagnostician:
         return sizes or [self._sizes[0]]
 
     def _speeds(self, sizes: Sequence[int]) -> dict[int, float]:
-        """Return examples per second of one run at every batch size, as far as there is time."""
+        """Return examples per second of one run at every batch size, as far as time permits."""
         found: dict[int, float] = {}
         longest = 0.0
         for size in sizes:
@@ -431,11 +433,11 @@ class _Diagnostician:
         return found
 
     def _later(self, searches: Sequence[GridSearch], isotherm: Isotherm) -> tuple[Probe, ...]:
-        """Return what curvature and noise are after a short training at the middle batch size."""
+        """Return curvature and noise after a short training at the middle batch size."""
         search = searches[len(searches) // 2]
         grid = search.result()
-        place = min(range(len(grid.rates)), key=lambda k: grid.means[k])
-        grid_spec = replace(search.grid_spec, rates=(grid.rates[place],), num_seeds=1)
+        best = min(range(len(grid.rates)), key=lambda k: grid.means[k])
+        grid_spec = replace(search.grid_spec, rates=(grid.rates[best],), num_seeds=1)
         if self._clock.left <= 0:
             self._miss("curvature and gradient noise after a short training: no time was left; give more minutes")
             return ()
@@ -445,8 +447,8 @@ class _Diagnostician:
                 "batch norm, so the estimates are those of the start; ghost batch norm needs none"
             )
             return ()
-        # A third of what is left: the smallest measurement may take several times as long as it should.
-        parameters = self._runs.parameters_after(grid_spec, rate=grid.rates[place])
+        # A third of the time left: even the smallest measurement may take several times as long as estimated.
+        parameters = self._runs.parameters_after(grid_spec, rate=grid.rates[best])
         if not parameters:
             return ()
         return (self._prober.at(grid_spec.num_steps, parameters, seconds=max(0.0, self._clock.left) / 3),)

@@ -21,27 +21,27 @@ from isotherm.tasks.model_check import check_model
 from isotherm.tasks.seeding import initial_model
 from isotherm.tasks.task import Task
 
-# A run that makes less than this part of the best learning rate's progress has failed.
+# A run fails if it makes less than this fraction of the best learning rate's progress.
 PROGRESS = 0.5
-# Progress of less than this part of the initial loss is none: seeds and examples differ by as much.
+# Progress below this fraction of the initial loss does not count: seeds and examples differ by as much.
 LEAST_PROGRESS = 0.01
-# Learning rates of the first look, relative to a guess, and how many more looks there may be beyond an end.
+# Learning rates of the first round, relative to a guess, and how many rounds may extend beyond an edge.
 FIRST_FACTORS = tuple(4.0**k for k in range(-2, 4))
 MORE_LOOKS = 3
-# The second look has steps of half an octave around the limit.
+# The fine round has steps of half an octave around the limit.
 FINE_FACTORS = tuple(2.0 ** (k / 2) for k in range(-2, 3))
 COARSE_SEEDS, FINE_SEEDS = 2, 4
 STABILITY_STEPS = 96
-# Epochs of a short training, and the fewest updates that tell something.
+# Epochs of a short training, and the fewest useful updates.
 SHORT_EPOCHS = 3.0
 FEWEST_STEPS = 32
 MOST_SEEDS = 8
-# Rounds that a search is planned to take: a first look, one further out, a finer one, and one to spare.
+# Rounds that a search is planned to take: the first, one further out, a finer one, and one to spare.
 ROUNDS = 4
-# Where there is time for runs so many times longer it is worth starting over, if they become a tenth longer or more.
+# If there is time for runs this many times longer, it is worth starting over, if they become at least 10 % longer.
 _WORTH_LONGER, _LEAST_LONGER = 1.5, 1.1
 _SPEED_STEPS, _SPEED_BLOCK = 4_999, 8
-# Updates that timing a fleet takes at least: a block to warm up and one that counts.
+# Fewest updates for timing a fleet: one window to warm up and one that counts.
 TIMED_STEPS = 2 * _SPEED_BLOCK
 
 
@@ -49,10 +49,10 @@ TIMED_STEPS = 2 * _SPEED_BLOCK
 
 
 def three_batch_sizes(task: Task, wanted: Sequence[int] | None, *, centre: int | None) -> tuple[int, ...]:
-    """Return the batch sizes of the short grids, a factor of four apart where nothing else is said.
+    """Return the batch sizes of the short grids, by default three a factor of four apart.
 
     Raises:
-        UserError: the model takes none of them, or the training set is too small for two.
+        UserError: the model supports none of them, or the training set is too small for two.
     """
     most = max(1, task.num_train // (8 * (task.unroll or 1)))
     if wanted is not None:
@@ -67,11 +67,11 @@ def three_batch_sizes(task: Task, wanted: Sequence[int] | None, *, centre: int |
             raise UserError(f"batch size {sizes[-1]} is more than an eighth of the training set; use at most {most}")
         return sizes
     check_model(task)
-    # Four times smaller than what is used now, but a power of two so small that two more fit below the most.
+    # A quarter of the batch size in use, but a power of two small enough for two larger ones to fit.
     room = 1 << max(0, (most // 16).bit_length() - 1)
     first = min(8 if centre is None else max(2, centre // 4), room)
     ghost = _ghost_size(task)
-    unit = ghost if 4 * ghost <= most else 1  # a batch smaller than a ghost is one, but normalised more noisily
+    unit = ghost if 4 * ghost <= most else 1  # a batch smaller than a ghost batch is normalised more noisily
     first = max(first // unit, 1) * unit
     fitting = [size for size in (first * 2**k for k in range(12)) if size <= most and _is_taken(task, size)]
     chosen = fitting[:1]
@@ -87,14 +87,14 @@ def three_batch_sizes(task: Task, wanted: Sequence[int] | None, *, centre: int |
 
 
 def large_batch_size(task: Task, sizes: Sequence[int]) -> int:
-    """Return the batch size at which stability is looked at: twice the largest if it fits, as noise limits it less."""
+    """Return the batch size of the stability search: twice the largest if it fits, as noise limits it less."""
     double = 2 * sizes[-1]
     fits = double <= task.num_train // (8 * (task.unroll or 1)) and _is_taken(task, double)
     return double if fits else sizes[-1]
 
 
 def _ghost_size(task: Task) -> int:
-    """Return what batch sizes have to be a multiple of: whole ghosts where the model has ghost batch norm, else 1."""
+    """Return the number that batch sizes must be a multiple of: the ghost size with ghost batch norm, else 1."""
     modules = initial_model(task.model, seed=0).modules()
     return math.lcm(*(part.ghost_size for part in modules if isinstance(part, GhostBatchNorm2d)))
 
@@ -111,15 +111,15 @@ def _is_taken(task: Task, size: int) -> bool:
 
 
 class StabilitySearch:
-    """Finds the largest stable learning rate of one momentum: first in steps of four, then of half an octave.
+    """Finds the largest stable learning rate for one momentum: first in steps of four, then of half an octave.
 
     Args:
-        runs: trains.
+        runs: trains the runs.
         batch_size: of all runs.
         momentum: of all runs.
-        num_steps: of each.
-        guess: an effective learning rate near it.
-        initial_loss: on the training set before any update.
+        num_steps: of each run.
+        guess: an effective learning rate near the limit.
+        initial_loss: training loss before any update.
     """
 
     def __init__(
@@ -133,11 +133,11 @@ class StabilitySearch:
         self.best_loss, self._best_rate = math.inf, math.nan
 
     def coarse(self, factors: Sequence[float] = FIRST_FACTORS) -> ShortGridSpec:
-        """Return the first runs."""
+        """Return the first round."""
         return self._noted([tidy(self._guess * factor) for factor in factors], COARSE_SEEDS)
 
     def further(self) -> ShortGridSpec | None:
-        """Return runs beyond an end where the limit, or what to measure progress by, was not found yet; or None."""
+        """Return runs beyond an edge if the limit, or a reference for progress, is not found yet; or None."""
         failed = self._failed()
         rates = sorted(failed)
         factors = (4.0, 16.0, 64.0)
@@ -148,7 +148,7 @@ class StabilitySearch:
         return None
 
     def _hardly_moves(self, rates: Sequence[float]) -> bool:
-        """Tell whether learning rates are so small that the loss stays what it was."""
+        """Tell whether the learning rates are so small that the loss does not change."""
         losses = self._losses()
         lowest = losses[rates[0]] - self._initial_loss
         moved = bool(np.abs(lowest).max() > LEAST_PROGRESS * abs(self._initial_loss))
@@ -158,14 +158,14 @@ class StabilitySearch:
         return self._initial_loss - self.best_loss > LEAST_PROGRESS * abs(self._initial_loss)
 
     def fine(self) -> ShortGridSpec | None:
-        """Return runs around the limit as it is known; None where it is not."""
+        """Return runs around the limit found so far; None if there is none."""
         found = self.limit()
         if found is None:
             return None
         return self._noted([tidy(found.estimate * factor) for factor in FINE_FACTORS], FINE_SEEDS)
 
     def _noted(self, rates: Sequence[float], num_seeds: int) -> ShortGridSpec:
-        """Remember learning rates; one that is hardly another is taken for it."""
+        """Record learning rates; nearly equal ones count as one."""
         meant = sorted({min((k for k in self._seeds if _is_near(k, rate)), default=rate) for rate in rates})
         for rate in meant:
             self._seeds[rate] = max(num_seeds, self._seeds.get(rate, 0))
@@ -186,19 +186,19 @@ class StabilitySearch:
         if not self._has_progress():
             return {rate: [True] * len(values) for rate, values in losses.items()}
         most = self._initial_loss - PROGRESS * (self._initial_loss - self.best_loss)
-        # Too small a learning rate makes little progress either: below the best one only a divergence counts.
+        # Too small a learning rate makes little progress too: below the best one only divergence counts.
         return {
             rate: [bool(not value <= (most if rate >= self._best_rate else np.finfo(float).max)) for value in values]
             for rate, values in losses.items()
         }
 
     def limit(self) -> Interval | None:
-        """Return the learning rate at which half of the runs fail, as far as it is known."""
+        """Return the learning rate at which half of the runs fail, if known."""
         failed = self._failed()
         return failure_limit(list(failed), list(failed.values()))
 
     def result(self) -> Stability:
-        """Return all that was found."""
+        """Return everything found."""
         failed = self._failed()
         return Stability(
             momentum=self._plain.momentum,
@@ -228,18 +228,18 @@ def search_stability(
     clock: Clock,
     until: float,
 ) -> tuple[Stability, ...]:
-    """Find the largest stable learning rates of several momenta at once; the fine look is left out without time.
+    """Find the largest stable learning rates of several momenta at once; without time, the fine round is skipped.
 
-    Where the first look is quicker than planned it is made again, with longer runs.
+    If the first round is faster than planned, it is repeated with longer runs.
 
     Args:
-        runs: trains.
+        runs: trains the runs.
         batch_size: of all runs.
         guesses: an effective learning rate by momentum.
         num_steps: of each run, as planned.
-        initial_loss: on the training set before any update.
-        clock: how much time was spent.
-        until: seconds on it by which to be done.
+        initial_loss: training loss before any update.
+        clock: the time spent.
+        until: seconds on the clock by which to finish.
     """
     while True:
         searches = [
@@ -265,14 +265,14 @@ def search_stability(
         if not more:
             break
         runs.train(more)
-    # Half an octave apart there are more runs than in the first look, but most of them end early or were made.
+    # The fine round has more runs than the first, but most of them end early or exist already.
     if clock.spent + took * len(FINE_FACTORS) * FINE_SEEDS / (len(FIRST_FACTORS) * COARSE_SEEDS) <= until:
         runs.train([grid_spec for search in searches if (grid_spec := search.fine()) is not None])
     return tuple(search.result() for search in searches)
 
 
 def _longer(took: float, left: float, *, most: float) -> float:
-    """Return by which factor runs are to be longer than in a round that took so many seconds; 1 to go on with them."""
+    """Return the factor by which runs should be longer than in a round that took this many seconds; 1 to keep them."""
     affordable = left / (ROUNDS * took) if took > 0 else math.inf
     return min(affordable, most) if affordable >= _WORTH_LONGER and most >= _LEAST_LONGER else 1.0
 
@@ -284,7 +284,7 @@ class GridSearch:
     """Finds the optimal learning rate at one batch size: first in steps of four, then of two around the best.
 
     Args:
-        runs: trains.
+        runs: trains the runs.
         grid_spec: batch size, momentum and updates.
         ceiling: the largest effective learning rate worth trying.
     """
@@ -296,20 +296,20 @@ class GridSearch:
 
     @property
     def grid_spec(self) -> ShortGridSpec:
-        """Every run that was asked for."""
+        """All runs requested so far."""
         return replace(self._plain, rates=tuple(self._rates), num_seeds=self._num_seeds)
 
     def coarse(self) -> ShortGridSpec:
-        """Return the first runs."""
+        """Return the first round."""
         return self.grid_spec
 
     def further(self) -> ShortGridSpec | None:
-        """Return runs beyond an end where the lowest loss lies, or None."""
+        """Return runs beyond an edge if the lowest loss is there, or None."""
         means = self._means()
-        place = int(np.argmin(means))
-        if place == 0:
+        best = int(np.argmin(means))
+        if best == 0:
             added = [tidy(self._rates[0] * 4.0**-k) for k in (1, 2)]
-        elif place == len(self._rates) - 1:
+        elif best == len(self._rates) - 1:
             added = [tidy(self._rates[-1] * 2.0)]
         else:
             return None
@@ -317,7 +317,7 @@ class GridSearch:
         return replace(self._plain, rates=tuple(added), num_seeds=self._num_seeds)
 
     def fine(self) -> ShortGridSpec:
-        """Return the best learning rate and those up to a factor of four away, with steps of two in between."""
+        """Return the best learning rate and its neighbours up to a factor of four away, in steps of two."""
         best = self._rates[int(np.argmin(self._means()))]
         near = sorted({tidy(best * 2.0**k) for k in (-2, -1, 0, 1, 2)})
         self._rates = near
@@ -325,7 +325,7 @@ class GridSearch:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the lowest loss is that of the lowest or highest learning rate."""
+        """Whether the lowest loss is at the lowest or highest learning rate."""
         return int(np.argmin(self._means())) in (0, len(self._rates) - 1)
 
     def more_seeds(self, num: int) -> ShortGridSpec:
@@ -335,7 +335,7 @@ class GridSearch:
 
     @property
     def num_seeds(self) -> int:
-        """How many there are of each."""
+        """The number of seeds per learning rate."""
         return self._num_seeds
 
     def _means(self) -> Floats:
@@ -358,7 +358,7 @@ class GridSearch:
         )
 
     def draws(self) -> Floats:
-        """Return log2 of the optimum for seeds drawn anew."""
+        """Return log2 of resampled optima."""
         return resampled_optima(self._rates, self._runs.losses(self.grid_spec), seed=self._plain.batch_size)
 
 
@@ -371,9 +371,9 @@ def search_optima(
     clock: Clock,
     until: float,
 ) -> list[GridSearch]:
-    """Find the optima at several batch sizes; while there is time seeds are added, and ends are moved beyond.
+    """Find the optima at several batch sizes; while there is time, add seeds and extend grids beyond their edges.
 
-    Where the first look is quicker than planned it is made again, with runs longer by up to a factor of `most_longer`.
+    If the first round is faster than planned, it is repeated with runs longer by up to a factor of `most_longer`.
     """
     while True:
         searches = [GridSearch(runs, grid_spec, ceiling=ceiling) for grid_spec in grid_specs]
@@ -395,7 +395,7 @@ def search_optima(
     while True:
         at_end = [search for search in searches if search.is_at_end] if num_moves < MORE_LOOKS else []
         num_seeds = searches[0].num_seeds
-        # Learning rates beyond an end need all seeds; else there are two seeds more for all.
+        # Learning rates beyond an edge need all seeds; otherwise every rate gets two more seeds.
         longest = took * (num_seeds / COARSE_SEEDS if at_end else 1.0)
         if clock.spent + longest > until or not (at_end or num_seeds < MOST_SEEDS):
             return searches
@@ -407,7 +407,7 @@ def search_optima(
 
 
 def fit_isotherm(searches: Sequence[GridSearch], *, limit: Interval | None) -> Isotherm:
-    """Return the temperature of the optima that lie below half of the largest stable learning rate."""
+    """Return the temperature of the optima below half of the largest stable learning rate."""
     found = [(search.result(), search.draws()) for search in searches]
     ceiling = math.inf if limit is None else limit.estimate / 2
     known = [(grid, draws) for grid, draws in found if grid.optimum is not None]
@@ -435,25 +435,25 @@ class Pace:
     """How fast runs train in this process.
 
     Args:
-        overhead: seconds before the first update of a fleet, and for its evaluation at the end.
-        speed: training examples per second of all its runs together; of a sequence, tokens.
+        overhead: seconds before a fleet's first update and for its final evaluation.
+        speed: training examples (tokens, for sequences) per second of all runs together.
     """
 
     overhead: float
     speed: float
 
     def seconds(self, num_examples: float) -> float:
-        """Return the time of a fleet that trains on so many examples in all."""
+        """Return the time of a fleet that trains on this many examples in all."""
         return self.overhead + num_examples / self.speed
 
 
 def measure_pace(
     runs: ShortRuns, grid_spec: ShortGridSpec, *, num_runs: int, seconds: float, clock: Clock | None = None
 ) -> Pace | None:
-    """Time a fleet of so many runs over at least 8 updates, which is then broken off; None where time is up before."""
+    """Time a fleet over at least 8 updates, which is then stopped; None if time is up before."""
     before = runs.now()
     placed = place_task(runs.task, precision=runs.task.precision, device=runs.device)
-    # So long that the fleet does not end meanwhile, so short that nothing is compiled for it.
+    # Long enough that the fleet does not finish meanwhile, short enough that nothing is compiled for it.
     specs = [
         runs.spec(replace(grid_spec, num_steps=_SPEED_STEPS), rate=1e-6 * (1 + k), seed=0) for k in range(num_runs)
     ]

@@ -1,4 +1,4 @@
-"""Short runs for a diagnosis: trained in fleets, remembered, counted and timed."""
+"""Short runs for a diagnosis: trained in fleets, cached, counted and timed."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from isotherm.running.executors.pool import PoolExecutor
 from isotherm.tasks.seeding import derive, initial_model
 from isotherm.tasks.task import Task
 
-# Held-out examples that a short run is judged by, at most.
+# Most held-out examples that a short run is judged by.
 MOST_HELD_OUT = 4096
-# Of the test set, which a short run does not need, so many are looked at.
+# Examples of the test set, which a short run does not need.
 TEST_EXAMPLES = 16
 _IDS = ("diagnose", "diagnose")
 
@@ -42,10 +42,10 @@ class ShortGridSpec:
 
 
 def held_out_task(task: Task) -> tuple[Task, str]:
-    """Return the task as short runs see it, and which data they are judged by.
+    """Return the task that short runs train, and the split that judges them.
 
-    Where there are no validation data a tenth of the training set is held out; a sequence or a training set on disk is
-    judged by its test set.
+    Without validation data, a tenth of the training set is held out; a sequence or a training set on disk is judged on
+    its test set.
     """
     judged_by = "validation"
     try:
@@ -68,15 +68,15 @@ def held_out_task(task: Task) -> tuple[Task, str]:
 
 
 class ShortRuns:
-    """Trains short runs of a task; a context, as it may hold processes.
+    """Trains short runs of a task; a context manager, as it may hold processes.
 
     Args:
         task: as `held_out_task` returns it.
-        judged_by: the data of the losses that `losses` returns.
+        judged_by: the split whose loss `losses` returns.
         first_seed: of the runs.
         device: "cpu" or "cuda".
         workers: processes, on a CPU.
-        now: what time it is.
+        now: returns the time in seconds.
     """
 
     def __init__(
@@ -109,12 +109,12 @@ class ShortRuns:
 
     @property
     def num_workers(self) -> int:
-        """How many processes train."""
+        """The number of training processes."""
         return self._workers
 
     @property
     def num_runs(self) -> int:
-        """How many were trained."""
+        """The number of trained runs."""
         return len(self._results)
 
     def spec(self, grid_spec: ShortGridSpec, *, rate: float, seed: int) -> RunSpec:
@@ -137,7 +137,7 @@ class ShortRuns:
         )
 
     def train(self, grid_specs: Sequence[ShortGridSpec]) -> float:
-        """Train what is missing of some grids; return the seconds it took."""
+        """Train the missing runs of some grids; return the seconds it took."""
         assert self._executor is not None, "use it as a context"
         start = self.now()
         specs = [s for grid_spec in grid_specs for s in self._specs(grid_spec) if s not in self._results]
@@ -158,14 +158,14 @@ class ShortRuns:
                 yield self.spec(grid_spec, rate=rate, seed=seed)
 
     def losses(self, grid_spec: ShortGridSpec, *, on: str | None = None) -> Floats:
-        """Return the final losses (rates, seeds) of trained runs; infinite where one diverged."""
+        """Return the final losses (rates, seeds) of trained runs; infinite if one diverged."""
         name = f"{on or self.judged_by}_loss"
         found = [self._results[spec].quantity(name) for spec in self._specs(grid_spec)]
         table = np.array(found).reshape(len(grid_spec.rates), grid_spec.num_seeds)
         return np.asarray(np.nan_to_num(table, nan=np.inf, posinf=np.inf))
 
     def parameters_after(self, grid_spec: ShortGridSpec, *, rate: float) -> dict[str, Tensor]:
-        """Train one run again and return all parameters and buffers at its end; buffers as they were at the start."""
+        """Retrain one run and return its final parameters, with buffers as they were at the start."""
         spec = self.spec(grid_spec, rate=rate, seed=0)
         kept: dict[str, Tensor] = {}
 
@@ -181,11 +181,11 @@ class ShortRuns:
 
 @dataclass(kw_only=True)
 class Clock:
-    """Time that is left.
+    """The remaining time.
 
     Args:
         seconds: that may be spent.
-        now: what time it is.
+        now: returns the time in seconds.
     """
 
     seconds: float

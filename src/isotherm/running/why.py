@@ -104,23 +104,16 @@ def near_matches(missing: Sequence[RunSpec], stored: Sequence[RunSpec], parts: P
         stored: runs that are there and not wanted.
         parts: of every data_id and model_id, as far as they are known.
     """
-    found: dict[tuple[Any, ...], list[tuple[RunSpec, list[RunSpec]]]] = {}
+    found: dict[_Group, list[_Pair]] = {}
     left = list(missing)
     for num_differences in (1, 2):
         for aspects in combinations(ASPECTS, num_differences):
-            index: dict[tuple[Any, ...], list[RunSpec]] = {}
-            for spec in stored:
-                index.setdefault(_without(spec, aspects), []).append(spec)
-            unlike = []
-            for spec in left:
-                alike = index.get(_without(spec, aspects))
-                if alike is None:
-                    unlike.append(spec)
-                    continue
+            pairs, left = _paired(left, stored, aspects)
+            for spec, alike in pairs:
                 differing = tuple(_parts_that_differ(aspect, spec, alike, parts) for aspect in aspects)
-                found.setdefault((spec.task, aspects, differing), []).append((spec, alike))
-            left = unlike
-    return [_near_match(*group, pairs, parts) for group, pairs in found.items()], len(left)
+                group = _Group(task=spec.task, aspects=aspects, differing=differing)
+                found.setdefault(group, []).append((spec, alike))
+    return [_near_match(group, pairs, parts) for group, pairs in found.items()], len(left)
 
 
 def explain(match: NearMatch) -> str:
@@ -138,6 +131,30 @@ def explain(match: NearMatch) -> str:
         f"{match.task}: {match.num_missing:,} {what} missing; the store has {match.num_stored:,} {there} from {it} "
         f"only in {differences}{hint}"
     )
+
+
+_Pair = tuple[RunSpec, list[RunSpec]]  # a missing run, and stored ones that nearly match it
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Group:
+    """What missing runs that are reported together share."""
+
+    task: str
+    aspects: tuple[str, ...]
+    differing: tuple[tuple[str, ...] | None, ...]
+
+
+def _paired(
+    missing: Sequence[RunSpec], stored: Sequence[RunSpec], aspects: tuple[str, ...]
+) -> tuple[list[_Pair], list[RunSpec]]:
+    """Return the missing runs with the stored ones that equal them but for some aspects, and those that have none."""
+    index: dict[tuple[Any, ...], list[RunSpec]] = {}
+    for spec in stored:
+        index.setdefault(_without(spec, aspects), []).append(spec)
+    alike = [index.get(_without(spec, aspects)) for spec in missing]
+    pairs = [(spec, found) for spec, found in zip(missing, alike, strict=True) if found is not None]
+    return pairs, [spec for spec, found in zip(missing, alike, strict=True) if found is None]
 
 
 def _without(spec: RunSpec, aspects: Iterable[str]) -> tuple[Any, ...]:
@@ -165,21 +182,15 @@ def _differing(one: Mapping[str, str], other: Mapping[str, str]) -> tuple[str, .
     return tuple(name if name in one and name in other else f"{name}{_ONE_SIDED}" for name in names)
 
 
-def _near_match(
-    task: str,
-    aspects: tuple[str, ...],
-    differing: tuple[tuple[str, ...] | None, ...],
-    pairs: Sequence[tuple[RunSpec, list[RunSpec]]],
-    parts: Parts,
-) -> NearMatch:
+def _near_match(group: _Group, pairs: Sequence[_Pair], parts: Parts) -> NearMatch:
     stored = {spec.key: spec for _, alike in pairs for spec in alike}
     wanted = [spec for spec, _ in pairs]
     differences = []
-    for aspect, names in zip(aspects, differing, strict=True):
+    for aspect, names in zip(group.aspects, group.differing, strict=True):
         there, here = (_values(aspect, names, specs, parts) for specs in (stored.values(), wanted))
         is_id = aspect in ("data_id", "model_id")
         differences.append(Difference(aspect=aspect, parts=names if is_id else None, stored=there, wanted=here))
-    return NearMatch(task=task, num_missing=len(pairs), num_stored=len(stored), differences=tuple(differences))
+    return NearMatch(task=group.task, num_missing=len(pairs), num_stored=len(stored), differences=tuple(differences))
 
 
 def _values(aspect: str, names: tuple[str, ...] | None, specs: Iterable[RunSpec], parts: Parts) -> tuple[Any, ...]:

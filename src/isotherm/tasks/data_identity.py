@@ -44,5 +44,5 @@ def _content(values: Inputs) -> str:
         return content_hash(["lazy", values.identity()])
     digest = hashlib.sha256()
     for piece in pieces(values.detach()):
-        digest.update(piece.view(torch.uint8).numpy())
+        digest.update(piece.view(torch.uint8).numpy().data)
     return content_hash(["tensor", str(values.dtype), list(values.shape), digest.hexdigest()])

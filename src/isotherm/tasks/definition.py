@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import nn
 
+from isotherm.core.json import exact_json
 from isotherm.data.augment import Transform
 from isotherm.tasks.losses import LOSSES, LossFunction
 from isotherm.tasks.metrics import METRICS, Metric
@@ -113,10 +114,6 @@ def _fields(transform: Transform | None) -> Options:
 
 def _changed(what: str, values: Mapping[str, Any], standard: Mapping[str, Any]) -> Options:
     """Return the values that are not standard, and None for those that are missing."""
-    texts, standard_texts = ({name: _text(value) for name, value in given.items()} for given in (values, standard))
+    texts, standard_texts = ({name: exact_json(value) for name, value in given.items()} for given in (values, standard))
     names = [name for name in {**texts, **standard_texts} if texts.get(name) != standard_texts.get(name)]
     return {f"{what}.{name}": json.loads(texts[name]) if name in texts else None for name in names}
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value, allow_nan=False, sort_keys=True)

@@ -46,10 +46,10 @@ def pieces(tensor: Tensor) -> Iterator[Tensor]:
     [[1, 3, 2, 4]]
     """
     if tensor.is_contiguous():
-        yield from map(_unit_stride, tensor.view(-1).split(_PIECE))
+        yield from map(_unit_stride, torch.split(tensor.view(-1), _PIECE))
         return
     num_rows = max(1, _PIECE * len(tensor) // tensor.numel())
-    for rows in tensor.split(num_rows):
+    for rows in torch.split(tensor, num_rows):
         if rows.numel() <= _PIECE:
             yield _unit_stride(rows.contiguous().view(-1))
         else:  # one row that is itself too large

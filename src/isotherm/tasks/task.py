@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +12,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from isotherm.core.json import exact_json
 from isotherm.core.l2 import L2Scope
 from isotherm.core.records import Identity, Precision
 from isotherm.data.augment import Transform
@@ -24,7 +24,11 @@ from isotherm.tasks.losses import LOSSES, LossFunction
 from isotherm.tasks.metrics import METRICS, Metric, default_metric
 
 NormStatistics = Literal["reestimated", "running"]
-_CHOICES = {"l2_scope": L2Scope, "precision": Precision, "norm_statistics": NormStatistics}
+_CHOICES = {
+    "l2_scope": get_args(L2Scope),
+    "precision": get_args(Precision),
+    "norm_statistics": get_args(NormStatistics),
+}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -94,8 +98,8 @@ class Task:
                 has_labels = self.loss == "cross_entropy"
                 split = checks.checked_split(getattr(self, part), where=where, has_labels=has_labels)
                 object.__setattr__(self, part, split)
-        for name, kind in _CHOICES.items():
-            checks.check_choice(getattr(self, name), get_args(kind), what=name, task=self.name)
+        for name, choices in _CHOICES.items():
+            checks.check_choice(getattr(self, name), choices, what=name, task=self.name)
         checks.check_numbers(l2=self.l2, clip_norm=self.clip_norm, task=self.name)
         if self.unroll is not None:
             checks.check_sequences(self.splits, unroll=self.unroll, task=self.name)
@@ -149,7 +153,7 @@ class Task:
             return None
         return {
             "definition": f"{self.definition.name}, version {self.definition.version}",
-            "settings": json.dumps(options, sort_keys=True),
+            "settings": exact_json(dict(sorted(options.items()))),
             "version": self.version,
         }
 

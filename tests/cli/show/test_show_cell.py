@@ -53,7 +53,7 @@ def test_a_diverged_run_is_left_out_of_the_mean_and_named(results: CellResults) 
     assert "mean and sd of the 2 of 3 runs that finished" in text
     assert "–" in text
     assert run_sentences(changed) == [
-        "seed 1 diverged: its loss was not finite after 1 update; a smaller learning rate may do"
+        "seed 1 diverged: its loss was not finite after 1 update; try a smaller learning rate"
     ]
     content = cell_summary(changed, store=Path("small.sqlite"), seconds=1.0)
     assert content["counts"] == {"finished": 2, "diverged": 1, "failed": 0}

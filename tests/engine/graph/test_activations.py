@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor, fx
 
-from isotherm.engine.graph.activations import join_units
-from isotherm.engine.graph.rewrites import rewrite_for_gpu
-from isotherm.engine.graph.trace import trace
+from helpers_graph import calls, passed, rewritten, targets
+from isotherm.engine.graph.activations import use_activation_kernels
+from isotherm.engine.graph.fused_biases import fuse_biases
+from isotherm.engine.graph.separate_biases import separate_biases
 from isotherm.kernels.ops import activation as activation_ops
 
 _aten = torch.ops.aten
@@ -49,12 +50,23 @@ def inputs(num_units: int, num_rows: int = MANY) -> list[Tensor]:
 
 def joined(layer: Layer, given: list[Tensor]) -> tuple[fx.GraphModule, list[int]]:
     """Return the rewritten program, and how often it has each operation."""
-    program = trace(layer, *given)
-    rewrite_for_gpu(program)
-    join_units(program.graph)
-    program.recompile()
-    targets = [node.target for node in program.graph.nodes]
-    return program, [targets.count(op) for op in (activation_ops.UNITS, activation_ops.UNITS_GRADIENT)]
+    program = rewritten(layer, *given, has_kernels=True)
+    return program, [targets(program)[op] for op in (activation_ops.UNITS, activation_ops.UNITS_GRADIENT)]
+
+
+def test_the_pass_alone():
+    """It expects matmuls without their biases, and leaves two calls in which nothing is padded yet."""
+    given = inputs(30)
+    program = passed(Layer(), given, separate_biases, use_activation_kernels)
+    (made,), (gradient,) = (calls(program, op) for op in (activation_ops.UNITS, activation_ops.UNITS_GRADIENT))
+    assert made.args[0].target is _aten.bmm.default
+    assert gradient.args[1:] == (made, 30, "tanh")
+    assert not targets(program).keys() & {_aten.tanh.default, _aten.sum.dim_IntList, _aten.constant_pad_nd.default}
+
+
+def test_biases_that_matmuls_add_are_refused():
+    with pytest.raises(AssertionError, match="separate_biases comes first"):
+        passed(Layer(), inputs(30), fuse_biases, use_activation_kernels)
 
 
 def assert_as_before(program: fx.GraphModule, layer: Layer, given: list[Tensor]) -> None:

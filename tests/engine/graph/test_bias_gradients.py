@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import Tensor, fx
 
-from isotherm.engine.graph.bias_gradients import join_sums
-from isotherm.engine.graph.rewrites import rewrite_for_gpu
-from isotherm.engine.graph.trace import trace
+from helpers_graph import calls, passed, rewritten, targets
+from isotherm.engine.graph.bias_gradients import join_bias_gradients
 from isotherm.kernels.ops import row_sums as row_sums_ops
 
 Function = Callable[..., tuple[Tensor, ...]]
@@ -54,11 +53,25 @@ def along_runs(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
 
 
 def joined(function: Function, *given: Tensor) -> tuple[fx.GraphModule, int]:
-    program = trace(function, *given)
-    rewrite_for_gpu(program)
-    join_sums(program.graph)
-    program.recompile()
-    return program, sum(node.target is row_sums_ops.SUMS for node in program.graph.nodes)
+    program = rewritten(function, *given, has_kernels=True)
+    return program, targets(program)[row_sums_ops.SUMS]
+
+
+def test_the_pass_alone():
+    """It expects sums as the trace has them, and leaves one call that reads the matrices as they are."""
+    program = passed(of_biases, inputs(30, 7), join_bias_gradients)
+    (joined_sums,) = calls(program, row_sums_ops.SUMS)
+    matrices, widths = joined_sums.args
+    assert list(matrices) == program.graph.find_nodes(op="placeholder")
+    assert list(widths) == [30, 7]
+    assert not targets(program).keys() & {torch.ops.aten.cat.default, torch.ops.aten.sum.dim_IntList}
+
+
+def test_a_batch_that_is_no_multiple_of_eight_is_left_alone():
+    given = inputs(8, 16, num_rows=12)
+    program, number = joined(of_biases, *given)
+    assert number == 0
+    assert torch.equal(program(*given)[2], of_biases(*given)[2])
 
 
 @pytest.mark.parametrize("widths", [(8, 16), (30, 8), (12, 7)], ids=str)

@@ -5,23 +5,15 @@ import torch
 from torch import Tensor, fx, nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from isotherm.engine.graph import factored_gradients
-from isotherm.engine.graph.factored_gradients import MOST_INNER, product, take_factors
-from isotherm.engine.graph.rewrites import rewrite_for_gpu
+from helpers_graph import HALF, normal, run_passes, whole
+from isotherm.engine.graph.factored_gradients import MOST_INNER, factor_gradients
+from isotherm.engine.graph.pipeline import rewrite_for_gpu
 from isotherm.engine.graph.trace import trace
-from isotherm.engine.parameters import Settings, Weights
+from isotherm.engine.parameters import ParameterGroups, Settings
+from isotherm.engine.parameters import gradient_of_factors as product
 
 _aten = torch.ops.aten
-HALF = torch.bfloat16
 M = 3
-
-
-def whole(*shape: int, seed: int = 0, dtype: torch.dtype = HALF) -> Tensor:
-    return torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 # -- programs ---------------------------------------------------------------------------------------------------
@@ -33,12 +25,11 @@ def factored(function, *arguments: Tensor, places=(0,)) -> tuple[fx.GraphModule,
 
 
 def factored_as_it_is(function, *arguments: Tensor, places=(0,)) -> tuple[fx.GraphModule, list[int]]:
-    program = trace(function, *arguments)
+    """Return a step whose losses are a scalar, and which of its other results it gives as factors."""
+    program = trace(lambda *given: (torch.zeros(()), *function(*given)), *arguments)
     rewrite_for_gpu(program)
-    found = take_factors(program.graph, places)
-    program.graph.lint()
-    program.recompile()
-    return program, found
+    step = run_passes(program, factor_gradients, bfloat16_groups=list(places))
+    return program, step.factored_groups
 
 
 def flat(gradient: Tensor) -> Tensor:
@@ -59,7 +50,7 @@ def test_the_product_of_the_factors_is_the_result(chain):
     arguments = whole(M, 16, 8), whole(M, 8, 24, seed=1)
     program, found = factored(lambda x, y: (chain(x, y), x.sum()), *arguments)
     assert found == [0]
-    left, total, right = program(*arguments)
+    _, left, total, right = program(*arguments)
     assert torch.equal(product(left, right).float(), chain(*arguments).float())
     assert torch.equal(total, arguments[0].sum())
     assert all(node.target is not _aten.bmm.default for node in program.graph.nodes)
@@ -93,7 +84,7 @@ def test_other_results_stay(function):
     expected = function(*arguments)
     program, found = factored(function, *arguments)
     assert found == []
-    for mine, theirs in zip(program(*arguments), expected, strict=True):
+    for mine, theirs in zip(program(*arguments)[1:], expected, strict=True):
         assert torch.equal(mine, theirs)
 
 
@@ -130,13 +121,19 @@ def test_right_factors_follow_in_the_order_of_the_places():
 
     arguments = whole(M, 16, 8), whole(M, 8, 24, seed=1), whole(M, 24, 8, seed=2)
     expected = function(*arguments)
-    program, found = factored(function, *arguments, places=(3, 1, 2))
+    program, found = factored(function, *arguments, places=(1, 2, 3))
     assert found == [1, 3]
-    first, left, matrix, other_left, last, right, other_right = program(*arguments)
+    _, first, left, matrix, other_left, last, right, other_right = program(*arguments)
     for mine, theirs in zip((first, matrix, last), (expected[0], expected[2], expected[4]), strict=True):
         assert torch.equal(mine, theirs)
     assert torch.equal(product(left, right).float(), expected[1])
     assert torch.equal(product(other_left, other_right).float(), expected[3])
+
+
+def test_gradients_are_factored_once():
+    program = trace(lambda x: (x, x + 1), whole(M, 8, 8))
+    with pytest.raises(AssertionError, match="factored already"):
+        run_passes(program, factor_gradients, bfloat16_groups=[0], factored_groups=[0])
 
 
 # -- a network ------------------------------------------------------------------------------------------------------
@@ -150,7 +147,7 @@ def network() -> nn.Module:
 def test_every_matrix_of_a_network_comes_as_factors():
     module = network()
     initial = {name: p.detach() + 0.1 * normal(M, *p.shape, seed=1) for name, p in module.named_parameters()}
-    weights = Weights(initial, decayed=set(initial), channels_last=False, aligns=True)
+    weights = ParameterGroups(initial, decayed=set(initial), channels_last=False, pads_matrices=True)
 
     def of_run(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
         with torch.autocast("cpu", HALF, cache_enabled=False):
@@ -163,13 +160,12 @@ def test_every_matrix_of_a_network_comes_as_factors():
 
     arguments = *weights.values, normal(M, 6, 13, seed=2)
     program = trace(step, *arguments)
-    halved = rewrite_for_gpu(program, weights.matrices)
+    halved = rewrite_for_gpu(program, weights.matrices).bfloat16_groups
     given = [a.to(HALF) if place in halved else a for place, a in enumerate(arguments)]
     expected = program(*given)
+    assert len(halved) == 3
+    assert run_passes(program, factor_gradients, bfloat16_groups=halved).factored_groups == halved
     places = [1 + place for place in halved]
-    assert len(places) == 3
-    assert take_factors(program.graph, places) == places
-    program.recompile()
     found = list(program(*given))
     rights = [found.pop() for _ in places][::-1]
     for place, right in zip(places, rights, strict=True):
@@ -186,7 +182,9 @@ def test_every_matrix_of_a_network_comes_as_factors():
 def test_an_update_by_factors_is_that_by_the_gradient(l2, decays):
     settings = Settings(momentum_M1=torch.tensor([[0.0], [0.5], [0.9]]), l2_M1=l2, clip_M1=None)
     ours, theirs = (
-        Weights({"w": normal(M, 8, 24)}, decayed={"w"} if decays else (), channels_last=False, aligns=True)
+        ParameterGroups(
+            {"w": normal(M, 8, 24)}, decayed={"w"} if decays else (), channels_last=False, pads_matrices=True
+        )
         for _ in range(2)
     )
     half = torch.zeros_like(ours.values[0], dtype=HALF)
@@ -203,7 +201,7 @@ def test_an_update_by_factors_is_that_by_the_gradient(l2, decays):
 
 def test_blocks_that_come_as_factors_are_left_to_them():
     initial = {"a": normal(M, 8, 8), "b": normal(M, 8, 8, seed=1)}
-    weights = Weights({name: w.clone() for name, w in initial.items()}, decayed=(), channels_last=False)
+    weights = ParameterGroups({name: w.clone() for name, w in initial.items()}, decayed=(), channels_last=False)
     settings = Settings(momentum_M1=torch.zeros(M, 1), l2_M1=None, clip_M1=None)
     gradients = [torch.ones(M, 64), torch.ones(M, 64)]
     weights.apply(
@@ -211,12 +209,3 @@ def test_blocks_that_come_as_factors_are_left_to_them():
     )
     assert torch.equal(weights.parameters()["a"], initial["a"])
     assert torch.equal(weights.parameters()["b"], initial["b"] - 1)
-
-
-@pytest.mark.parametrize("triton", [True, False])
-@pytest.mark.parametrize("asked", [True, False])
-def test_factors_are_for_gpus_with_triton(triton, asked, monkeypatch):
-    monkeypatch.setattr(factored_gradients.availability, "HAS_TRITON", triton)
-    monkeypatch.setattr(factored_gradients.availability, "ENABLED", asked)
-    assert factored_gradients.are_usable(torch.device("cuda")) == (triton and asked)
-    assert not factored_gradients.are_usable(torch.device("cpu"))

@@ -5,6 +5,7 @@ from torch.func import grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
+from isotherm.engine.graph.pipeline import rewrite_for_cpu
 from isotherm.engine.graph.trace import trace
 
 
@@ -16,8 +17,11 @@ def num_calls(graph: fx.Graph) -> int:
     return sum(node.op == "call_function" for node in graph.nodes)
 
 
-def num_calls_of_program(program) -> int:
-    return num_calls(program.graph)
+def for_cpu(function) -> fx.GraphModule:
+    """Return a program after all passes for a CPU."""
+    program = trace(function, *ARGUMENTS)
+    rewrite_for_cpu(program)
+    return program
 
 
 def targets(program) -> list[str]:
@@ -146,9 +150,12 @@ OTHERS = [
 ARGUMENTS = (random(4, 3, 5), random(4, 2, 5), random(4, 2))  # runs × batch × in, runs × out × in, runs × out
 
 
+@pytest.mark.parametrize("is_rewritten", [False, True])
 @pytest.mark.parametrize("function", SHORTER + OTHERS)
-def test_traced_equals_untraced(function):
+def test_traced_equals_untraced(function, is_rewritten):
     program = trace(function, *(argument.clone() for argument in ARGUMENTS))
+    if is_rewritten:
+        rewrite_for_cpu(program)
     for scale in (1.0, -0.5):  # values other than those that were traced
         arguments = [scale * argument for argument in ARGUMENTS]
         expected = function(*(argument.clone() for argument in arguments))
@@ -164,27 +171,27 @@ def test_traced_equals_untraced(function):
 @pytest.mark.parametrize("function", SHORTER)
 def test_the_program_is_shorter(function):
     plain = num_calls(make_fx(function)(*ARGUMENTS).graph)
-    assert num_calls_of_program(trace(function, *ARGUMENTS)) < plain
+    assert num_calls(for_cpu(function).graph) < plain
 
 
 @pytest.mark.parametrize("function", [same_shape_view, times_one])
 def test_one_operation_is_left(function):
-    assert targets(trace(function, *ARGUMENTS)) == ["aten.exp.default"]
+    assert targets(for_cpu(function)) == ["aten.exp.default"]
 
 
 def test_two_transposes_of_the_same_dimensions_cancel():
-    assert targets(trace(double_transpose, *ARGUMENTS)) == ["aten.add.Tensor"]
+    assert targets(for_cpu(double_transpose)) == ["aten.add.Tensor"]
 
 
 def test_a_bias_is_fused_into_the_product():
-    names = targets(trace(biased_product, *ARGUMENTS))
+    names = targets(for_cpu(biased_product))
     assert names.count("aten.baddbmm.default") == 2
     assert "aten.bmm.default" not in names
     assert "aten.add.Tensor" not in names
 
 
 def test_a_product_with_another_use_is_not_fused():
-    assert "aten.baddbmm.default" not in targets(trace(shared_product, *ARGUMENTS))
+    assert "aten.baddbmm.default" not in targets(for_cpu(shared_product))
 
 
 def test_the_program_takes_no_python_values_but_tensors():

@@ -12,7 +12,7 @@ from torch._subclasses import FakeTensorMode
 from torch.func import functional_call, grad, grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from isotherm.engine.graph.rewrites import rewrite_for_gpu
+from isotherm.engine.graph.pipeline import rewrite_for_gpu
 from isotherm.engine.graph.trace import trace, writes
 from isotherm.errors import UserError
 from isotherm.kernels import availability

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.func import functional_call, grad_and_value
 
 from helpers_kernels import IS_INTERPRETED
-from isotherm.engine.graph.rewrites import rewrite_for_gpu
+from isotherm.engine.graph.pipeline import rewrite_for_gpu
 from isotherm.engine.graph.trace import trace
 from isotherm.engine.programs.cuda_graph import capture
 from isotherm.kernels import availability

@@ -179,7 +179,7 @@ def test_the_present_setting_in_words() -> None:
     text = current_sentence(make_diagnosis())
     assert text is not None
     assert text.startswith("B = 256, learning rate 0.1, momentum 0.9 (ε_eff = 1, T = 0.00391): curvature dominated. 6")
-    assert "of unknown regime" in (current_sentence(nothing_recommended()) or "")
+    assert ": unknown regime" in (current_sentence(nothing_recommended()) or "")
     assert current_sentence(momentum_unknown()) is None
 
 
@@ -318,7 +318,7 @@ def test_the_map_as_a_file(tmp_path: Path, ending: str, start: bytes) -> None:
 
 
 def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"'\.gif' is no known format; use \.png, \.pdf or \.svg"):
+    with pytest.raises(UserError, match=r"'\.gif' is not a known format; use \.png, \.pdf or \.svg"):
         save_map(make_diagnosis(), tmp_path / "map.gif")
 
 
@@ -350,7 +350,7 @@ def test_sections_come_in_order_with_the_answer_first(page: Page) -> None:
 
 def test_the_recommended_row_is_marked(page: Page) -> None:
     assert sum(attributes.get("class") == "marked" for tag, attributes in page.tags if tag == "tr") == 1
-    assert "The row in bold is the one to take." in page.words
+    assert "The row in bold is recommended." in page.words
 
 
 def test_intervals_and_symbols_are_set_as_the_paper_has_them(page: Page) -> None:

@@ -15,7 +15,8 @@ from helpers_report import embedded_study, finished, make_plan, make_results, ma
 from isotherm.analysis.analysis import analyse
 from isotherm.errors import UserError
 from isotherm.report.study.draw import draw, figure_of, save_figures
-from isotherm.report.study.figures import StudyFigures, SweepFigure, study_figures
+from isotherm.report.study.figure_data import study_figures
+from isotherm.report.study.figures import StudyFigures, SweepFigure
 from isotherm.sweep.results import Results, StudyResults
 
 

@@ -12,14 +12,8 @@ from helpers_report import diverged, embedded_study, finished, make_plan, make_r
 from isotherm.analysis.analysis import SweepAnalysis, analyse
 from isotherm.core.budget import Budget
 from isotherm.core.records import Direction
-from isotherm.report.study.figures import (
-    CellState,
-    LearningRateFigure,
-    SweepFigure,
-    figure_groups,
-    learning_rate_figures,
-    study_figures,
-)
+from isotherm.report.study.figure_data import figure_groups, learning_rate_figures, study_figures
+from isotherm.report.study.figures import CellState, LearningRateFigure, SweepFigure
 from isotherm.sweep.protocol import Edge
 from isotherm.sweep.results import Results
 

@@ -17,7 +17,8 @@ from helpers_landscape import landscape_study
 from helpers_report import diverged, embedded_study, make_plan, make_results, make_study, peaked
 from isotherm.analysis.analysis import analyse
 from isotherm.analysis.verdicts import Verdict
-from isotherm.report.study.figures import Spread, study_figures
+from isotherm.report.study.figure_data import study_figures
+from isotherm.report.study.figures import Spread
 from isotherm.report.study.html import write_page
 from isotherm.report.study.interactive import panels
 from isotherm.report.study.methods import protocol_paragraphs, selection_bias

@@ -224,5 +224,5 @@ def test_other_suffixes_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match=r"use \.png, \.pdf or \.svg"):
         figure_format(Path(name))
     shown = Demonstration(name="n", title="t", paragraph="p", panels=[panel(curve())], tables=())
-    with pytest.raises(UserError, match="no known format"):
+    with pytest.raises(UserError, match="not a known format"):
         save_theory_figure(shown, tmp_path / name)

@@ -1,1 +1,1 @@
-"""What commands print. Each module is loaded by its command when there is something to print."""
+"""What commands print; loaded only when there is something to print."""

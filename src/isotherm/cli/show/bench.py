@@ -1,4 +1,4 @@
-"""What was timed, as a table and sentences."""
+"""Measured speeds as a table and sentences."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from rich.console import Console
 from rich.table import Table
 
 from isotherm.bench.contenders import OURS, PEERS, PLAIN
+from isotherm.bench.measure import NOT_ASKED
 from isotherm.bench.workloads import WORKS, Work
 from isotherm.cli.common import escaped
 
 
 def print_bench(rows: Sequence[dict[str, Any]], console: Console) -> None:
-    """Print a row for everything that was timed, then what does not fit into it."""
+    """Print a table with a row for each workload, then what does not fit into it."""
     console.print(_table(rows))
     for row in rows:
         for sentence in _sentences(row):
@@ -23,9 +24,9 @@ def print_bench(rows: Sequence[dict[str, Any]], console: Console) -> None:
 
 
 def print_list(console: Console) -> None:
-    """Print what can be timed and against whom."""
+    """Print the workloads and the contenders."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("work", "device", "runs", "target"):
+    for name in ("workload", "device", "runs", "target"):
         table.add_column(name, justify="right" if name == "runs" else "left", overflow="fold")
     for one in WORKS:
         unit = one.unit if isinstance(one, Work) else "run-steps/s"
@@ -46,8 +47,8 @@ def row_line(row: dict[str, Any]) -> str:
 
 def _table(rows: Sequence[dict[str, Any]]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in ("work", OURS, PLAIN, "ratio", "of floor", "target"):
-        table.add_column(name, justify="left" if name in ("work", "target") else "right", overflow="fold")
+    for name in ("workload", OURS, PLAIN, "ratio", "of floor", "target"):
+        table.add_column(name, justify="left" if name in ("workload", "target") else "right", overflow="fold")
     for row in rows:
         size = "" if row["batch_size"] is None else f"B = {row['batch_size']:,}, "
         table.add_row(
@@ -77,8 +78,8 @@ def _target_text(row: dict[str, Any]) -> str:
 
 
 def _sentences(row: dict[str, Any]) -> list[str]:
-    """Return the other peers of a row, those that could not be timed, and its remark."""
+    """Return the other contenders of a row, those that could not be timed, and its remark."""
     told = [f"{name} {speed:,.0f}" for name, speed in row["peers"].items() if speed is not None and name != PLAIN]
-    told += [f"{name} not timed ({reason})" for name, reason in row["reasons"].items() if reason != "not asked for"]
+    told += [f"{name} not timed ({reason})" for name, reason in row["reasons"].items() if reason != NOT_ASKED]
     told += [row["remark"]] if row["remark"] else []
     return [f"{row['label']}: {'; '.join(told)}"] if told else []

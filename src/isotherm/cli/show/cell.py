@@ -1,4 +1,4 @@
-"""What a cell gave, as tables, sentences and JSON."""
+"""The results of a cell as tables, sentences and JSON."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def print_cell(results: CellResults, console: Console) -> None:
 
 
 def stored_sentence(seeds: Sequence[int], store: Path) -> str:
-    """Return which runs are not repeated.
+    """Say which runs are not repeated.
 
     >>> stored_sentence([0, 1], Path("mine.sqlite"))
     'seeds 0, 1: stored in mine.sqlite, not run again'
@@ -52,7 +52,7 @@ def run_sentences(results: CellResults) -> list[str]:
             step = run.result.divergence_step or 0
             sentences.append(
                 f"seed {run.spec.seed} diverged: its loss was not finite after "
-                f"{count_text(step, 'update')}; a smaller learning rate may do"
+                f"{count_text(step, 'update')}; try a smaller learning rate"
             )
         elif run.result.outcome is Outcome.FAILED:
             sentences.append(f"seed {run.spec.seed} failed: {run.result.error}")
@@ -92,11 +92,13 @@ def _columns(plan: SweepPlan) -> list[_Column]:
 
 
 def cell_tables(results: CellResults, *, width: int) -> list[Table]:
-    """Return a row per seed, mean and standard deviation; as many tables as the columns need, none if no run finished.
+    """Return tables with a row per seed, mean and standard deviation; none if no run finished.
+
+    Columns that do not fit side by side go into further tables.
 
     Args:
-        results: what the cell gave.
-        width: of the terminal.
+        results: runs of the cell.
+        width: width of the terminal.
     """
     finished = [run.result for run in results.runs if run.result.outcome is Outcome.FINISHED]
     columns = [c for c in _columns(results.cell.plan) if any(getattr(r, c.quantity) is not None for r in finished)]

@@ -1,4 +1,4 @@
-"""What a study would cost, as a table and as JSON."""
+"""The cost of a study as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from isotherm.running.cost import Estimate, FleetCost
 
 
 def print_plan(name: str, cost: Estimate, *, store: Path, console: Console) -> None:
-    """Print the runs to do, a row for every shape of fleet, and the sum."""
+    """Print the runs to do, a row for every batch size and budget, and the total."""
     console.print(f"[bold]{name}[/]: {cost.num_runs} runs to do, {cost.num_stored} stored in {store}")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("task", "B", "steps", "runs", "fleet", "examples", "TFLOP", "MiB", "seconds"):

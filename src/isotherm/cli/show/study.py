@@ -1,4 +1,4 @@
-"""What `quickstart`, `run` and `report` say about a study's results."""
+"""The results of a study in the terminal, for `quickstart`, `run` and `report`."""
 
 from __future__ import annotations
 

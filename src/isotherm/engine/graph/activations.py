@@ -1,18 +1,38 @@
-"""Units between two products: what a compiler makes of them is slow for many rows, so they become our operations.
+"""Activations between two matmuls, and their gradients, as kernels of our own where the batch is large.
 
 A compiler computes a hyperbolic tangent with more instructions than a GPU has time for while it reads the next value,
-and it reads the gradient of the units a second time for that of the biases.
+and it reads the gradient of the activations a second time for that of the biases.
 """
 
 from __future__ import annotations
 
-import operator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import fx
 
-from isotherm.engine.graph.matmuls import HALVES, LOOKS, call, value_of
+from isotherm.engine.graph.biases import expect_no_biased_matmuls
+from isotherm.engine.graph.operands import (
+    ActivationCall,
+    ActivationGradientCall,
+    Addition,
+    Cast,
+    Matmul,
+    Padding,
+    Transpose,
+)
+from isotherm.engine.graph.row_sums import is_cast_or_view, summed_rows
+from isotherm.engine.graph.step_graph import (
+    ALIGNED,
+    HALVES,
+    VIEWS,
+    StepGraph,
+    call,
+    call_with_results,
+    replace,
+    source_of,
+    value_of,
+)
 from isotherm.kernels.ops import activation as activation_ops
 from isotherm.kernels.ops import row_sums as row_sums_ops
 
@@ -29,135 +49,95 @@ _GRADIENTS: dict[Any, activation_ops.Kind] = {
 }
 
 
-class _Units(NamedTuple):
-    """Units, filled up, and how many count."""
+def use_activation_kernels(step: StepGraph) -> None:
+    """Let activations of large batches that a matmul reads be made by one kernel, and their gradients by another.
 
-    node: fx.Node
-    num: int
-    kind: activation_ops.Kind
+    The second kernel sums the gradient over the batch too: the gradient of the biases.
 
-
-def join_units(graph: fx.Graph) -> None:
-    """Let units of many rows that are multiplied be made by one operation, and their gradients with sums by another.
-
-    Products are filled up by now, and sums are products with ones (`products.improve_products`). Where rows are filled
-    up too, as those of a batch that is no multiple of 8 are, units stay as they are.
+    Expects: biases added after matmuls (`separate_biases`), sums over rows as the trace has them, and matmuls not yet
+    aligned.
+    Leaves: `isotherm::units` and `isotherm::units_gradient`. A batch size that is no multiple of 8 is left alone.
     """
-    found: dict[fx.Node, _Units] = {}
-    for node in list(graph.nodes):
+    expect_no_biased_matmuls(step.graph)
+    for node in list(step.graph.nodes):
         if node.target in _KINDS:
-            units = _joined(graph, node)
-            if units is not None:
-                found[node] = units
+            _join(step.graph, node)
         elif node.target in _GRADIENTS:
-            _join_gradient(graph, node, found)
-    for node, units in found.items():
-        with graph.inserting_after(units.node):
-            _replace(graph, node, units.node, units.num)
-    graph.eliminate_dead_code()
+            _join_gradient(step.graph, node)
+    step.graph.eliminate_dead_code()
 
 
-def _joined(graph: fx.Graph, node: fx.Node) -> _Units | None:
-    """Put the operation in front of units that are a product plus biases; their users stay for now."""
-    value = value_of(node)
-    total: Any = node.args[0]
-    if value.ndim != 3 or value.dtype not in HALVES or value.shape[1] <= row_sums_ops.MOST_ROWS:
-        return None
-    if total.target is not _aten.add.Tensor or total.kwargs or len(total.args) != 2 or len(total.users) != 1:
-        return None
-    products, biases = _whole(total.args[0], value), _biases(total.args[1], value)
-    if products is None or biases is None or not _is_multiplied(node):
-        return None
-    kind = _KINDS[node.target]
-    with graph.inserting_before(node):
-        units = call(graph, activation_ops.UNITS, products, biases, kind)
-    return _Units(node=units, num=value.shape[2], kind=kind)
-
-
-def _join_gradient(graph: fx.Graph, node: fx.Node, found: dict[fx.Node, _Units]) -> None:
-    """Replace a gradient of units, if it is summed, and what it is filled up to."""
-    dy, y, *limits = node.args
-    units, whole = found.get(y) if isinstance(y, fx.Node) else None, _whole(dy, value_of(node))
-    if units is None or whole is None or units.kind != _GRADIENTS[node.target] or any(limits):
+def _join(graph: fx.Graph, node: fx.Node) -> None:
+    """Replace an activation of a matmul plus biases."""
+    total, value = source_of(node), value_of(node)
+    addition = Addition.of(total)
+    if addition is None or total.kwargs or len(total.users) != 1 or not _is_large_batch(value):
         return
-    if value_of(whole).shape != value_of(units.node).shape:
-        return
-    filled = [node, *(user for user in node.users if _fills_to(user, units.node))]
-    sums = [total for each in filled for user in each.users if (total := _sum_of(user, each, units.num)) is not None]
-    if len(sums) != 1:
+    biases = _biases(addition.right, value)
+    if not _is_matmul(addition.left, value) or biases is None or not _is_multiplied(node):
         return
     with graph.inserting_before(node):
-        both = call(graph, activation_ops.UNITS_GRADIENT, whole, units.node, units.num, units.kind)
-        gradient, total = (graph.call_function(operator.getitem, (both, place)) for place in range(2))
-    for place, piece in enumerate((gradient, total)):
-        piece.meta["val"] = both.meta["val"][place]
+        made = call(graph, ActivationCall.TARGET, addition.left, biases, _KINDS[node.target])
+    replace(graph, node, made)
+
+
+def _join_gradient(graph: fx.Graph, node: fx.Node) -> None:
+    """Replace a gradient of such an activation that is summed over the batch once, and the sum."""
+    dy, y, *thresholds = node.args  # a threshold only of ReLUs
+    activation = ActivationCall.of(y)
+    if activation is None or activation.kind != _GRADIENTS[node.target] or any(thresholds):
+        return
+    sums = [total for user in node.users if (total := _sum_over_batch(user, value_of(node))) is not None]
+    if len(sums) != 1 or not _is_matmul(dy, value_of(node)):
+        return
+    with graph.inserting_before(node):
+        width = value_of(node).shape[2]
+        gradient, total = call_with_results(graph, ActivationGradientCall.TARGET, dy, y, width, activation.kind)
     sums[0].replace_all_uses_with(total)
-    with graph.inserting_after(total):
-        _replace(graph, node, gradient, units.num)
+    replace(graph, node, gradient)
 
 
-def _replace(graph: fx.Graph, old: fx.Node, new: fx.Node, num: int) -> None:
-    """Let what read values read new ones, which are filled up."""
-    for user in list(old.users):
-        if user is not new and _fills_to(user, new):
-            user.replace_all_uses_with(new)
-    if value_of(new).shape == value_of(old).shape:
-        old.replace_all_uses_with(new)
-    elif old.users:
-        old.replace_all_uses_with(call(graph, _aten.slice.Tensor, new, 2, 0, num))
+def _is_large_batch(value: torch.Tensor) -> bool:
+    if value.ndim != 3 or value.dtype not in HALVES:
+        return False
+    return value.shape[1] > row_sums_ops.MOST_ROWS and value.shape[1] % ALIGNED == 0
 
 
-def _whole(node: Any, value: torch.Tensor) -> fx.Node | None:
-    """Return the product that a node with values like these is, or is cut from at the end of its rows."""
-    if not isinstance(node, fx.Node) or value_of(node).shape != value.shape:
-        return None
-    whole: fx.Node = node.meta.get("uncut", node)
-    is_product = whole.target is _aten.bmm.default and value_of(whole).shape[:2] == value.shape[:2]
-    return whole if is_product else None
+def _is_matmul(node: Any, value: torch.Tensor) -> bool:
+    return Matmul.of(node) is not None and value_of(node).shape == value.shape
 
 
 def _biases(node: Any, value: torch.Tensor) -> fx.Node | None:
     """Return the vectors (M, N), unrounded, that are added to all rows (M, B, N) of a run."""
-    num_runs, _, num = value.shape
-    looks = (*LOOKS, _aten.unsqueeze.default)
-    if not isinstance(node, fx.Node) or node.target not in looks or value_of(node).shape != (num_runs, 1, num):
+    num_runs, _, width = value.shape
+    views = (*VIEWS, _aten.unsqueeze.default)
+    if not isinstance(node, fx.Node) or node.target not in views or value_of(node).shape != (num_runs, 1, width):
         return None
-    rounded: Any = node.args[0]
-    if rounded.target is not _aten._to_copy.default or value_of(rounded).dtype != value.dtype:
+    rounded = Cast.of(source_of(node))
+    if rounded is None or value_of(node).dtype != value.dtype:
         return None
-    vectors: fx.Node = rounded.args[0]
-    is_vectors = value_of(vectors).shape == (num_runs, num) and value_of(vectors).stride(1) == 1
-    return vectors if is_vectors else None
+    vectors = value_of(rounded.source)
+    return rounded.source if vectors.shape == (num_runs, width) and vectors.stride(1) == 1 else None
 
 
 def _is_multiplied(node: fx.Node) -> bool:
-    """Tell whether values are read by a product, perhaps filled up or turned."""
-    passing = (_aten.constant_pad_nd.default, _aten.transpose.int)
+    """Tell whether a matmul reads values, perhaps padded or transposed."""
     return any(
-        user.target is _aten.bmm.default or (user.target in passing and _is_multiplied(user)) for user in node.users
+        Matmul.of(user) is not None
+        or ((Padding.of(user) is not None or Transpose.of(user) is not None) and _is_multiplied(user))
+        for user in node.users
     )
 
 
-def _fills_to(node: fx.Node, whole: fx.Node) -> bool:
-    """Tell whether a node fills up rows with zeros to the size of something."""
-    if node.target is not _aten.constant_pad_nd.default or value_of(node).shape != value_of(whole).shape:
-        return False
-    padding: Any = node.args[1]
-    return not padding[0] and not any(padding[2:]) and not any(node.args[2:])
-
-
-def _sum_of(node: fx.Node, rows: fx.Node, num: int) -> fx.Node | None:
-    """Return what becomes of a product of ones with rows: their sums (M, N) in float32, or None if it is not that."""
-    if node.target is not _aten.bmm.default or node.args[1] is not rows:
+def _sum_over_batch(node: fx.Node, value: torch.Tensor) -> fx.Node | None:
+    """Return what becomes of a sum over rows (M, B, N): their sums (M, N) in float32, None if it is not that."""
+    if summed_rows(node) is None:
         return None
-    ones: Any = node.args[0]
-    if ones.target is not _aten.full.default or ones.args[1] != 1.0:
-        return None
-    shape = value_of(rows).shape[0], num
+    shape = value.shape[0], value.shape[2]
     while value_of(node).shape != shape or value_of(node).dtype != torch.float32:
         if len(node.users) != 1:
             return None
         (node,) = node.users
-        if node.target is not _aten._to_copy.default and node.target not in LOOKS:
+        if not is_cast_or_view(node):
             return None
     return node

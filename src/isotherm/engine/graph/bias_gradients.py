@@ -1,4 +1,4 @@
-"""Gradients of biases: sums over the batch that stand beside each other in a block are made at once."""
+"""Gradients of biases: sums over the batch that end up in one parameter group, made by one kernel."""
 
 from __future__ import annotations
 
@@ -7,61 +7,65 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
-from isotherm.engine.graph.matmuls import HALVES, LOOKS, call, value_of
+from isotherm.engine.graph.operands import Concatenation, JoinedRowSums, Slice
+from isotherm.engine.graph.row_sums import is_cast_or_view, summed_rows
+from isotherm.engine.graph.step_graph import ALIGNED, VIEWS, StepGraph, call, replace, source_of, value_of
 from isotherm.kernels.ops import row_sums as row_sums_ops
 
-_aten = torch.ops.aten
 
-
-class _Sum(NamedTuple):
-    """Rows (M, R, C) whose sum a node is, and how many columns of it."""
+class _Piece(NamedTuple):
+    """The matrices (M, R, C) whose rows a piece sums, and how many of their columns it has."""
 
     rows: fx.Node
-    size: int
+    width: int
 
 
-def join_sums(graph: fx.Graph) -> None:
-    """Where sums over the rows of matrices are put together, one operation makes them all, without rounding.
+def join_bias_gradients(step: StepGraph) -> None:
+    """Where sums over the rows of matrices are concatenated, let one kernel make them all, without rounding.
 
-    The sums are products with ones by now (`products.improve_products`), whose matrices are filled up.
+    Expects: sums over rows as the trace has them, and matmuls not yet aligned.
+    Leaves: `isotherm::sums_of_rows` instead of the concatenation; the sums have no users left.
     """
-    for node in list(graph.nodes):
-        if node.target is not _aten.cat.default or node.args[1:] != (1,) or value_of(node).ndim != 2:
+    for node in list(step.graph.nodes):
+        pieces = _pieces(node)
+        if not pieces or len({(value_of(p.rows).shape[:2], value_of(p.rows).dtype) for p in pieces}) != 1:
             continue
-        found = [_sum_of(piece, value_of(node).dtype) for piece in node.args[0]]
-        sums = [each for each in found if each is not None]
-        if len(sums) < len(found) or len({(value_of(s.rows).shape[:2], value_of(s.rows).dtype) for s in sums}) != 1:
-            continue
-        with graph.inserting_before(node):
-            joined = call(graph, row_sums_ops.SUMS, [s.rows for s in sums], [s.size for s in sums])
-        node.replace_all_uses_with(joined)
-        graph.erase_node(node)
-    graph.eliminate_dead_code()
+        with step.graph.inserting_before(node):
+            rows, widths = [p.rows for p in pieces], [p.width for p in pieces]
+            joined = call(step.graph, JoinedRowSums.TARGET, rows, widths)
+        replace(step.graph, node, joined)
+    step.graph.eliminate_dead_code()
 
 
-def _sum_of(piece: Any, dtype: torch.dtype) -> _Sum | None:
-    """Return what a vector (M, N) of each run is the sum of, or None where it is something else or used otherwise."""
-    node, size = piece, value_of(piece).shape[1]
-    if dtype != torch.float32:
-        return None
-    while node.target is not _aten.bmm.default:
-        if len(node.users) != 1 or not _leaves_first_values(node):
+def _pieces(node: fx.Node) -> list[_Piece]:
+    """Return what a concatenation (M, N) in float32 is made of; nothing if a piece of it is no sum over rows."""
+    joined = Concatenation.of(node)
+    if joined is None or joined.dim != 1 or value_of(node).ndim != 2 or value_of(node).dtype != torch.float32:
+        return []
+    found = [_piece(piece) for piece in joined.pieces]
+    pieces = [piece for piece in found if piece is not None]
+    return pieces if len(pieces) == len(found) else []
+
+
+def _piece(node: Any) -> _Piece | None:
+    """Return what a vector (M, N) of each run is the sum of, None where it is something else or has other users."""
+    width = value_of(node).shape[1]
+    while (rows := summed_rows(node)) is None:
+        if len(node.users) != 1 or not _keeps_first_values(node):
             return None
-        node = node.args[0]
-    ones, rows = node.args
-    is_sum = ones.target is _aten.full.default and ones.args[1] == 1.0 and len(node.users) == 1
-    if not is_sum or value_of(rows).dtype not in HALVES or value_of(rows).shape[1] > row_sums_ops.MOST_ROWS:
-        return None
-    return _Sum(rows=rows, size=size)
+        node = source_of(node)
+    num_rows = value_of(rows).shape[1]
+    is_fit = len(node.users) == 1 and num_rows <= row_sums_ops.MOST_ROWS and num_rows % ALIGNED == 0
+    return _Piece(rows=rows, width=width) if is_fit else None
 
 
-def _leaves_first_values(node: fx.Node) -> bool:
-    """Tell whether a node widens values, leaves out all but the first rows or columns, or makes one row a vector."""
-    if node.target is not _aten._to_copy.default and node.target not in LOOKS:
+def _keeps_first_values(node: fx.Node) -> bool:
+    """Tell whether a node widens values, keeps the first rows or columns only, or makes one row a vector."""
+    if not is_cast_or_view(node):
         return False
-    source = value_of(node.args[0])
-    if node.target is _aten.slice.Tensor:
-        return len(node.args) == 4 and source.ndim == 3 and node.args[1] in (1, 2) and bool(node.args[2] == 0)
-    if node.target in LOOKS:
+    source, part = value_of(source_of(node)), Slice.of(node)
+    if part is not None:
+        return part.step == 1 and source.ndim == 3 and part.dim in (1, 2) and part.start == 0
+    if node.target in VIEWS:
         return source.ndim == 3 and source.shape[1] == 1 and value_of(node).shape == (source.shape[0], source.shape[2])
     return value_of(node).dtype == torch.float32

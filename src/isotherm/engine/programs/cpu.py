@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from isotherm.engine.graph.pipeline import rewrite_for_cpu
+
 _aten = torch.ops.aten
 # Their result depends on the shape of the argument alone.
 _FILLS = (
@@ -56,8 +58,8 @@ class FixedProgram:
     """
 
     def __init__(self, module: fx.GraphModule, arguments: Sequence[Tensor]) -> None:
+        rewrite_for_cpu(module)
         graph = module.graph
-        _use_clamps(graph)
         known = _folded(graph)
         for node in known:  # what they were made from is needed no more
             node.args, node.kwargs = (), {}
@@ -115,13 +117,6 @@ class FixedProgram:
     def _filled(self, arguments: Any) -> Any:
         """Return arguments with tensors in the place of nodes."""
         return fx.map_arg(arguments, lambda n: self._values[n] if n in self._values else self._varying[n])
-
-
-def _use_clamps(graph: fx.Graph) -> None:
-    """Replace the rectifier, which cannot write into a given tensor, by what it does: a clamp at zero."""
-    for node in graph.nodes:
-        if node.target is _aten.relu.default:
-            node.target, node.args = _aten.clamp_min.default, (node.args[0], 0)
 
 
 def _value(node: Any) -> Tensor | None:

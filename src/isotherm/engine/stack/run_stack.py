@@ -142,4 +142,4 @@ class RunStack:
             self._parts.select(saved["runs"])
         self._parts.divergence.restore(saved)
         self._parts.state.restore(saved)
-        self._parts.updates.renew_rounded()
+        self._parts.updates.renew_bfloat16_copies()

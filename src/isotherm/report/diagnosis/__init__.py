@@ -1,1 +1,1 @@
-"""The report of a diagnosis."""
+"""The page and figures of a diagnosis."""

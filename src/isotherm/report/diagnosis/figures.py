@@ -16,26 +16,26 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from isotherm.core.statistics import Interval
 from isotherm.diagnose.answer import ceiling
 from isotherm.diagnose.diagnosis import Boundary, Diagnosis, ShortGrid
-from isotherm.report.study.draw import FAINT, INK, finish, power_of_two_axis, with_math
+from isotherm.report.axes import FAINT, INK, finish, power_of_two_axis, with_math
 from isotherm.report.study.figures import BATCH_SIZE_LABEL, RATE_LABEL
 from isotherm.report.style import Style, ordered_styles, series_styles
 from isotherm.report.wording import momentum_label, rate_text
 
 WIDTH, HEIGHT, MAP_HEIGHT = 7.2, 3.2, 4.6  # inches
 BAND = 0.15  # opacity of intervals
-MARGIN = 2.0  # factor between the outermost values and the ends of the map
-# Estimates of B* further out than this factor beyond the batch sizes stand as arrows at the map's ends.
+MARGIN = 2.0  # factor between the outermost values and the edges of the map
+# Estimates of B* beyond the batch sizes by more than this factor become arrows at the map's edges.
 FARTHEST = 16.0
-STRIP_ROW = 0.06  # of the map's height, for one source of B*
-CROSS_ROW = 0.035  # of the panel's height, for the crosses of one batch size
-# A mean loss above so many times the initial one says no more than that runs fail.
+STRIP_ROW = 0.06  # fraction of the map's height for one source of B*
+CROSS_ROW = 0.035  # fraction of the panel's height for the crosses of one batch size
+# A mean loss above this multiple of the initial one only means that runs fail.
 HIGHEST_LOSS = 2.0
-NARROW = 4.0  # losses within this factor are shown on a linear axis
+NARROW = 4.0  # losses within this factor get a linear axis
 _SOFT = "#7b8794"
 
 
 def failure_figure(diagnosis: Diagnosis) -> Figure:
-    """Return how often runs fail against the effective learning rate, with the limits."""
+    """Return the failure rate against the effective learning rate, with the limits."""
     figure, axes = _empty(HEIGHT)
     draw_failures(diagnosis, axes)
     return figure
@@ -49,14 +49,14 @@ def loss_figure(diagnosis: Diagnosis) -> Figure:
 
 
 def map_figure(diagnosis: Diagnosis) -> Figure:
-    """Return effective learning rate against batch size: isotherm, ceilings, optima, B*, and where the user is."""
+    """Return the map of learning rate against batch size: isotherm, ceilings, optima, B* and the setting in use."""
     figure, axes = _empty(MAP_HEIGHT)
     draw_map(diagnosis, axes)
     return figure
 
 
 def has_map(diagnosis: Diagnosis) -> bool:
-    """Tell whether anything was found that has a place on the map."""
+    """Tell whether anything was found that can be shown on the map."""
     limits = [stability.limit for stability in diagnosis.stability]
     optima = [grid.optimum for grid in diagnosis.grids]
     return any(found is not None for found in (diagnosis.isotherm.temperature, *limits, *optima))
@@ -71,7 +71,7 @@ def _empty(height: float) -> tuple[Figure, Axes]:
 
 
 def draw_failures(diagnosis: Diagnosis, axes: Axes) -> None:
-    """Draw the part of runs that fail, one line per momentum; limits upright, their intervals as bands."""
+    """Draw the fraction of failed runs, one line per momentum; limits are vertical, their intervals bands."""
     styles = _momentum_styles(diagnosis)
     rates = [rate for stability in diagnosis.stability for rate in stability.rates]
     power_of_two_axis(axes, "x", None)
@@ -81,7 +81,7 @@ def draw_failures(diagnosis: Diagnosis, axes: Axes) -> None:
     for stability in diagnosis.stability:
         style = styles[stability.momentum]
         parts = [failed / runs for failed, runs in zip(stability.num_failed, stability.num_runs, strict=True)]
-        axes.plot(stability.rates, parts, **_look(style), linewidth=1.3, zorder=2.5)
+        axes.plot(stability.rates, parts, **_line_style(style), linewidth=1.3, zorder=2.5)
         found = ": no limit found" if stability.limit is None else ""
         handles.append(_handle(f"{momentum_label(stability.momentum)}{found}", style))
         if stability.limit is not None:
@@ -91,7 +91,7 @@ def draw_failures(diagnosis: Diagnosis, axes: Axes) -> None:
     axes.axhline(0.5, color=_SOFT, linewidth=0.8, linestyle=":")
     axes.set_ylim(-0.04, 1.04)
     axes.set_xlabel(with_math(RATE_LABEL))
-    axes.set_ylabel("part of the runs that fail")
+    axes.set_ylabel("fraction of failed runs")
     if any(stability.limit is not None for stability in diagnosis.stability):
         handles.append(Line2D([], [], color=INK, linestyle="--", linewidth=1.1, label="limit: half fail"))
         handles.append(_patch_handle("its 95 % interval"))
@@ -114,7 +114,7 @@ def draw_losses(diagnosis: Diagnosis, axes: Axes) -> None:
         shown = _finite_points(grid)
         x, y, deviations = zip(*shown, strict=True) if shown else ((), (), ())
         errors = [deviation if math.isfinite(deviation) else 0.0 for deviation in deviations]
-        axes.errorbar(x, y, yerr=errors, **_look(style), linewidth=1.3, elinewidth=1.0, capsize=2.0, zorder=2.5)
+        axes.errorbar(x, y, yerr=errors, **_line_style(style), linewidth=1.3, elinewidth=1.0, capsize=2.0, zorder=2.5)
         _draw_optimum(axes, grid, style)
         more = f", {momentum_label(grid.momentum)}" if names_momentum else ""
         handles.append(_handle(f"B = {grid.batch_size:,}{more}", style))
@@ -135,19 +135,19 @@ def _finite_points(grid: ShortGrid) -> list[tuple[float, float, float]]:
 
 
 def _draw_optimum(axes: Axes, grid: ShortGrid, style: Style) -> None:
-    """Ring the optimum, at the height of the line through the means."""
+    """Ring the optimum, on the line through the means."""
     shown = _finite_points(grid)
     if grid.optimum is None or not shown:
         return
-    place = np.log2([rate for rate, _, _ in shown])
-    height = float(np.interp(math.log2(grid.optimum.estimate), place, [mean for _, mean, _ in shown]))
+    positions = np.log2([rate for rate, _, _ in shown])
+    height = float(np.interp(math.log2(grid.optimum.estimate), positions, [mean for _, mean, _ in shown]))
     low, high = _clipped(grid.optimum, axes.get_xlim())
     axes.plot([low, high], [height, height], color=style.colour, linewidth=5, alpha=0.3, solid_capstyle="butt")
     axes.plot(grid.optimum.estimate, height, marker="o", markersize=8, linestyle="none", zorder=4, **_ring())
 
 
 def _loss_axis(diagnosis: Diagnosis, axes: Axes) -> None:
-    """Show losses up to what is worth telling apart, on a logarithmic axis where they span much."""
+    """Show losses up to a useful limit, on a logarithmic axis if they span a wide range."""
     points = [point for grid in diagnosis.grids for point in _finite_points(grid)]
     means = [mean for _, mean, _ in points]
     if not means or min(means) <= 0:
@@ -168,17 +168,17 @@ def _draw_crosses(axes: Axes, grids: Sequence[ShortGrid], styles: Sequence[Style
     _add_strip(axes, CROSS_ROW * (len(grids) + 0.5))
     for row, (grid, style) in enumerate(zip(grids, styles, strict=True)):
         rates = [rate for rate, mean in zip(grid.rates, grid.means, strict=True) if not math.isfinite(mean)]
-        look: dict[str, Any] = {"linestyle": "none", "marker": "x", "markersize": 4, "color": style.colour}
-        axes.plot(rates, [CROSS_ROW * (row + 0.7)] * len(rates), transform=axes.get_xaxis_transform(), **look)
+        kwargs: dict[str, Any] = {"linestyle": "none", "marker": "x", "markersize": 4, "color": style.colour}
+        axes.plot(rates, [CROSS_ROW * (row + 0.7)] * len(rates), transform=axes.get_xaxis_transform(), **kwargs)
 
 
 # -- the map --------------------------------------------------------------------------------------------------------
 
 
 def draw_map(diagnosis: Diagnosis, axes: Axes) -> None:
-    """Draw everything that has a place in the plane of batch size and effective learning rate.
+    """Draw everything in the plane of batch size and effective learning rate.
 
-    Below stands a strip with the estimates of B*, a row per source; one that lies outside is an arrow at the end.
+    A strip below has the estimates of B*, a row per source; one that lies outside is an arrow at the edge.
     """
     styles = _momentum_styles(diagnosis)
     for which in ("x", "y"):
@@ -197,8 +197,8 @@ def draw_map(diagnosis: Diagnosis, axes: Axes) -> None:
     axes.add_patch(strip)
     for row, source in enumerate(reversed(sources)):
         height = STRIP_ROW * (row + 0.5)
-        look: dict[str, Any] = {"transform": axes.transAxes, "fontsize": 8, "color": INK, "va": "center"}
-        axes.text(1.02, height, f"B* by {source}", **look)
+        kwargs: dict[str, Any] = {"transform": axes.transAxes, "fontsize": 8, "color": INK, "va": "center"}
+        axes.text(1.02, height, f"B* by {source}", **kwargs)
         own = [b for b in diagnosis.boundaries if b.source == source]
         for shift, boundary in zip(_shifts(len(own)), own, strict=True):
             _draw_boundary(axes, boundary, styles[boundary.momentum], height=height + shift)
@@ -227,17 +227,17 @@ def _draw_ceilings(diagnosis: Diagnosis, axes: Axes, styles: dict[float, Style])
         style, top = styles[stability.momentum], ceiling(stability.limit)
         axes.axhspan(*_clipped(top, axes.get_ylim()), color=style.colour, alpha=BAND, linewidth=0)
         line = axes.axhline(top.estimate, color=style.colour, linewidth=1.3, linestyle="--")
-        if (temperature := diagnosis.isotherm.temperature) is not None:  # down from where the isotherm meets it
+        if (temperature := diagnosis.isotherm.temperature) is not None:  # down from its intersection with the isotherm
             size = top.estimate / temperature.estimate
-            look: dict[str, Any] = {"color": style.colour, "linewidth": 1.1, "linestyle": ":"}
-            axes.plot([size, size], [axes.get_ylim()[0], top.estimate], **look)
+            kwargs: dict[str, Any] = {"color": style.colour, "linewidth": 1.1, "linestyle": ":"}
+            axes.plot([size, size], [axes.get_ylim()[0], top.estimate], **kwargs)
         line.set_label(f"ceiling, {momentum_label(stability.momentum)}")
         handles.append(line)
     return handles
 
 
 def _draw_points(diagnosis: Diagnosis, axes: Axes, styles: dict[float, Style]) -> list[Any]:
-    """Draw optima, what is recommended, and what is used now."""
+    """Draw optima, the recommendation, and the user's setting."""
     handles: list[Any] = []
     for momentum, style in styles.items():
         found = [(g.batch_size, g.optimum) for g in diagnosis.grids if g.momentum == momentum and g.optimum is not None]
@@ -247,11 +247,11 @@ def _draw_points(diagnosis: Diagnosis, axes: Axes, styles: dict[float, Style]) -
         rates = [optimum.estimate for _, optimum in found]
         below = [rate - low for rate, (low, _) in zip(rates, limits, strict=True)]
         above = [high - rate for rate, (_, high) in zip(rates, limits, strict=True)]
-        look = _look(style) | {"linestyle": "none", "elinewidth": 1.1, "capsize": 2.5, "zorder": 3}
-        axes.errorbar([size for size, _ in found], rates, yerr=[below, above], **look)
+        kwargs = _line_style(style) | {"linestyle": "none", "elinewidth": 1.1, "capsize": 2.5, "zorder": 3}
+        axes.errorbar([size for size, _ in found], rates, yerr=[below, above], **kwargs)
         handles.append(_handle(f"best of short grid, {momentum_label(momentum)}", style, linestyle="none"))
     if (choice := diagnosis.choice) is not None:
-        for size, (momentum, rate) in zip((12, 8), choice.rates.items(), strict=False):  # equal ones within each other
+        for size, (momentum, rate) in zip((12, 8), choice.rates.items(), strict=False):  # nested if they coincide
             ring = _ring() | {"markeredgecolor": styles[momentum].colour, "markeredgewidth": 1.6}
             axes.plot(choice.batch_size, rate.estimate, marker="D", markersize=size, linestyle="none", zorder=4, **ring)
         handles.append(_ring_handle("recommended", marker="D"))
@@ -267,15 +267,15 @@ def _draw_boundary(axes: Axes, boundary: Boundary, style: Style, *, height: floa
         return
     start, end = axes.get_xlim()
     low, high = _clipped(boundary.batch_size, (start, end))
-    place = axes.get_xaxis_transform()
-    axes.plot([low, high], [height, height], color=style.colour, linewidth=1.2, transform=place, zorder=3)
+    strip = axes.get_xaxis_transform()
+    axes.plot([low, high], [height, height], color=style.colour, linewidth=1.2, transform=strip, zorder=3)
     estimate = boundary.batch_size.estimate
-    look: dict[str, Any] = {"color": style.colour, "linestyle": "none", "transform": place, "clip_on": False}
+    kwargs: dict[str, Any] = {"color": style.colour, "linestyle": "none", "transform": strip, "clip_on": False}
     if start <= estimate <= end:
-        axes.plot(estimate, height, marker=style.marker, markersize=4.5, zorder=3.5, **look)
+        axes.plot(estimate, height, marker=style.marker, markersize=4.5, zorder=3.5, **kwargs)
     else:
         marker, edge = (">", end) if estimate > end else ("<", start)
-        axes.plot(edge, height, marker=marker, markersize=6, zorder=3.5, **look)
+        axes.plot(edge, height, marker=marker, markersize=6, zorder=3.5, **kwargs)
 
 
 def _shifts(number: int) -> list[float]:
@@ -283,11 +283,11 @@ def _shifts(number: int) -> list[float]:
     return [STRIP_ROW * 0.36 * ((number - 1) / 2 - k) for k in range(number)]
 
 
-# -- what the map must show -----------------------------------------------------------------------------------------
+# -- the range of the map -------------------------------------------------------------------------------------------
 
 
 def _batch_sizes(diagnosis: Diagnosis) -> list[float]:
-    """Return the batch sizes that must be seen; estimates of B* count unless they lie far beyond the others."""
+    """Return the batch sizes to show; estimates of B* count unless they are far beyond the others."""
     sizes: list[float] = [grid.batch_size for grid in diagnosis.grids]
     sizes += [choice.batch_size for choice in diagnosis.choices]
     sizes += [diagnosis.current.batch_size] if diagnosis.current is not None else []
@@ -299,7 +299,7 @@ def _batch_sizes(diagnosis: Diagnosis) -> list[float]:
 
 
 def _rates(diagnosis: Diagnosis, *, sizes: tuple[float, float]) -> list[float]:
-    """Return the effective learning rates that must be seen, given the batch sizes."""
+    """Return the effective learning rates to show, given the batch sizes."""
     intervals = [ceiling(stability.limit) for stability in diagnosis.stability if stability.limit is not None]
     intervals += [grid.optimum for grid in diagnosis.grids if grid.optimum is not None]
     rates = [value for found in intervals for value in (found.estimate, found.low, found.high)]
@@ -319,7 +319,7 @@ def _usable(values: Iterable[float]) -> list[float]:
 
 
 def _spanned(values: Sequence[float]) -> tuple[float, float]:
-    """Return the ends of a logarithmic axis around some values.
+    """Return the limits of a logarithmic axis around some values.
 
     >>> _spanned([8.0, 128.0])
     (4.0, 256.0)
@@ -331,7 +331,7 @@ def _spanned(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _momentum_styles(diagnosis: Diagnosis) -> dict[float, Style]:
-    """Return how each momentum looks in every figure."""
+    """Return the style of each momentum, the same in every figure."""
     momenta = {0.0, diagnosis.momentum, *(boundary.momentum for boundary in diagnosis.boundaries)}
     momenta |= {stability.momentum for stability in diagnosis.stability} | {grid.momentum for grid in diagnosis.grids}
     momenta |= {momentum for choice in diagnosis.choices for momentum in choice.rates}
@@ -340,7 +340,7 @@ def _momentum_styles(diagnosis: Diagnosis) -> dict[float, Style]:
 
 
 def _clipped(interval: Interval, ends: tuple[float, float]) -> tuple[float, float]:
-    """Return an interval's limits as far as they lie between two ends.
+    """Return an interval's limits, clipped to a range.
 
     >>> _clipped(Interval(estimate=2, low=0, high=math.inf), (1, 8))
     (1, 8)
@@ -350,13 +350,13 @@ def _clipped(interval: Interval, ends: tuple[float, float]) -> tuple[float, floa
 
 
 def _add_strip(axes: Axes, part: float) -> None:
-    """Make room below the data, as a part of the panel's height."""
+    """Make room below the data, as a fraction of the panel's height."""
     scale, (low, high) = axes.yaxis.get_transform(), axes.get_ylim()
     bottom, top = scale.transform([low, high])
     axes.set_ylim(float(scale.inverted().transform([bottom - (top - bottom) * part / (1 - part)])[0]), high)
 
 
-def _look(style: Style) -> dict[str, Any]:
+def _line_style(style: Style) -> dict[str, Any]:
     return {"color": style.colour, "marker": style.marker, "markersize": 4.5}
 
 
@@ -365,7 +365,7 @@ def _ring() -> dict[str, Any]:
 
 
 def _handle(label: str, style: Style, *, linestyle: str = "-") -> Line2D:
-    return Line2D([], [], label=with_math(label), linestyle=linestyle, **_look(style))  # type: ignore[arg-type]
+    return Line2D([], [], label=with_math(label), linestyle=linestyle, **_line_style(style))  # type: ignore[arg-type]
 
 
 def _ring_handle(label: str, *, marker: str = "o") -> Line2D:

@@ -1,4 +1,4 @@
-"""The page of a diagnosis: one HTML file with its figures inside, which asks nothing of the network."""
+"""The page of a diagnosis: one self-contained HTML file with its figures."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from isotherm.diagnose.answer import USED_PART
 from isotherm.diagnose.diagnosis import Diagnosis
 from isotherm.diagnose.searches import PROGRESS
 from isotherm.errors import UserError
+from isotherm.report.axes import DOTS_PER_INCH, FORMATS, METADATA, RC
 from isotherm.report.diagnosis.figures import failure_figure, has_map, loss_figure, map_figure
 from isotherm.report.diagnosis.text import (
     answer_sentences,
@@ -31,8 +32,7 @@ from isotherm.report.diagnosis.text import (
     stability_table,
 )
 from isotherm.report.files import write_atomically
-from isotherm.report.study.draw import DOTS_PER_INCH, FORMATS, METADATA, RC
-from isotherm.report.study.html import library_versions, page_environment
+from isotherm.report.page import library_versions, page_environment
 from isotherm.report.wording import count_text, momentum_label
 
 TEMPLATE = "diagnosis.html.jinja"
@@ -40,7 +40,7 @@ TEMPLATE = "diagnosis.html.jinja"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Picture:
-    """A figure as the page shows it: an address that holds the image itself, and words for those who do not see it."""
+    """A figure on the page: a data URL with the image, and alternative text."""
 
     source: str
     words: str
@@ -52,24 +52,24 @@ def write_diagnosis(diagnosis: Diagnosis, path: str | Path) -> Path:
 
     Args:
         diagnosis: what to show.
-        path: of the HTML file; its folder is made if need be.
+        path: of the HTML file; its folder is created if needed.
     """
     page = page_environment().get_template(TEMPLATE).render(**_content(diagnosis))
     return write_atomically(Path(path), page.encode())
 
 
 def save_map(diagnosis: Diagnosis, path: str | Path) -> Path:
-    """Write the map of learning rate against batch size as PNG, PDF or SVG, by the ending of the path."""
+    """Write the map of learning rate against batch size as PNG, PDF or SVG, by the suffix of the path."""
     path = Path(path)
     form = path.suffix.lower().removeprefix(".")
     if form not in FORMATS:
-        raise UserError(f"figure {path}: the ending {path.suffix!r} is no known format; use .png, .pdf or .svg")
+        raise UserError(f"figure {path}: the suffix {path.suffix!r} is not a known format; use .png, .pdf or .svg")
     return write_atomically(path, _drawn(map_figure, diagnosis, form))
 
 
-def _drawn(make: Callable[[Diagnosis], Figure], diagnosis: Diagnosis, form: str, **look: Any) -> bytes:
+def _drawn(make: Callable[[Diagnosis], Figure], diagnosis: Diagnosis, form: str, **rc: Any) -> bytes:
     content = io.BytesIO()
-    with matplotlib.rc_context(RC | look):
+    with matplotlib.rc_context(RC | rc):
         make(diagnosis).savefig(content, format=form, dpi=DOTS_PER_INCH, metadata=METADATA[form])
     return content.getvalue()
 
@@ -109,10 +109,9 @@ def _map_picture(diagnosis: Diagnosis) -> Picture:
         words="Effective learning rate against batch size, with isotherm, ceilings, optima and the boundary B*",
         caption=(
             "The isotherm goes through the optima of the short grids. Ceilings are the largest learning rates to use, "
-            f"{100 * USED_PART:g} % of the largest stable ones. Where the isotherm meets one (dotted) noise stops "
-            "and curvature begins to set the learning rate: that is B*, by the sweep of short runs. The strip has the "
-            "other estimates of it beside that one; an arrow stands for one beyond the map. Bars and bands are 95 % "
-            "intervals."
+            f"{100 * USED_PART:g} % of the largest stable ones. Where the isotherm meets a ceiling (dotted), curvature "
+            "takes over from noise in setting the learning rate: that is B*, from the short runs. The strip compares "
+            "it with the other estimates; an arrow stands for one beyond the map. Bars and bands are 95 % intervals."
         ),
     )
 
@@ -120,7 +119,7 @@ def _map_picture(diagnosis: Diagnosis) -> Picture:
 def _failure_picture(diagnosis: Diagnosis) -> Picture:
     return Picture(
         source=_source(failure_figure, diagnosis),
-        words="Part of the short runs that fail against effective learning rate, with and without momentum",
+        words="Fraction of failed short runs against effective learning rate, with and without momentum",
         caption=(
             f"A run fails if it diverges or makes less than {100 * PROGRESS:g} % of the progress of the best learning "
             "rate. The limit is where half of the runs fail."
@@ -133,13 +132,13 @@ def _loss_picture(diagnosis: Diagnosis) -> Picture:
         source=_source(loss_figure, diagnosis),
         words="Held-out loss after a short training against effective learning rate, for each batch size",
         caption=(
-            "Mean and standard deviation over seeds. The optimum is the bottom of a parabola through the lowest mean "
+            "Mean and standard deviation over seeds. The optimum is the minimum of a parabola through the lowest mean "
             "and its neighbours. On an isotherm it doubles with the batch."
         ),
     )
 
 
 def _source(make: Callable[[Diagnosis], Figure], diagnosis: Diagnosis) -> str:
-    """Return a figure as an address of its own; letters are drawn, as a reader may lack the font."""
+    """Return a figure as a data URL; text is drawn as paths, as a reader may lack the font."""
     image = _drawn(make, diagnosis, "svg", **{"svg.fonttype": "path"})
     return f"data:image/svg+xml;base64,{base64.b64encode(image).decode()}"

@@ -21,7 +21,7 @@ _NOTHING = "–"
 class TextTable:
     """A table as text: a cell's second line is the interval of its first, `words` are columns of words.
 
-    `marked` is the place of the row that is recommended.
+    `marked` is the index of the recommended row.
     """
 
     title: str
@@ -35,7 +35,7 @@ class TextTable:
 
 
 def value_text(value: float) -> str:
-    """Return a number in three digits.
+    """Return a number with three significant digits.
 
     >>> [value_text(value) for value in (0.03125, 3.0, 12345.6, math.inf)]
     ['0.0312', '3', '12,300', '∞']
@@ -48,7 +48,7 @@ def value_text(value: float) -> str:
 
 
 def limits_text(interval: Interval) -> str:
-    """Return the limits of an interval; an end that is open is infinite.
+    """Return the limits of an interval; an infinite one is open.
 
     >>> limits_text(Interval(estimate=3, low=2, high=4)), limits_text(Interval(estimate=3, low=2, high=math.inf))
     ('[2, 4]', '[2, ∞)')
@@ -59,7 +59,7 @@ def limits_text(interval: Interval) -> str:
 
 
 def estimate_text(interval: Interval | None) -> str:
-    """Return an estimate with its limits; of one that is infinite, what it lies above.
+    """Return an estimate with its limits; for an infinite one, its lower limit.
 
     >>> estimate_text(Interval(estimate=3, low=2, high=4)), estimate_text(None)
     ('3 [2, 4]', 'not determined')
@@ -87,7 +87,7 @@ def cell_text(interval: Interval | None) -> str:
 
 
 def bare(interval: Interval, momentum: float) -> Interval:
-    """Return what an optimiser wants in place of an effective learning rate.
+    """Return the bare learning rate of an effective one, as an optimiser takes it.
 
     >>> bare(Interval(estimate=4, low=2, high=8), 0.5)
     Interval(estimate=2.0, low=1.0, high=4.0)
@@ -130,19 +130,19 @@ def isotherm_sentence(diagnosis: Diagnosis) -> str:
     """Return whether the optima lie on one isotherm."""
     found = diagnosis.isotherm
     if found.temperature is None:
-        return "No optimum lies inside its grid and below the limit of stability, so there is no isotherm to speak of."
+        return "No optimum lies inside its grid and below the stability limit, so no isotherm can be fitted."
     sizes = ", ".join(f"{size:,}" for size in found.batch_sizes)
     if found.slope is None:
         return (
             f"The optimum at B = {sizes} gives T = {estimate_text(found.temperature)}; whether others lie on the same "
-            "isotherm is not known."
+            "isotherm is unknown."
         )
     text = f"The optima at B = {sizes} give T = {estimate_text(found.temperature)}"
-    return f"{text}; log ε_eff* rises with slope {estimate_text(found.slope)} in log B, where an isotherm has 1."
+    return f"{text}; log ε_eff* rises with slope {estimate_text(found.slope)} in log B (1 on an isotherm)."
 
 
 def current_sentence(diagnosis: Diagnosis) -> str | None:
-    """Return where the user's setting lies; None where none was told."""
+    """Return the assessment of the user's setting; None if none was given."""
     current = diagnosis.current
     if current is None:
         return None
@@ -151,12 +151,12 @@ def current_sentence(diagnosis: Diagnosis) -> str | None:
         f"{momentum_label(current.momentum)} (ε_eff = {value_text(current.effective_learning_rate)}, "
         f"T = {value_text(current.temperature)})"
     )
-    regime = "of unknown regime" if current.regime == "unknown" else current.regime
+    regime = "unknown regime" if current.regime == "unknown" else current.regime
     return f"{setting}: {regime}. {current.words}"
 
 
 def cost_sentence(diagnosis: Diagnosis) -> str:
-    """Return what the diagnosis took."""
+    """Return what the diagnosis cost."""
     cost = diagnosis.cost
     return (
         f"This took {duration_text(cost.seconds)}: {count_text(cost.num_runs, 'short run')}, "
@@ -212,7 +212,7 @@ def boundaries_table(diagnosis: Diagnosis) -> TextTable:
         hows = dict.fromkeys(boundary.how for boundary in own.values())
         rows.append((source, *cells, "; ".join(hows)))
     return TextTable(
-        title="The boundary B*, from which on curvature limits the learning rate",
+        title="The boundary B*, above which curvature limits the learning rate",
         columns=("from", *map(momentum_label, momenta), "how"),
         rows=tuple(rows),
         words=("from", "how"),
@@ -222,7 +222,7 @@ def boundaries_table(diagnosis: Diagnosis) -> TextTable:
 def stability_table(diagnosis: Diagnosis) -> TextTable:
     """Return the largest stable effective learning rates."""
     return TextTable(
-        title="Limits of stability: where half of the short runs fail",
+        title="Stability limits: where half of the short runs fail",
         columns=("", "limit of ε_eff", "B", "updates", "failed", "tried"),
         rows=tuple(
             (
@@ -263,7 +263,7 @@ def probes_table(diagnosis: Diagnosis) -> TextTable:
     """Return curvature and gradient noise at the start and after a short training."""
     return TextTable(
         title="Curvature and gradient noise",
-        columns=("after updates", "sharpness λ_max", "2 / λ_max", "noise scale B_simple", "examples", "noise in mode"),
+        columns=("updates", "sharpness λ_max", "2 / λ_max", "noise scale B_simple", "examples", "noise mode"),
         rows=tuple(
             (
                 f"{probe.step:,}",
@@ -275,12 +275,12 @@ def probes_table(diagnosis: Diagnosis) -> TextTable:
             )
             for probe in diagnosis.probes
         ),
-        words=("noise in mode",),
+        words=("noise mode",),
     )
 
 
 def _stable_text(probe: Probe) -> str:
-    """Return 2 / λ_max, the limit of SGD on a quadratic; there is none where nothing curves upwards."""
+    """Return 2 / λ_max, the limit of SGD on a quadratic, if any direction curves upwards."""
     sharpness = probe.sharpness
     if sharpness is None:
         return NOT_DETERMINED

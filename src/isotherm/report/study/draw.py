@@ -13,9 +13,23 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from isotherm.errors import UserError
+from isotherm.report.axes import (
+    DOTS_PER_INCH,
+    FORMATS,
+    INK,
+    MAX_TICKS,
+    METADATA,
+    PANEL_HEIGHT,
+    PANEL_WIDTH,
+    RC,
+    Format,
+    finish,
+    power_of_two_axis,
+    with_math,
+)
 from isotherm.report.files import unique_stems, write_atomically
 from isotherm.report.study.figures import (
     OPTIMUM_LABEL,
@@ -31,23 +45,12 @@ from isotherm.report.study.figures import (
     SweepSeries,
 )
 from isotherm.report.style import ARROW_GAP, Style, dodges, ordered_styles, series_styles
-from isotherm.report.wording import rate_text
 from isotherm.sweep.protocol import Edge
 
-Format = Literal["png", "pdf", "svg"]
-FORMATS = ("png", "pdf", "svg")
-DOTS_PER_INCH = 160
-PANEL_WIDTH, PANEL_HEIGHT = 3.0, 2.8  # inches
 LEGEND_WIDTH = 0.9
-MAX_TICKS = 6
 MIN_OCTAVES = 4
 ROW_HEIGHT = 0.024  # of the crosses for unstable learning rates, as a part of the panel's height
 KINK_ROW = 0.055  # the same of the kinks
-
-INK, FAINT = "#222222", "#e4e4e4"
-# Text stays text in PDF and SVG, and the same record gives the same bytes.
-RC: dict[Any, Any] = {"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "isotherm", "font.size": 9.0}
-METADATA: dict[str, dict[str, None]] = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
 
 
 def draw(record: SweepFigure | LearningRateFigure, axes: Sequence[Axes]) -> None:
@@ -300,26 +303,6 @@ def _line(
     )
 
 
-def power_of_two_axis(axes: Axes, which: Literal["x", "y"], values: set[float] | None) -> None:
-    """Set a base-2 logarithmic axis, with ticks at the values or, without any, at powers of two."""
-    if which == "x":
-        axes.set_xscale("log", base=2)
-    else:
-        axes.set_yscale("log", base=2)
-    axis = axes.xaxis if which == "x" else axes.yaxis
-    if not values:
-        axis.set_major_locator(LogLocator(base=2, numticks=MAX_TICKS + 2))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: rate_text(value)))
-        axis.set_minor_locator(NullLocator())
-        return
-    places = sorted(values)
-    every = math.ceil(len(places) / MAX_TICKS)
-    axis.set_major_locator(FixedLocator(places[::every]))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_locator(FixedLocator(places))
-    axis.set_minor_formatter(NullFormatter())
-
-
 def _widen_to_octaves(axes: Axes) -> None:
     """Show at least so many octaves, so that one step of the grid does not look like the world."""
     low, high = axes.get_ylim()
@@ -339,20 +322,3 @@ def _log_if_positive(axes: Axes, spreads: Sequence[Spread]) -> None:
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if highest / lowest < 200 else (1.0,)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_locator(NullLocator())
-
-
-def finish(axes: Axes, letter: str) -> None:
-    """Give axes their letter and the look that all have."""
-    axes.set_title(letter, loc="left", fontweight="bold", fontsize=10)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(visible=True, axis="y", color=FAINT, linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.tick_params(labelsize=8, color=INK)
-    for label in (axes.xaxis.label, axes.yaxis.label):
-        label.set_fontsize(8.5)
-    axes.tick_params(which="minor", length=2)
-
-
-def with_math(text: str) -> str:
-    """Return text for matplotlib: the paper's symbol set as mathematics, dollar signs of a user's names as they are."""
-    return text.replace("$", r"\$").replace("ε_eff", r"$\epsilon_{\mathrm{eff}}$")

@@ -9,7 +9,7 @@ from isotherm.analysis.analysis import Analysis, analyse
 from isotherm.errors import UserError
 from isotherm.report.files import write_json
 from isotherm.report.study.draw import save_figures
-from isotherm.report.study.figures import study_figures
+from isotherm.report.study.figure_data import study_figures
 from isotherm.report.study.html import write_page
 from isotherm.report.study.summary import study_summary
 from isotherm.report.study.tables import write_csv

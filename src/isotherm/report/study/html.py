@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from isotherm.analysis.analysis import Analysis
-from isotherm.core.json import json_line, json_text
-from isotherm.core.records import RUN_VERSION
+from isotherm.core.json import json_text
 from isotherm.report.files import write_atomically
+from isotherm.report.page import library_versions, page_environment
 from isotherm.report.study.figures import LearningRateFigure, StudyFigures, SweepFigure
 from isotherm.report.study.interactive import LegendEntry, legend, panels
 from isotherm.report.study.methods import protocol_paragraphs
 from isotherm.report.study.tables import optima_text
 from isotherm.report.wording import count_text, duration_text, objective_words
 from isotherm.sweep.protocol import Edge
-from isotherm.version import __version__
 
 TEMPLATE = "report.html.jinja"
-_PACKAGES = ("torch", "numpy", "scipy")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,20 +53,6 @@ def write_page(
     """
     page = page_environment().get_template(TEMPLATE).render(**_content(analysis, figures, seconds, generated))
     return write_atomically(Path(path), page.encode())
-
-
-def page_environment() -> Environment:
-    """Return what fills in the pages' templates; text is escaped."""
-    environment = Environment(
-        loader=PackageLoader("isotherm.report", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.policies["json.dumps_function"] = json_line
-    environment.policies["json.dumps_kwargs"] = {}
-    return environment
 
 
 def _content(analysis: Analysis, records: StudyFigures, seconds: float | None, generated: str | None) -> dict[str, Any]:
@@ -172,13 +152,3 @@ def _rate_caption(record: LearningRateFigure) -> str:
         f"{record.setting}. Mean and standard deviation of the best {record.num_kept} of {record.num_seeds} runs; "
         "rings are optima, broad bands their intervals, crosses learning rates at which too many runs diverged."
     )
-
-
-def library_versions() -> list[tuple[str, str]]:
-    """Return the libraries that results depend on, with their versions."""
-    return [
-        ("isotherm", __version__),
-        ("run format", str(RUN_VERSION)),
-        ("Python", platform.python_version()),
-        *((name, metadata.version(name)) for name in _PACKAGES),
-    ]

@@ -6,11 +6,9 @@ place of its series in `meta`, by which the page's legend shows and hides it in 
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from isotherm.analysis.regimes import Regimes
 from isotherm.core.json import plain
@@ -28,15 +26,26 @@ from isotherm.report.study.figures import (
     SweepPoint,
     SweepSeries,
 )
+from isotherm.report.study.plotly_parts import (
+    INK,
+    MARKER_SIZE,
+    Plain,
+    axis_look,
+    bar_look,
+    interval_bars,
+    log_if_positive,
+    log_ticks,
+    octaves,
+    panel_layout,
+    panel_name,
+    plotly_text,
+    series_meta,
+    series_trace,
+    spread_bars,
+)
 from isotherm.report.style import ARROW_GAP, Style, dodges, ordered_styles, series_styles
 from isotherm.report.wording import interval_text, power_text, rate_text, spread_text
 from isotherm.sweep.protocol import Edge
-
-Plain = dict[str, Any]  # what plotly.js takes
-
-_INK, _GRID, _AXIS = "#1f2933", "#e8ebee", "#9aa5b1"
-_MARKER_SIZE = 7
-_MAX_TICKS = 7
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,34 +98,34 @@ def _sweep_panels(record: SweepFigure) -> list[Panel]:
     for place, (series, style, factor) in enumerate(zip(record.series, _styles(record), factors, strict=True)):
         x = [point.x * factor for point in series.points]
         hover = [_sweep_hover(record, series.label, point) for point in series.points]
-        test.append(_trace(place, x, [p.test.mean for p in series.points], style, hover))
-        test[-1]["error_y"] = _bars([p.test for p in series.points], style)
-        loss.append(_trace(place, x, [p.train_loss.mean for p in series.points], style, hover))
-        loss[-1]["error_y"] = _bars([p.train_loss for p in series.points], style)
+        test.append(series_trace(place, x, [p.test.mean for p in series.points], style, hover))
+        test[-1]["error_y"] = spread_bars([p.test for p in series.points], style)
+        loss.append(series_trace(place, x, [p.train_loss.mean for p in series.points], style, hover))
+        loss[-1]["error_y"] = spread_bars([p.train_loss for p in series.points], style)
         if series.guide is not None:
             rates.append(_guide_trace(place, series.guide))
         if record.tuned_on != TRAIN_LOSS_LABEL:
             rates.append(_train_optima_trace(place, x, series.points, style))
-        rates.append(_trace(place, x, [p.effective_learning_rate for p in series.points], style, hover))
-        rates[-1]["error_y"] = _interval_bars(series.points, style)
+        rates.append(series_trace(place, x, [p.effective_learning_rate for p in series.points], style, hover))
+        rates[-1]["error_y"] = interval_bars(series.points, style)
         if series.law is not None:
             rates[-1]["mode"] = "markers"
             rates.append(_law_trace(place, series, style))
             rates.append(_kink_trace(place, series.law, style, height=_kink_height(record, place)))
         rates.append(_edge_trace(place, x, series.points, style))
-    x_axis = _axis(record.x_label) | _ticks({p.x for p in record.points}, text=lambda value: f"{value:,g}")
+    x_axis = axis_look(record.x_label) | log_ticks({p.x for p in record.points}, text=lambda value: f"{value:,g}")
     rate_values = [value for p in record.points for value in (*p.interval, p.train_optimal_effective_learning_rate)]
     rate_values += [end[1] for series in record.series if series.guide for end in series.guide]
-    rate_axis = _axis(OPTIMUM_LABEL) | _ticks(_powers_of_two(rate_values), text=rate_text)
-    loss_axis = _axis(TRAIN_LOSS_LABEL) | _log_if_positive([p.train_loss for p in record.points])
+    rate_axis = axis_look(OPTIMUM_LABEL) | log_ticks(octaves(rate_values), text=rate_text)
+    loss_axis = axis_look(TRAIN_LOSS_LABEL) | log_if_positive([p.train_loss for p in record.points])
     return [
         Panel(
-            name=_against(record.test_label, record.x_label),
+            name=panel_name(record.test_label, record.x_label),
             data=test,
-            layout=_layout(x_axis, _axis(record.test_label)),
+            layout=panel_layout(x_axis, axis_look(record.test_label)),
         ),
-        Panel(name=_against(TRAIN_LOSS_LABEL, record.x_label), data=loss, layout=_layout(x_axis, loss_axis)),
-        Panel(name=_against(OPTIMUM_LABEL, record.x_label), data=rates, layout=_layout(x_axis, rate_axis)),
+        Panel(name=panel_name(TRAIN_LOSS_LABEL, record.x_label), data=loss, layout=panel_layout(x_axis, loss_axis)),
+        Panel(name=panel_name(OPTIMUM_LABEL, record.x_label), data=rates, layout=panel_layout(x_axis, rate_axis)),
     ]
 
 
@@ -124,7 +133,7 @@ def _sweep_hover(record: SweepFigure, label: str, point: SweepPoint) -> str:
     rate = point.effective_learning_rate
     degrees = power_text(temperature(rate, point.axes.batch_size))
     lines = [
-        f"<b>{_text(label)}</b>, B = {point.axes.batch_size:,}, {point.num_steps:,} steps",
+        f"<b>{plotly_text(label)}</b>, B = {point.axes.batch_size:,}, {point.num_steps:,} steps",
         f"ε<sub>eff</sub> = {interval_text(rate, point.interval)}, T = {degrees}",
         *_spread_lines(record, point.test, point.train_loss),
         f"lowest training loss at ε<sub>eff</sub> = {rate_text(point.train_optimal_effective_learning_rate)}",
@@ -139,15 +148,15 @@ def _spread_lines(record: SweepFigure | LearningRateFigure, test: Spread, train_
     everyone = spread_text(test.mean_all, test.standard_deviation_all, percent=record.percent)
     loss = spread_text(train_loss.mean, train_loss.standard_deviation, percent=False)
     return [
-        f"{_text(record.test_label)}: {kept} (best {record.num_kept} of {record.num_seeds}), {everyone} (all)",
+        f"{plotly_text(record.test_label)}: {kept} (best {record.num_kept} of {record.num_seeds}), {everyone} (all)",
         f"{TRAIN_LOSS_LABEL}: {loss}",
     ]
 
 
 def _guide_trace(place: int, guide: tuple[tuple[float, float], tuple[float, float]]) -> Plain:
     (x, y), (end_x, end_y) = guide
-    line = {"color": _INK, "width": 1.3, "dash": "2px,4px"}
-    return _meta(place) | {"x": [x, end_x], "y": [y, end_y], "mode": "lines", "line": line, "hoverinfo": "skip"}
+    line = {"color": INK, "width": 1.3, "dash": "2px,4px"}
+    return series_meta(place) | {"x": [x, end_x], "y": [y, end_y], "mode": "lines", "line": line, "hoverinfo": "skip"}
 
 
 def _law_trace(place: int, series: SweepSeries, style: Style) -> Plain:
@@ -155,25 +164,25 @@ def _law_trace(place: int, series: SweepSeries, style: Style) -> Plain:
     dash = "solid" if series.law is not None and series.law.shows_kink else "dash"
     line = {"color": style.colour, "width": 2, "dash": dash}
     ends = {"x": [x for x, _ in series.corners], "y": [y for _, y in series.corners]}
-    return _meta(place) | ends | {"mode": "lines", "line": line, "hoverinfo": "skip"}
+    return series_meta(place) | ends | {"mode": "lines", "line": line, "hoverinfo": "skip"}
 
 
 def _kink_trace(place: int, law: Regimes, style: Style, *, height: float) -> Plain:
     """Return the kink with its interval below the data, or words that it is not seen."""
-    hover = {"hovertemplate": f"<b>{_text(law.label)}</b>: {_text(law.kink_words)}<extra></extra>"}
+    hover = {"hovertemplate": f"<b>{plotly_text(law.label)}</b>: {plotly_text(law.kink_words)}<extra></extra>"}
     if law.kink is None or not law.shows_kink:
-        words = {"mode": "text", "text": [_text(law.unseen_words)], "textposition": "middle left"}
+        words = {"mode": "text", "text": [plotly_text(law.unseen_words)], "textposition": "middle left"}
         return (
-            _meta(place)
+            series_meta(place)
             | {"x": [law.batch_sizes[-1]], "y": [height], "textfont": {"color": style.colour}}
             | words
             | hover
         )
     kink = law.kink
     limits = {"symmetric": False, "array": [kink.high - kink.estimate], "arrayminus": [kink.estimate - kink.low]}
-    marker = {"symbol": "diamond", "size": _MARKER_SIZE, "color": style.colour}
-    bar = {"mode": "markers", "marker": marker, "error_x": _bar_look(style) | limits}
-    return _meta(place) | {"x": [kink.estimate], "y": [height]} | bar | hover
+    marker = {"symbol": "diamond", "size": MARKER_SIZE, "color": style.colour}
+    bar = {"mode": "markers", "marker": marker, "error_x": bar_look(style) | limits}
+    return series_meta(place) | {"x": [kink.estimate], "y": [height]} | bar | hover
 
 
 def _kink_height(record: SweepFigure, place: int) -> float:
@@ -185,8 +194,8 @@ def _kink_height(record: SweepFigure, place: int) -> float:
 def _train_optima_trace(place: int, x: Sequence[float], points: Sequence[SweepPoint], style: Style) -> Plain:
     y = [point.train_optimal_effective_learning_rate for point in points]
     hover = [f"lowest training loss at ε<sub>eff</sub> = {rate_text(value)}" for value in y]
-    trace = _trace(place, x, y, style, hover)
-    marker = {"symbol": f"{style.symbol}-open", "size": _MARKER_SIZE + 4, "color": style.colour}
+    trace = series_trace(place, x, y, style, hover)
+    marker = {"symbol": f"{style.symbol}-open", "size": MARKER_SIZE + 4, "color": style.colour}
     return trace | {"mode": "markers", "marker": marker}
 
 
@@ -198,9 +207,9 @@ def _edge_trace(place: int, x: Sequence[float], points: Sequence[SweepPoint], st
             arrows.append((at, point.interval[0] / ARROW_GAP, "arrow-down"))
         if point.edge in (Edge.UPPER, Edge.BOTH):
             arrows.append((at, point.interval[1] * ARROW_GAP, "arrow-up"))
-    marker = {"symbol": [symbol for _, _, symbol in arrows], "size": _MARKER_SIZE + 2, "color": style.colour}
+    marker = {"symbol": [symbol for _, _, symbol in arrows], "size": MARKER_SIZE + 2, "color": style.colour}
     places = {"x": [at for at, _, _ in arrows], "y": [rate for _, rate, _ in arrows]}
-    return _meta(place) | places | {"mode": "markers", "marker": marker, "hoverinfo": "skip"}
+    return series_meta(place) | places | {"mode": "markers", "marker": marker, "hoverinfo": "skip"}
 
 
 # -- the grids: two panels against learning rate --------------------------------------------------------------------
@@ -208,11 +217,11 @@ def _edge_trace(place: int, x: Sequence[float], points: Sequence[SweepPoint], st
 
 def _learning_rate_panels(record: LearningRateFigure) -> list[Panel]:
     points = [point for series in record.series for point in series.points]
-    rates = _ticks(_powers_of_two([point.effective_learning_rate for point in points]), text=rate_text)
+    rates = log_ticks(octaves([point.effective_learning_rate for point in points]), text=rate_text)
     losses = [spread for point in points if (spread := point.train_loss) is not None]
     choices: list[tuple[str, Plain, Callable[[LearningRatePoint], Spread | None]]] = [
         (record.test_label, {}, lambda point: point.test),
-        (TRAIN_LOSS_LABEL, _log_if_positive(losses), lambda point: point.train_loss),
+        (TRAIN_LOSS_LABEL, log_if_positive(losses), lambda point: point.train_loss),
     ]
     made = []
     for label, scale, of in choices:
@@ -221,8 +230,8 @@ def _learning_rate_panels(record: LearningRateFigure) -> list[Panel]:
         floors = _rows_below(spreads, len(record.series), log=scale.get("type") == "log")
         for place, (series, style) in enumerate(zip(record.series, _styles(record), strict=True)):
             data += _grid_traces(record, series, place, style, of=of, floor=floors[place])
-        layout = _layout(_axis(RATE_LABEL) | rates, _axis(label) | scale)
-        made.append(Panel(name=_against(label, RATE_LABEL), data=data, layout=layout))
+        layout = panel_layout(axis_look(RATE_LABEL) | rates, axis_look(label) | scale)
+        made.append(Panel(name=panel_name(label, RATE_LABEL), data=data, layout=layout))
     return made
 
 
@@ -240,16 +249,16 @@ def _grid_traces(
     within = [(p, s) for p, s in shown if low <= p.effective_learning_rate <= high]
     best = [(p, s) for p, s in shown if p.effective_learning_rate == series.optimum]
     unstable = [p for p in series.points if p.state is CellState.UNSTABLE]
-    line = _trace(
+    line = series_trace(
         place,
         [p.effective_learning_rate for p, _ in shown],
         [s.mean for _, s in shown],
         style,
         [_cell_hover(record, series, point) for point, _ in shown],
     )
-    line["error_y"] = _bars([s for _, s in shown], style)
+    line["error_y"] = spread_bars([s for _, s in shown], style)
     band = {"mode": "lines", "line": {"color": style.colour, "width": 9}, "opacity": 0.25, "hoverinfo": "skip"}
-    ring_marker = {"symbol": "circle-open", "size": 14, "color": _INK, "line": {"width": 1.5}}
+    ring_marker = {"symbol": "circle-open", "size": 14, "color": INK, "line": {"width": 1.5}}
     cross_marker = {"symbol": "x-thin", "size": 6, "color": style.colour, "line": {"color": style.colour, "width": 1.5}}
     ring = {"mode": "markers", "marker": ring_marker, "hoverinfo": "skip"}
     crosses = {
@@ -261,10 +270,10 @@ def _grid_traces(
         "hovertemplate": "%{text}<extra></extra>",
     }
     return [
-        _meta(place) | _at(within) | band,
+        series_meta(place) | _at(within) | band,
         line,
-        _meta(place) | _at(best) | ring,
-        _meta(place) | crosses,
+        series_meta(place) | _at(best) | ring,
+        series_meta(place) | crosses,
     ]
 
 
@@ -275,16 +284,14 @@ def _at(chosen: Sequence[tuple[LearningRatePoint, Spread]]) -> Plain:
 def _cell_hover(record: LearningRateFigure, series: LearningRateSeries, point: LearningRatePoint) -> str:
     assert point.test is not None
     assert point.train_loss is not None
-    head = f"<b>{_text(series.label)}</b>, ε<sub>eff</sub> = {rate_text(point.effective_learning_rate)}"
+    head = f"<b>{plotly_text(series.label)}</b>, ε<sub>eff</sub> = {rate_text(point.effective_learning_rate)}"
     diverged = [f"{point.num_diverged} of {record.num_seeds} diverged"] if point.num_diverged else []
     return "<br>".join([head, *_spread_lines(record, point.test, point.train_loss), *diverged])
 
 
 def _unstable_hover(record: LearningRateFigure, series: LearningRateSeries, point: LearningRatePoint) -> str:
-    rate = rate_text(point.effective_learning_rate)
-    return (
-        f"<b>{_text(series.label)}</b>, ε<sub>eff</sub> = {rate}<br>{point.num_diverged} of {record.num_seeds} diverged"
-    )
+    head = f"<b>{plotly_text(series.label)}</b>, ε<sub>eff</sub> = {rate_text(point.effective_learning_rate)}"
+    return f"{head}<br>{point.num_diverged} of {record.num_seeds} diverged"
 
 
 def _rows_below(spreads: Sequence[Spread], number: int, *, log: bool) -> list[float]:
@@ -293,96 +300,3 @@ def _rows_below(spreads: Sequence[Spread], number: int, *, log: bool) -> list[fl
     height = (max(means) - min(means)) or 1.0
     rows = [min(means) - height * (0.08 + 0.025 * (number - k)) for k in range(number)]
     return [math.exp(row) for row in rows] if log else rows
-
-
-# -- shared ---------------------------------------------------------------------------------------------------------
-
-
-def _meta(place: int) -> Plain:
-    return {"type": "scatter", "meta": {"series": place}, "showlegend": False}
-
-
-def _trace(place: int, x: Sequence[float], y: Sequence[float], style: Style, hover: Sequence[str]) -> Plain:
-    return _meta(place) | {
-        "x": list(x),
-        "y": list(y),
-        "mode": "lines+markers",
-        "line": {"color": style.colour, "width": 2},
-        "marker": {"symbol": style.symbol, "size": _MARKER_SIZE, "color": style.colour},
-        "text": list(hover),
-        "hovertemplate": "%{text}<extra></extra>",
-    }
-
-
-def _bars(spreads: Sequence[Spread], style: Style) -> Plain:
-    return _bar_look(style) | {"array": [spread.standard_deviation for spread in spreads]}
-
-
-def _interval_bars(points: Sequence[SweepPoint], style: Style) -> Plain:
-    return _bar_look(style) | {
-        "symmetric": False,
-        "array": [point.interval[1] - point.effective_learning_rate for point in points],
-        "arrayminus": [point.effective_learning_rate - point.interval[0] for point in points],
-    }
-
-
-def _bar_look(style: Style) -> Plain:
-    return {"type": "data", "color": style.colour, "thickness": 1.3, "width": 3}
-
-
-def _layout(x_axis: Plain, y_axis: Plain) -> Plain:
-    return {
-        "xaxis": x_axis,
-        "yaxis": y_axis,
-        "margin": {"l": 8, "r": 8, "t": 30, "b": 8},  # the tools stand above the data
-        "font": {"family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", "size": 12, "color": _INK},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "hovermode": "closest",
-        "hoverlabel": {"bgcolor": "white", "font": {"color": _INK}, "align": "left"},
-        "dragmode": "zoom",
-        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": _AXIS, "activecolor": _INK},
-        "showlegend": False,
-    }
-
-
-def _axis(label: str) -> Plain:
-    return {
-        "title": {"text": _text(label), "standoff": 8},
-        "automargin": True,
-        "gridcolor": _GRID,
-        "linecolor": _AXIS,
-        "showline": True,
-        "zeroline": False,
-        "ticks": "outside",
-        "tickcolor": _AXIS,
-    }
-
-
-def _ticks(values: set[float], *, text: Callable[[float], str]) -> Plain:
-    """Return a logarithmic axis with ticks at some of the values, evenly chosen."""
-    places = sorted(values)
-    places = places[:: math.ceil(len(places) / _MAX_TICKS) or 1]
-    return {"type": "log", "tickmode": "array", "tickvals": places, "ticktext": [text(value) for value in places]}
-
-
-def _powers_of_two(values: Sequence[float]) -> set[float]:
-    if not values:
-        return set()
-    return {2.0**k for k in range(math.floor(math.log2(min(values))), math.ceil(math.log2(max(values))) + 1)}
-
-
-def _log_if_positive(spreads: Sequence[Spread]) -> Plain:
-    """Return a logarithmic axis unless a mean forbids it."""
-    if not spreads or any(spread.mean <= 0 for spread in spreads):
-        return {}
-    return {"type": "log", "tickformat": "~g", "dtick": "D2", "minor": {"ticks": ""}}
-
-
-def _against(y_label: str, x_label: str) -> str:
-    return f"{y_label} against {x_label}"
-
-
-def _text(label: str) -> str:
-    """Return text for plotly, which reads some HTML: what a user wrote stays text."""
-    return html.escape(label, quote=False).replace("ε_eff", "ε<sub>eff</sub>")

@@ -1,1 +1,1 @@
-"""The theory's figures."""
+"""Figures of the theory."""

@@ -21,8 +21,7 @@ from matplotlib.transforms import ScaledTranslation
 
 from isotherm.core.statistics import Floats
 from isotherm.errors import UserError
-from isotherm.report.files import write_atomically
-from isotherm.report.study.draw import (
+from isotherm.report.axes import (
     DOTS_PER_INCH,
     FORMATS,
     METADATA,
@@ -33,14 +32,15 @@ from isotherm.report.study.draw import (
     power_of_two_axis,
     with_math,
 )
+from isotherm.report.files import write_atomically
 from isotherm.report.style import Style, series_styles
 from isotherm.report.wording import momentum_label
 from isotherm.theory.demonstration import Curve, Demonstration, Panel
 
 LINE_HEIGHT = 0.16  # inches, of small text
-CHARACTERS, LARGE_CHARACTERS = 40, 34  # across a panel: small text; titles, and labels along its height
-MARGIN = 0.06  # between the data and the panel's ends, as a part of its height
-MANY_DECADES = 200  # from such a ratio on ticks of a logarithmic axis are powers of ten
+CHARACTERS, LARGE_CHARACTERS = 40, 34  # characters across a panel: small text; titles, and labels along its height
+MARGIN = 0.06  # margin between the data and the panel's edges, as a fraction of its height
+MANY_DECADES = 200  # from this ratio on, ticks of a logarithmic axis are powers of ten
 
 
 def save_theory_figure(demonstration: Demonstration, path: Path) -> Path:
@@ -60,21 +60,21 @@ def figure_format(path: Path) -> str:
     """
     form = path.suffix.lower().removeprefix(".")
     if form not in FORMATS:
-        raise UserError(f"figure {path}: the suffix {path.suffix!r} is no known format; use .png, .pdf or .svg")
+        raise UserError(f"figure {path}: the suffix {path.suffix!r} is not a known format; use .png, .pdf or .svg")
     return form
 
 
 def theory_figure(demonstration: Demonstration) -> Figure:
-    """Return the drawn figure: legends and notes stand below their panels, where no data are."""
+    """Return the figure; legends and notes are below their panels, clear of the data."""
     panels = demonstration.panels
     num_lines = max(_num_lines(panel.title, panel.note, *(c.label for c in panel.curves)) for panel in panels)
     size = (PANEL_WIDTH * len(panels), PANEL_HEIGHT + LINE_HEIGHT * num_lines)
     figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.06, wspace=0.04))
-    for place, (panel, styles) in enumerate(zip(panels, _styles(panels), strict=True)):
-        axes = figure.add_subplot(1, len(panels), place + 1)
+    for index, (panel, styles) in enumerate(zip(panels, _styles(panels), strict=True)):
+        axes = figure.add_subplot(1, len(panels), index + 1)
         _draw_panel(axes, panel, styles)
         finish(axes, "")
-        letter = chr(ord("a") + place)
+        letter = chr(ord("a") + index)
         axes.set_title(rf"$\mathbf{{{letter}}}$  {_text(panel.title, LARGE_CHARACTERS)}", loc="left", fontsize=9)
     return figure
 
@@ -89,22 +89,22 @@ def _draw_panel(axes: Axes, panel: Panel, styles: Sequence[Style]) -> None:
     if limits is not None:
         axes.set_yscale("log" if panel.y_log else "linear")
         axes.set_ylim(*limits)
-    for place, (curve, style) in enumerate(zip(panel.curves, styles, strict=True)):
-        num_on_top = sum(_lies_on(later, curve) for later in panel.curves[place + 1 :])
+    for index, (curve, style) in enumerate(zip(panel.curves, styles, strict=True)):
+        num_on_top = sum(_lies_on(later, curve) for later in panel.curves[index + 1 :])
         _draw_curve(axes, curve, style, limits=limits, num_on_top=num_on_top)
     _set_ticks(axes, panel, limits)
     _put_below(axes, panel)
 
 
 def _draw_curve(axes: Axes, curve: Curve, style: Style, *, limits: tuple[float, float] | None, num_on_top: int) -> None:
-    """Draw a curve and its band; the ends of the band that lie outside the panel are cut there."""
-    look: dict[str, Any] = {"color": style.colour, "label": _text(curve.label)}
+    """Draw a curve and its band, clipped to the panel."""
+    kwargs: dict[str, Any] = {"color": style.colour, "label": _text(curve.label)}
     if curve.style == "points":
-        axes.plot(curve.x, curve.y, linestyle="none", marker=style.marker, markersize=4, zorder=3, **look)
+        axes.plot(curve.x, curve.y, linestyle="none", marker=style.marker, markersize=4, zorder=3, **kwargs)
     elif curve.style == "dashed":
-        axes.plot(curve.x, curve.y, linestyle=(0, (4, 2)), linewidth=1.1, zorder=2, **look)
-    else:  # what lies on top of a line leaves it visible on both sides
-        axes.plot(curve.x, curve.y, linewidth=1.3 + 1.3 * num_on_top, zorder=2.5, **look)
+        axes.plot(curve.x, curve.y, linestyle=(0, (4, 2)), linewidth=1.1, zorder=2, **kwargs)
+    else:  # a line under others is wider, so that it stays visible
+        axes.plot(curve.x, curve.y, linewidth=1.3 + 1.3 * num_on_top, zorder=2.5, **kwargs)
     if curve.low is None or curve.high is None or limits is None:
         return
     low, high = np.clip(_array(curve.low), *limits), np.clip(_array(curve.high), *limits)
@@ -116,7 +116,7 @@ def _draw_curve(axes: Axes, curve: Curve, style: Style, *, limits: tuple[float, 
 
 
 def _lies_on(upper: Curve, lower: Curve) -> bool:
-    """Tell whether two lines are the same over a stretch, to the eye."""
+    """Tell whether two lines visibly coincide over a stretch."""
     if (upper.style, lower.style) != ("line", "line"):
         return False
     y = dict(zip(upper.x, upper.y, strict=True))
@@ -124,7 +124,7 @@ def _lies_on(upper: Curve, lower: Curve) -> bool:
 
 
 def _limits(panel: Panel) -> tuple[float, float] | None:
-    """Return where the panel ends: around all values that can be shown; None, as it would on its own, without any."""
+    """Return the limits of a panel around all values that can be shown; None for matplotlib's own."""
     given = [values for c in panel.curves for values in (c.y, c.low, c.high) if values is not None]
     values = np.concatenate([_array(each) for each in given]) if given else np.empty(0)
     shown = values[np.isfinite(values) & ((values > 0) | (not panel.y_log))]
@@ -158,8 +158,8 @@ def _put_below(axes: Axes, panel: Panel) -> None:
     figure = axes.get_figure()
     assert figure is not None
     distance = LINE_HEIGHT * (2 + _num_lines(panel.x_label))
-    place = axes.transAxes + ScaledTranslation(0, -distance, figure.dpi_scale_trans)
-    frame: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0, 0), "bbox_transform": place}
+    below = axes.transAxes + ScaledTranslation(0, -distance, figure.dpi_scale_trans)
+    frame: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0, 0), "bbox_transform": below}
     spacing: dict[str, Any] = {"borderpad": 0, "borderaxespad": 0, "labelspacing": 0.3, "handletextpad": 0.6}
     text: dict[str, Any] = {"title": _text(panel.note), "fontsize": 7.5, "alignment": "left"}
     legend = axes.legend(handles=axes.get_legend_handles_labels()[0], frameon=False, **text, **frame, **spacing)
@@ -170,7 +170,7 @@ def _put_below(axes: Axes, panel: Panel) -> None:
 
 
 def _styles(panels: Sequence[Panel]) -> list[list[Style]]:
-    """Return a style for every curve; a quantity has one colour, in all panels where there is no reason against it."""
+    """Return a style for every curve; a quantity keeps its colour across panels where possible."""
     plain, *others = series_styles([0.0, *[1.0] * 5])
     known = [(momentum_label(0.0), plain)]
     found = []
@@ -184,27 +184,27 @@ def _styles(panels: Sequence[Panel]) -> list[list[Style]]:
         free = itertools.cycle([style for style in others if style not in chosen] or others)
         styles = [style or next(free) for style in chosen]
         known += zip(names, styles, strict=True)
-        by_place = {place: style for family, style in zip(families, styles, strict=True) for place in family}
-        found.append([by_place[place] for place in range(len(panel.curves))])
+        by_index = {index: style for family, style in zip(families, styles, strict=True) for index in family}
+        found.append([by_index[index] for index in range(len(panel.curves))])
     return found
 
 
 def _families(curves: Sequence[Curve]) -> list[list[int]]:
-    """Return the places of the curves, those of one quantity together; they differ in style."""
+    """Return the indices of the curves, grouped by quantity; curves of a group differ in style."""
     families: list[list[int]] = []
-    for place, curve in enumerate(curves):
+    for index, curve in enumerate(curves):
         for family in families:
             is_other = all(curves[other].style != curve.style for other in family)
             if is_other and _belong_together(curves[family[0]].label, curve.label):
-                family.append(place)
+                family.append(index)
                 break
         else:
-            families.append([place])
+            families.append([index])
     return families
 
 
 def _belong_together(one: str, other: str) -> bool:
-    """Tell whether two labels name one quantity: they are alike but for their last part, or one has a word before.
+    """Tell whether two labels name one quantity: they differ in the last part only, or one has a word in front.
 
     >>> _belong_together("mean, simulated", "mean ≈ x / 2"), _belong_together("SGD", "simulated, SGD")
     (True, True)
@@ -219,7 +219,7 @@ def _belong_together(one: str, other: str) -> bool:
 
 
 def _text(text: str, characters: int = CHARACTERS) -> str:
-    """Return text for matplotlib, in lines that fit a panel, with its subscripts."""
+    """Return text for matplotlib, wrapped to the panel and with subscripts."""
     subscript = r"$\\mathrm{\1}_{\\mathrm{\2}}$"
     return re.sub(r"\b([^\W\d_])_([^\W_]+)\b", subscript, with_math(textwrap.fill(text, characters)))
 

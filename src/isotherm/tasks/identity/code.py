@@ -22,6 +22,7 @@ from isotherm.tasks.identity.walk import Walk
 _CONSTRUCTORS = {"__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "reset_parameters"}
 # What Python, abc, enum and torch.autograd keep on a class for themselves; some of it counts classes or methods.
 _BOOKKEEPING = {"_abc_impl", "_backward_cls", "_autograd_function_id", "_compiled_autograd_backward_state"}
+_STATE_OF_A_LIBRARY = {"cache_token"}  # of functools.singledispatch: counts the classes registered so far
 _METHOD_TYPES = (types.FunctionType, staticmethod, classmethod, property, functools.cached_property)
 _COMPILED_SUFFIXES = (".so", ".pyd", ".dylib")
 OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
@@ -34,11 +35,12 @@ def function(walk: Walk, value: types.FunctionType) -> object:
     if "_torchdynamo_orig_callable" in held:  # torch.compile computes the same, faster
         return ["compiled", walk.describe(held["_torchdynamo_orig_callable"])]
     if origin.is_library_function(value):
-        closure = {name: walk.describe(item) for name, item in closure_of(value).items()}
+        closure = {n: walk.describe(item) for n, item in closure_of(value).items() if n not in _STATE_OF_A_LIBRARY}
         return ["library", origin.name_of(value), value.__name__, closure, walk.describe(held.get("__wrapped__"))]
     reads = reads_of(value)
-    for what in unseen_in(value, reads):
-        walk.reach.cannot_see(value, what)
+    walk.reach.is_function(value)
+    for line, what in unseen_in(value, reads):
+        walk.reach.cannot_see(value, what, line)
     return [
         "function",
         walk.sources.text(value),
@@ -86,7 +88,7 @@ def operator(walk: Walk, value: Any) -> object:
     """Describe an operator of PyTorch by its name."""
     name = str(value)
     if name.partition(".")[0] not in _NAMESPACES:
-        walk.reach.cannot_see(value, f"the task depends on compiled code through the operator {name}")
+        walk.reach.cannot_see(value, f"compiled code through the operator {name}")
     return ["operator", name]
 
 
@@ -167,7 +169,8 @@ def _fields(walk: Walk, kind: type) -> list[object]:
     fields: dict[str, Any] = getattr(kind, "__pydantic_fields__", {})
     if dataclasses.is_dataclass(kind):
         fields = {field.name: field for field in dataclasses.fields(kind)}
-    return [[n, walk.describe(f.default), walk.describe(f.default_factory)] for n, f in fields.items()]
+    parts = ("default", "default_factory", "annotation")  # of which a dataclass's has the first two
+    return [[n, *(walk.describe(getattr(f, part)) for part in parts if hasattr(f, part))] for n, f in fields.items()]
 
 
 def _is_generated(kind: type, function: types.FunctionType) -> bool:
@@ -191,4 +194,4 @@ def _note_compiled(walk: Walk, value: Any) -> None:
     home = sys.modules.get(getattr(value, "__module__", None) or "")
     file = str(getattr(home, "__file__", None) or "")
     if file.endswith(_COMPILED_SUFFIXES) and not origin.is_library_file(file):
-        walk.reach.cannot_see(value, f"the task depends on compiled code through {origin.name_of(value)}")
+        walk.reach.cannot_see(value, f"compiled code through {origin.name_of(value)}")

@@ -6,6 +6,7 @@ import collections
 import collections.abc
 import enum
 import functools
+import io
 import types
 import typing
 from typing import Any
@@ -26,6 +27,7 @@ _EXACT: dict[type, Handler] = {
     **dict.fromkeys((list, tuple, collections.deque), values.sequence),
     **dict.fromkeys((set, frozenset), values.unordered),
     **dict.fromkeys((dict, collections.OrderedDict, collections.Counter, types.MappingProxyType), values.mapping),
+    slice: values.slice_,
     **dict.fromkeys((bytearray, memoryview), values.buffer),
 }
 _KINDS: tuple[tuple[Any, Handler], ...] = (
@@ -47,6 +49,7 @@ _KINDS: tuple[tuple[Any, Handler], ...] = (
     (nn.Module, objects.module),
     (enum.Enum, objects.member_of_enum),
     (functools.partial, objects.partial),
+    (io.IOBase, objects.file),
     (objects.SERVICES, objects.named),
     (objects.SOURCES, objects.source),
 )

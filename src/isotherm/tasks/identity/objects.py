@@ -8,6 +8,7 @@ import contextvars
 import dataclasses
 import enum
 import functools
+import inspect
 import io
 import logging
 import os
@@ -46,7 +47,7 @@ SERVICES: tuple[type, ...] = (
 )
 # Things whose state changes as they are used: they have a type, and what they will give cannot be said.
 SOURCES: tuple[type, ...] = (
-    *(io.IOBase, os._Environ, types.GeneratorType),
+    *(os._Environ, types.GeneratorType),
     *(torch.Generator, np.random.Generator, np.random.RandomState, np.random.BitGenerator, random.Random),
 )
 _PLACE = re.compile(r"__torch__(?:\.\w+)*?\.(\w+)(?![\w.])")
@@ -58,9 +59,16 @@ def named(walk: Walk, value: Any) -> object:
 
 
 def source(walk: Walk, value: Any) -> object:
-    """Describe a file, generator or random generator by its class, and record that its state is not seen."""
-    walk.reach.cannot_see(value, f"the task depends on the state of a {origin.name_of(type(value))} object")
+    """Describe a generator, random generator or the like by its class, and record that its state is not seen."""
+    walk.reach.cannot_see(value, f"the state of a {origin.name_of(type(value))} object")
     return named(walk, value)
+
+
+def file(walk: Walk, value: io.IOBase) -> object:
+    """Describe an open file as one; standard output, for example, has another class in every console."""
+    if not value.closed and value.readable():
+        walk.reach.cannot_see(value, f"the state of a {origin.name_of(type(value))} object")
+    return ["file"]
 
 
 def partial(walk: Walk, value: functools.partial[Any]) -> object:
@@ -71,7 +79,7 @@ def partial(walk: Walk, value: functools.partial[Any]) -> object:
 
 def member_of_enum(walk: Walk, value: enum.Enum) -> object:
     """Describe a member by its class and name."""
-    return ["member", walk.describe(type(value), "instance"), value.name, repr(value._value_)]
+    return ["member", walk.describe(type(value), "instance"), value.name, walk.describe(value._value_)]
 
 
 def module(walk: Walk, value: nn.Module) -> object:
@@ -91,12 +99,17 @@ def attributes(walk: Walk, value: nn.Module) -> object:
     if isinstance(value, torch.jit.ScriptModule):
         return _scripted(walk, value)
     if isinstance(value, torch.fx.GraphModule):
-        return ["graph", value.code]
-    hooks = [[walk.describe(hook) for hook in vars(value).get(name, {}).values()] for name in _HOOKS]
+        return ["graph", value.code, [walk.describe(n.target) for n in value.graph.nodes if n.op == "call_function"]]
+    hooks = [_hooks(walk, vars(value), name) for name in _HOOKS]
     if type(value).__module__.startswith("torch._dynamo"):  # torch.compile: what it computes is its submodule
         return hooks
-    held = {name: item for name, item in vars(value).items() if name not in INTERNAL}
+    held = {name: item for name, item in vars(value).items() if name not in INTERNAL and not _is_cache(value, name)}
     return [hooks, {name: walk.describe(item) for name, item in sorted(held.items())}]
+
+
+def global_hooks(walk: Walk) -> object:
+    """Describe the hooks that run for every module there is."""
+    return [_hooks(walk, vars(nn.modules.module), f"_global{name}") for name in _HOOKS]
 
 
 def script_function(walk: Walk, value: Any) -> object:
@@ -110,7 +123,9 @@ def plain_object(walk: Walk, value: Any) -> object:
     if origin.is_isotherms(type(value)) and dataclasses.is_dataclass(value):  # a new field changes no old key
         defaults = {field.name: walk.describe(field.default) for field in dataclasses.fields(value)}
         state = {name: item for name, item in state.items() if item != defaults.get(name)}
-    return ["object", walk.describe(type(value), "instance"), _content(walk, value), state]
+    own = type(value).__reduce__ is not object.__reduce__  # the state of a parent in C, such as datetime
+    pickled = library_object(walk, value) if own else None
+    return ["object", walk.describe(type(value), "instance"), _content(walk, value), state, pickled]
 
 
 def library_object(walk: Walk, value: Any) -> object:
@@ -119,7 +134,7 @@ def library_object(walk: Walk, value: Any) -> object:
     try:
         reduced = value.__reduce_ex__(4)
     except Exception:  # whatever a library raises for what cannot be pickled
-        walk.reach.cannot_see(value, f"the task depends on the state of a {origin.name_of(type(value))} object")
+        walk.reach.cannot_see(value, f"the state of a {origin.name_of(type(value))} object")
         return ["object", walk.describe(type(value), "instance"), wrapped]
     if isinstance(reduced, str):
         return ["object", walk.describe(type(value), "instance"), reduced, wrapped]
@@ -137,7 +152,19 @@ def _state(value: Any) -> dict[str, Any]:
             names.append(f"_{kind.__name__.lstrip('_')}{name}" if is_private else name)
     hidden = {"__dict__", "__weakref__", "__pydantic_fields_set__"}
     held = {name: getattr(value, name) for name in names if name not in hidden and hasattr(value, name)}
-    return {**held, **getattr(value, "__dict__", {})}
+    held.update(getattr(value, "__dict__", {}))
+    return {name: item for name, item in held.items() if not _is_cache(value, name)}
+
+
+def _is_cache(value: Any, name: str) -> bool:
+    """Tell whether an attribute is the kept result of a cached property."""
+    return isinstance(inspect.getattr_static(type(value), name, None), functools.cached_property)
+
+
+def _hooks(walk: Walk, held: dict[str, Any], name: str) -> list[object]:
+    """Describe hooks in their order, each with how it is called; their numbers count all hooks of the process."""
+    ways = [held.get(f"{name}_{way}", {}) for way in ("with_kwargs", "always_called")]
+    return [[walk.describe(hook), [number in way for way in ways]] for number, hook in held.get(name, {}).items()]
 
 
 def _content(walk: Walk, value: Any) -> object:

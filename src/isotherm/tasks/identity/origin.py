@@ -97,7 +97,9 @@ def name_of(thing: Any) -> str:
 
 
 def _is_users_method(kind: type, name: str, member: Any) -> bool:
-    function = inspect.unwrap(getattr(member, "__func__", member))
+    function = getattr(member, "__func__", member)
+    if isinstance(function, types.FunctionType | functools._lru_cache_wrapper):
+        function = inspect.unwrap(function)
     if not inspect.isfunction(function) or function.__code__.co_filename.startswith("<"):
         return False
     return function.__qualname__ == f"{kind.__qualname__}.{name}" and not is_library_function(function)

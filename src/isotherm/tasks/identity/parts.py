@@ -11,7 +11,7 @@ from isotherm.core.records import content_hash
 from isotherm.errors import UserError
 from isotherm.tasks.identity import origin
 from isotherm.tasks.identity.kinds import handler_of
-from isotherm.tasks.identity.objects import INTERNAL, attributes
+from isotherm.tasks.identity.objects import INTERNAL, attributes, global_hooks
 from isotherm.tasks.identity.source import Sources
 from isotherm.tasks.identity.unseen import Reach, warn_of
 from isotherm.tasks.identity.values import tensor_content
@@ -63,8 +63,9 @@ def model_parts(
             "settings": {name: walk(f"setting {name}").describe(value) for name, value in (settings or {}).items()},
             "version": version,
         }
-    used = [f"setting {name}" for name in settings or {} if name != _SPEAKS_FOR_ITSELF]
-    warn_of(reach.unseen_from(["classes", "architecture", "loss", "metric", *used]))
+    roots = {"classes": "the model", "architecture": "the model", "loss": "the loss", "metric": "the metric"}
+    roots |= {f"setting {name}": f"the {name}" for name in settings or {} if name != _SPEAKS_FOR_ITSELF}
+    warn_of(reach.unseen_from(roots))
     return {name: content_hash(part)[:_DIGITS] for name, part in parts.items()}
 
 
@@ -99,7 +100,7 @@ def _built(model: Callable[[], nn.Module]) -> nn.Module:
 
 
 def _classes(walk: Walk, module: nn.Module) -> list[object]:
-    kinds = dict.fromkeys(type(part) for part in module.modules())
+    kinds = dict.fromkeys(type(part) for part in (*module.modules(), *(tensor for _, tensor in _tensors(module))))
     return [walk.describe(kind, "instance") for kind in kinds]
 
 
@@ -112,7 +113,7 @@ def _architecture(walk: Walk, module: nn.Module) -> list[object]:
     first = _registered(module)
     tied = [[name, first[id(p)]] for name, p in module.named_parameters(remove_duplicate=False)]
     absent = [[name, key] for name, part in module.named_modules() for key, t in _own(part).items() if t is None]
-    return [modules, parameters, tied, absent]
+    return [modules, parameters, tied, absent, global_hooks(walk)]
 
 
 def _class_name(part: nn.Module) -> str:

@@ -124,9 +124,13 @@ def _followed(listing: list[dis.Instruction], index: int, path: str, bound: _Bou
     while isinstance(value, types.ModuleType) and following is not None and following.opname in _ATTRIBUTES:
         name = following.argval
         library = f"{value.__name__}.{name}" if origin.is_library_module(value) else None
-        path, value, following = f"{path}.{name}", getattr(value, name, MISSING), next(rest, None)
+        path, value, following = f"{path}.{name}", _attribute(value, name), next(rest, None)
     after = following.argval if following is not None and following.opname in _ATTRIBUTES else None
     return Read(path=path, value=value, library=library, after=after, line=line)
+
+
+def _attribute(module: types.ModuleType, name: str) -> Any:
+    return contents(module) if name == "__dict__" else getattr(module, name, MISSING)
 
 
 def _imports(listing: list[dis.Instruction], space: dict[str, Any], local: dict[str, _Bound]) -> None:

@@ -6,12 +6,13 @@ hashed whole: parameters, buffers and attributes.
 
 from __future__ import annotations
 
+import collections
 import datetime
 import pathlib
 import sys
 import types
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from isotherm.errors import UnseenWarning
@@ -44,6 +45,7 @@ _TELLTALES = {
         "os.popen urllib.request.urlopen requests.get requests.post socket.socket"
     ),
 }
+_Step = tuple[int | str, bool, str]
 _METHODS = {"read_text": _FILE, "read_bytes": _FILE, "open": _FILE}
 _OF_CLASSES: dict[tuple[type, str], str] = {
     **{(datetime.datetime, name): "the clock" for name in ("now", "utcnow", "today")},
@@ -62,7 +64,8 @@ class Reach:
 
     def __init__(self) -> None:
         self._steps: dict[int | str, list[tuple[int, str]]] = {}
-        self._unseen: dict[int, list[str]] = {}
+        self._unseen: dict[int | str, list[tuple[int | None, str]]] = {}
+        self._functions: dict[int | str, types.FunctionType] = {}
         self._kept: list[Any] = []  # an id stays taken while its object lives
 
     def leads(self, source: int | str, target: Any, how: str) -> None:
@@ -70,26 +73,36 @@ class Reach:
         self._steps.setdefault(source, []).append((id(target), how))
         self._kept.append(target)
 
-    def cannot_see(self, thing: Any, what: str) -> None:
-        """Record that what a thing does depends on something that is not hashed."""
-        self._unseen.setdefault(id(thing), []).append(what)
+    def is_function(self, function: types.FunctionType) -> None:
+        """Record a function: what it leads to is said to be in it."""
+        self._functions[id(function)] = function
+
+    def cannot_see(self, thing: Any, what: str, line: int | None = None) -> None:
+        """Record that a thing depends on something that is not hashed."""
+        self._unseen.setdefault(id(thing), []).append((line, what))
         self._kept.append(thing)
 
-    def unseen_from(self, roots: Iterable[str]) -> list[str]:
-        """Return what cannot be seen of all that the roots lead to."""
-        pending: list[tuple[int | str, bool]] = [(root, True) for root in roots]
-        done, found = set(pending), []
+    def unseen_from(self, roots: Mapping[str, str]) -> list[str]:
+        """Return what cannot be seen of all that the roots lead to; each root has a name for people."""
+        pending = collections.deque[_Step]((root, True, name) for root, name in roots.items())
+        done, found = set(), []
         while pending:
-            node, is_constructed = pending.pop(0)
-            found += self._unseen.get(node, []) if isinstance(node, int) else []
-            for target, how in self._steps.get(node, ()):
-                if how == "builds" or (how == "constructs" and not is_constructed):
-                    continue
-                step = (target, is_constructed if how == "parent" else how != "instance")
-                if step not in done:
-                    done.add(step)
-                    pending.append(step)
+            node, is_constructed, owner = pending.popleft()
+            function = self._functions.get(node)
+            owner = owner if function is None else where(function, None)
+            for line, what in self._unseen.get(node, ()):
+                found.append(f"{owner if function is None else where(function, line)} depends on {what}")
+            for target, passes in self._passable(node, is_constructed):
+                if (target, passes) not in done:
+                    done.add((target, passes))
+                    pending.append((target, passes, owner))
         return list(dict.fromkeys(found))
+
+    def _passable(self, node: int | str, is_constructed: bool) -> Iterator[tuple[int, bool]]:
+        """Yield where training gets to from a node, and whether it constructs objects of what is there."""
+        for target, how in self._steps.get(node, ()):
+            if how != "builds" and (how != "constructs" or is_constructed):
+                yield target, is_constructed if how == "parent" else how != "instance"
 
 
 def warn_of(unseen: Iterable[str]) -> None:
@@ -99,18 +112,18 @@ def warn_of(unseen: Iterable[str]) -> None:
         warnings.warn(f"{what}, which is no part of the task's key; {remedy}", UnseenWarning, stacklevel=3)
 
 
-def unseen_in(function: types.FunctionType, reads: list[Read]) -> Iterator[str]:
-    """Yield what a function depends on beyond its code and what the code refers to."""
+def unseen_in(function: types.FunctionType, reads: list[Read]) -> Iterator[tuple[int | None, str]]:
+    """Yield what a function depends on beyond its code and what the code refers to, each with its line."""
     by_name = {name: what for what, names in _TELLTALES.items() for name in names.split()}
     by_id = {id(thing): by_name[name] for name, thing in _loaded(by_name)}
     for read in reads:
         what = by_id.get(id(read.value)) or by_name.get(read.library or "") or _of_class(read)
         if what is not None:
             name = read.library or read.path
-            yield f"{where(function, read.line)} depends on {what} through {name}"
+            yield read.line, f"{what} through {name}"
     for name, line in attributes_in(function):
         if name in _METHODS and not any(r.line == line and r.path.endswith(f".{name}") for r in reads):
-            yield f"{where(function, line)} depends on {_METHODS[name]} through .{name}()"
+            yield line, f"{_METHODS[name]} through .{name}()"
 
 
 def where(function: types.FunctionType, line: int | None) -> str:

@@ -28,6 +28,11 @@ def mapping(walk: Walk, value: Any) -> object:
     return [type(value).__name__, *([walk.describe(key), walk.describe(item)] for key, item in value.items())]
 
 
+def slice_(walk: Walk, value: slice) -> object:
+    """Describe a slice by its bounds."""
+    return ["slice", *(walk.describe(part) for part in (value.start, value.stop, value.step))]
+
+
 def buffer(walk: Walk, value: Any) -> object:
     """Describe a bytearray or a view of memory."""
     return [type(value).__name__, hashlib.sha256(bytes(value)).hexdigest()]
@@ -36,15 +41,17 @@ def buffer(walk: Walk, value: Any) -> object:
 def array(walk: Walk, value: Any) -> object:
     """Describe an array or a scalar of NumPy."""
     items = np.asarray(value)
+    held = walk.describe(getattr(value, "__dict__", None))  # the mask of a masked array, for example
     if items.dtype.hasobject:
-        return ["array", list(items.shape), *(walk.describe(item) for item in items.reshape(-1).tolist())]
+        return ["array", list(items.shape), held, *(walk.describe(item) for item in items.reshape(-1).tolist())]
     content = hashlib.sha256(np.ascontiguousarray(items).reshape(-1).view(np.uint8).data).hexdigest()
-    return [type(value).__name__, repr(items.dtype), list(items.shape), content]
+    return [type(value).__name__, repr(items.dtype), list(items.shape), held, content]
 
 
 def tensor(walk: Walk, value: Tensor) -> object:
-    """Describe a tensor by type, shape and every value."""
-    return [type(value).__name__, value.requires_grad, tensor_content(value)]
+    """Describe a tensor by its class, attributes, shape and every value."""
+    held = {name: walk.describe(item) for name, item in sorted(vars(value).items())}
+    return [walk.describe(type(value), "instance"), held, value.requires_grad, tensor_content(value)]
 
 
 def tensor_content(value: Tensor) -> list[object]:

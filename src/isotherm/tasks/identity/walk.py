@@ -18,7 +18,7 @@ from isotherm.tasks.identity.reads import MISSING
 from isotherm.tasks.identity.source import Sources
 from isotherm.tasks.identity.unseen import Reach
 
-_PLAIN = {bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented), range, slice}
+_PLAIN = {bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented), range}
 _PLAIN |= {torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format, torch.finfo, torch.iinfo}
 Handler = Callable[["Walk", Any], object]
 
@@ -69,8 +69,11 @@ class Walk:
 
     def unordered(self, values: Any) -> list[object]:
         """Describe values whose order means nothing, each as if it came first."""
-        described = []
+        described: list[object] = []
         for value in values:
+            if type(value) in _PLAIN:
+                described.append(repr(value))
+                continue
             branch = self._branch()
             described.append(branch.describe(value))
             if self._lowest:

@@ -1,0 +1,271 @@
+"""From an analysis to the numbers of its figures.
+
+Sweeps that differ in momentum alone share a figure. Where a sweep has one batch size and several budgets, the budget
+takes the batch size's place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+
+from isotherm.analysis.analysis import Analysis, SweepAnalysis
+from isotherm.analysis.regimes import JointRegimes
+from isotherm.analysis.series import TunedGrid
+from isotherm.core.budget import BudgetUnit
+from isotherm.report.study.figures import (
+    BATCH_SIZE_LABEL,
+    CellState,
+    LearningRateFigure,
+    LearningRatePoint,
+    LearningRateSeries,
+    MissingGrid,
+    Spread,
+    StudyFigures,
+    SweepFigure,
+    SweepPoint,
+    SweepSeries,
+)
+from isotherm.report.wording import is_percent, metric_label, momentum_label, objective_words
+from isotherm.sweep.plan import GridAxes, SweepPlan
+from isotherm.sweep.protocol import Cell, Estimate
+
+# The guide line ε_eff ∝ B ends at so many times the largest learning rate shown, lest it flatten the panel.
+GUIDE_HEADROOM = 2.0
+
+
+def study_figures(analysis: Analysis) -> StudyFigures:
+    """Return the figures of a study: one per group of sweeps, and one per grid family."""
+    groups = figure_groups(analysis.sweeps)
+    return StudyFigures(
+        sweeps=tuple(sweep_figure(*group, joint=analysis.joint_regimes) for group in groups),
+        learning_rates=tuple(record for sweep in analysis.sweeps for record in learning_rate_figures(sweep)),
+    )
+
+
+def figure_groups(sweeps: Sequence[SweepAnalysis]) -> list[list[SweepAnalysis]]:
+    """Return the sweeps in groups that differ in momentum alone; groups and members in the study's order."""
+    groups: list[list[SweepAnalysis]] = []
+    for sweep in sweeps:
+        for group in groups:
+            momenta = {momentum for member in group for momentum in member.plan.momenta}
+            same_protocol = _but_momentum(group[0].plan) == _but_momentum(sweep.plan)
+            if same_protocol and momenta.isdisjoint(sweep.plan.momenta):
+                group.append(sweep)
+                break
+        else:
+            groups.append([sweep])
+    return groups
+
+
+def sweep_figure(sweep: SweepAnalysis, *others: SweepAnalysis, joint: Sequence[JointRegimes] = ()) -> SweepFigure:
+    """Return the optima of a sweep over batch size or budget; of several, where they share a figure.
+
+    Of the comparisons between plain SGD and momentum those stay that are about these sweeps.
+    """
+    members = (sweep, *others)
+    plan = sweep.plan
+    lines = [(member, family, _sweep_points(family, member.plan)) for member in members for family in families(member)]
+    drawn = [(member, family[0].axes, points) for member, family, points in lines if points]
+    everything = [point for _, _, points in drawn for point in points]
+    series = tuple(
+        SweepSeries(
+            label=_series_label(plan, axes),
+            momentum=axes.momentum,
+            points=points,
+            guide=None if _is_over_budgets(plan) else _guide(points, everything),
+            law=None if _is_over_budgets(plan) else member.law(axes.budget, axes.momentum),
+        )
+        for member, axes, points in drawn
+    )
+    laws = {id(s.law) for s in series}
+    return SweepFigure(
+        name=_common_name([member.plan.name for member in members]),
+        setting=_setting(plan, plan.momenta if len(members) == 1 else ()),
+        x_label=_x_label(plan),
+        test_label=metric_label(plan.metric),
+        tuned_on=objective_words(plan.objective, plan.metric),
+        percent=is_percent(plan.metric),
+        num_kept=plan.num_kept,
+        num_seeds=len(plan.seeds),
+        series=series,
+        joint=tuple(pair for pair in joint if {id(pair.plain), id(pair.heavy)} <= laws),
+        missing=tuple(
+            MissingGrid(sweep=member.plan.name, axes=tuned.axes, reason=tuned.edge)
+            for member, family, _ in lines
+            for tuned in family
+            if _sweep_point(tuned, member.plan) is None
+        ),
+    )
+
+
+def learning_rate_figures(sweep: SweepAnalysis) -> list[LearningRateFigure]:
+    """Return a sweep's learning-rate figures: one per momentum, and per budget where it is not the axis."""
+    plan = sweep.plan
+    return [
+        LearningRateFigure(
+            name=plan.name,
+            family=_series_label(plan, family[0].axes),
+            setting=_family_setting(plan, family[0].axes),
+            test_label=metric_label(plan.metric),
+            tuned_on=objective_words(plan.objective, plan.metric),
+            percent=is_percent(plan.metric),
+            num_kept=plan.num_kept,
+            num_seeds=len(plan.seeds),
+            series=tuple(_learning_rate_series(tuned, plan) for tuned in family),
+        )
+        for family in families(sweep)
+    ]
+
+
+def families(sweep: SweepAnalysis) -> list[list[TunedGrid]]:
+    """Return the grids in the lines they form in a figure: one per momentum, and per budget where it is not x."""
+    found: dict[tuple[object, ...], list[TunedGrid]] = {}
+    over_budgets = _is_over_budgets(sweep.plan)
+    for tuned in sweep.grids:
+        family = (tuned.axes.momentum,) if over_budgets else (tuned.axes.budget, tuned.axes.momentum)
+        found.setdefault(family, []).append(tuned)
+    return [sorted(family, key=lambda tuned: _x(tuned, sweep.plan)) for family in found.values()]
+
+
+def _sweep_points(family: Sequence[TunedGrid], plan: SweepPlan) -> tuple[SweepPoint, ...]:
+    return tuple(point for tuned in family if (point := _sweep_point(tuned, plan)) is not None)
+
+
+def _sweep_point(tuned: TunedGrid, plan: SweepPlan) -> SweepPoint | None:
+    best, train_best, test, train_loss = tuned.optimum, tuned.train_optimum, tuned.test, tuned.train_loss
+    if best is None or train_best is None or test is None or train_loss is None:
+        return None
+    return SweepPoint(
+        x=_x(tuned, plan),
+        axes=tuned.axes,
+        num_steps=tuned.grid.num_steps,
+        test=_spread(test, scale=_scale(plan)),
+        train_loss=_spread(train_loss),
+        effective_learning_rate=best.effective_learning_rate,
+        interval=best.interval,
+        edge=best.edge,
+        train_optimal_effective_learning_rate=train_best.effective_learning_rate,
+    )
+
+
+def _learning_rate_series(tuned: TunedGrid, plan: SweepPlan) -> LearningRateSeries:
+    label = str(tuned.axes.budget) if _is_over_budgets(plan) else f"B = {tuned.axes.batch_size:,}"
+    return LearningRateSeries(
+        label=label,
+        axes=tuned.axes,
+        points=tuple(_learning_rate_point(cell, plan) for cell in tuned.grid.cells),
+        optimum=tuned.rate,
+        interval=None if tuned.optimum is None else tuned.optimum.interval,
+        edge=tuned.edge,
+    )
+
+
+def _learning_rate_point(cell: Cell, plan: SweepPlan) -> LearningRatePoint:
+    state = CellState.UNSTABLE if cell.is_unstable else CellState.STABLE if cell.is_complete else CellState.INCOMPLETE
+    test = train_loss = None
+    if state is CellState.STABLE:
+        kept = cell.kept(plan.objective, plan.direction)
+        test = _spread(cell.estimate("test_metric", kept=kept), scale=_scale(plan))
+        train_loss = _spread(cell.estimate("train_loss", kept=kept))
+    return LearningRatePoint(
+        effective_learning_rate=cell.effective_learning_rate,
+        state=state,
+        num_diverged=cell.num_diverged,
+        test=test,
+        train_loss=train_loss,
+    )
+
+
+def _spread(estimate: Estimate, *, scale: float = 1.0) -> Spread:
+    return Spread(
+        mean=scale * estimate.mean,
+        standard_deviation=scale * estimate.standard_deviation,
+        mean_all=scale * estimate.mean_all,
+        standard_deviation_all=scale * estimate.standard_deviation_all,
+    )
+
+
+def _scale(plan: SweepPlan) -> float:
+    return 100.0 if is_percent(plan.metric) else 1.0
+
+
+def _guide(
+    points: Sequence[SweepPoint], everything: Sequence[SweepPoint]
+) -> tuple[tuple[float, float], tuple[float, float]] | None:
+    if len({point.x for point in everything}) < 2:
+        return None
+    first = points[0]
+    top = GUIDE_HEADROOM * max(point.interval[1] for point in everything)
+    factor = min(max(point.x for point in everything) / first.x, top / first.effective_learning_rate)
+    end = (first.x * factor, first.effective_learning_rate * factor)
+    return (first.x, first.effective_learning_rate), end
+
+
+def _but_momentum(plan: SweepPlan) -> SweepPlan:
+    """Return what two plans must have in common to share a figure.
+
+    The learning rates tried are a means to the optimum: SGD and momentum need different ones.
+    """
+    return dataclasses.replace(plan, name="", momenta=(), learning_rates=(), max_extensions=0)
+
+
+def _is_over_budgets(plan: SweepPlan) -> bool:
+    return len(plan.batch_sizes) == 1 and len(plan.budgets) > 1
+
+
+def _in_epochs(plan: SweepPlan) -> bool:
+    return all(budget.unit is BudgetUnit.EPOCHS for budget in plan.budgets)
+
+
+def _x_label(plan: SweepPlan) -> str:
+    if not _is_over_budgets(plan):
+        return BATCH_SIZE_LABEL
+    return "number of epochs" if _in_epochs(plan) else "number of steps"
+
+
+def _x(tuned: TunedGrid, plan: SweepPlan) -> float:
+    if not _is_over_budgets(plan):
+        return float(tuned.axes.batch_size)
+    return float(tuned.axes.budget.amount if _in_epochs(plan) else tuned.grid.num_steps)
+
+
+def _series_label(plan: SweepPlan, axes: GridAxes) -> str:
+    several_budgets = len(plan.budgets) > 1 and not _is_over_budgets(plan)
+    return f"{momentum_label(axes.momentum)}, {axes.budget}" if several_budgets else momentum_label(axes.momentum)
+
+
+def _setting(plan: SweepPlan, momenta: Sequence[float]) -> str:
+    parts = [plan.task]
+    if len(plan.budgets) == 1:
+        parts.append(str(plan.budgets[0]))
+    if len(plan.batch_sizes) == 1:
+        parts.append(f"B = {plan.batch_sizes[0]:,}")
+    if len(momenta) == 1:
+        parts.append(momentum_label(momenta[0]))
+    return ", ".join(parts)
+
+
+def _family_setting(plan: SweepPlan, axes: GridAxes) -> str:
+    place = f"B = {axes.batch_size:,}" if _is_over_budgets(plan) else str(axes.budget)
+    return f"{plan.task}, {place}, {momentum_label(axes.momentum)}"
+
+
+def _common_name(names: Sequence[str]) -> str:
+    """Return the words with which all names begin, or all names where they share none.
+
+    >>> _common_name(["constant_epochs m=0", "constant_epochs m=0.9"]), _common_name(["with", "without"])
+    ('constant_epochs', 'with and without')
+    """
+    distinct = list(dict.fromkeys(names))
+    if len(distinct) == 1:
+        return distinct[0]
+    words = [re.findall(r"[^\s_,\-]+", name) for name in distinct]
+    num_shared = 0
+    while all(len(w) > num_shared for w in words) and len({w[num_shared] for w in words}) == 1:
+        num_shared += 1
+    if num_shared == 0:
+        return " and ".join(distinct)
+    ends = [match.end() for match in re.finditer(r"[^\s_,\-]+", distinct[0])]
+    return distinct[0][: ends[num_shared - 1]]
