@@ -153,10 +153,11 @@ def invoke(*arguments: str) -> tuple[int, str]:
     return result.exit_code, " ".join(result.output.split())
 
 
-def output_of(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Return what a command in a process of its own gave."""
-    command = [sys.executable, "-m", "isotherm", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, env=_environment())
+def output_of(*arguments: str) -> tuple[str, str]:
+    """Return standard output and standard error of a command that succeeds."""
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == 0, result.output
+    return result.stdout, result.stderr
 
 
 def interrupted(*arguments: str, after: str, seconds: float) -> tuple[int, str]:

@@ -27,10 +27,17 @@ def python_blocks(text: str) -> list[str]:
 
 
 def shown_commands(text: str) -> list[str]:
-    """Return the lines of code blocks that call `isotherm`, without their comments and placeholders."""
+    """Return the lines of code blocks that call `isotherm`, without their comments."""
     blocks = re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     lines = [line.partition("  #")[0].strip() for block in blocks for line in block.splitlines()]
     return [line for line in lines if line.startswith("isotherm ") and "[OPTIONS]" not in line]
+
+
+def command_of(line: str) -> tuple[str, list[str]]:
+    """Return the command that a line calls, and its arguments."""
+    _, *words = shlex.split(line)
+    name = next(name for name in (" ".join(words[:2]), words[0]) if name in commands())
+    return name, words[len(name.split()) :]
 
 
 # -- commands -------------------------------------------------------------------------------------------------------
@@ -50,11 +57,18 @@ def test_the_readme_names_every_command_and_leads_to_the_reference() -> None:
 @pytest.mark.parametrize("document", CURRENT, ids=lambda p: p.name)
 def test_commands_that_are_shown_parse(document: Path) -> None:
     for line in shown_commands(document.read_text()):
-        _, *words = shlex.split(line)
-        name = next(n for n in (" ".join(words[:2]), words[0]) if n in commands())
-        arguments = words[len(name.split()) :]
+        name, arguments = command_of(line)
         with commands()[name].make_context(name, arguments) as context:
             assert not context.args, line
+
+
+@pytest.mark.parametrize("document", CURRENT, ids=lambda p: p.name)
+def test_options_that_the_text_mentions_exist(document: Path) -> None:
+    for span in re.findall(r"`(isotherm [^`\n]* --[^`\n]*)`", document.read_text()):
+        if "--help" not in span:
+            name, words = command_of(span)
+            known = {option for parameter in commands()[name].params for option in parameter.opts}
+            assert {word for word in words if word.startswith("--")} <= known, span
 
 
 def test_some_commands_are_shown_and_a_wrong_one_does_not_parse() -> None:

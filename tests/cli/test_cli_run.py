@@ -40,9 +40,9 @@ def test_run_from_a_toml_file_and_status_by_its_path() -> None:
 
 
 def test_json_to_standard_output_is_pure_json() -> None:
-    done = output_of("run", "mycode:sweep", "--workers", "1", "--json", "-")
-    assert json.loads(done.stdout)["study"] == "tiny"
-    assert "Verdicts" in done.stderr
+    output, told = output_of("run", "mycode:sweep", "--workers", "1", "--json", "-")
+    assert json.loads(output)["study"] == "tiny"
+    assert "Verdicts" in told
 
 
 def test_several_workers_give_the_numbers_of_one() -> None:

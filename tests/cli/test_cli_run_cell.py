@@ -67,9 +67,9 @@ def test_json_has_spec_and_result_of_every_run() -> None:
 
 
 def test_json_to_standard_output_is_pure_json() -> None:
-    done = output_of("run", "--task", "taskcode:blobs", *SETTING, "--json", "-")
-    assert json.loads(done.stdout)["task"] == "blobs"
-    assert "ε_eff" in done.stderr
+    output, told = output_of("run", "--task", "taskcode:blobs", *SETTING, "--json", "-")
+    assert json.loads(output)["task"] == "blobs"
+    assert "ε_eff" in told
 
 
 def test_stored_runs_are_said_to_be_stored_and_only_new_seeds_are_run() -> None:

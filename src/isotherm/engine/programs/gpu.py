@@ -14,73 +14,82 @@ import torch
 from torch import Tensor, fx
 
 from isotherm.engine.graph.pipeline import rewrite_for_gpu
-from isotherm.engine.parameters import Settings, Weights, gradient_of_factors
+from isotherm.engine.parameters import ParameterGroups, Settings, gradient_of_factors
 from isotherm.kernels.ops.registry import register_with_compiler
 
 Call = Callable[..., tuple[Tensor, ...]]
-# An update in place of tensors alone; it gives the losses (M,).
+# An update in place of tensors alone; it returns the losses (M,).
 Update = Callable[..., Tensor]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Program:
-    """A step on tensors alone, and how it wants and gives the matrices among its parameters.
+    """A step on tensors alone, and in what form it reads parameter groups and returns their gradients.
 
     Args:
-        call: blocks of parameters, fixed ones, buffers, batch -> losses, gradients of blocks, buffers, right factors.
-        halved: places of the blocks that it reads rounded.
-        factored: places of the blocks whose gradients it gives as factors, the left one in place of the gradient.
+        call: parameter groups, fixed parameters, buffers, batch -> losses, gradients of the groups, buffers, right
+            factors.
+        bfloat16_groups: indices of the groups that it reads in bfloat16.
+        factored_groups: indices of the groups whose gradients it returns as factors, the left one in place of the
+            gradient.
     """
 
     call: Call
-    halved: tuple[int, ...] = ()
-    factored: tuple[int, ...] = ()
+    bfloat16_groups: tuple[int, ...] = ()
+    factored_groups: tuple[int, ...] = ()
 
-    def rounded(self, values: Sequence[Tensor]) -> list[Tensor]:
-        """Return new copies of the blocks that are read rounded."""
-        return [values[place].to(torch.bfloat16) for place in self.halved]
+    def bfloat16_copies(self, values: Sequence[Tensor]) -> list[Tensor]:
+        """Return new copies of the groups that are read in bfloat16."""
+        return [values[index].to(torch.bfloat16) for index in self.bfloat16_groups]
 
     def gradients(
         self, values: Sequence[Tensor], fixed_M: Sequence[Tensor], buffers_M: Sequence[Tensor], *batch: Tensor
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """Return losses (M,), gradients of the blocks, and buffers after the forward pass.
+        """Return losses (M,), gradients of the groups, and buffers after the forward pass.
 
         Args:
-            values: the blocks.
+            values: of the groups.
             fixed_M: parameters that are not trained.
             buffers_M: before the forward pass.
             batch: inputs, targets, the runs' keys and the number of the update.
         """
-        found = self.call(*_with_copies(values, self.halved, self.rounded(values)), *fixed_M, *buffers_M, *batch)
+        given = _with_copies(values, self.bfloat16_groups, self.bfloat16_copies(values))
+        found = self.call(*given, *fixed_M, *buffers_M, *batch)
         losses_M, *results = (result.clone() for result in found)
-        gradients, after, rights = _cut(results, len(values), len(buffers_M))
-        for place, right in zip(self.factored, rights, strict=True):
-            gradients[place] = gradient_of_factors(gradients[place], right).to(values[place].dtype)
+        gradients, after, rights = _split(results, len(values), len(buffers_M))
+        for index, right in zip(self.factored_groups, rights, strict=True):
+            gradients[index] = gradient_of_factors(gradients[index], right).to(values[index].dtype)
         return losses_M, gradients, after
 
 
-def gpu_program(traced: fx.GraphModule, weights: Weights, *, takes_halves: bool, takes_factors: bool) -> Program:
+def gpu_program(
+    traced: fx.GraphModule, groups: ParameterGroups, *, reads_bfloat16: bool, returns_factors: bool
+) -> Program:
     """Return a traced step rewritten for a GPU.
 
     Args:
         traced: the step, changed in place.
-        weights: where its parameters lie.
-        takes_halves: whether matrices may come rounded.
-        takes_factors: whether gradients of matrices may go as factors, for which there must be kernels, and nothing is
-            clipped; then those of biases are summed at once too, and units of many rows are operations of their own.
+        groups: its parameters.
+        reads_bfloat16: whether matrices may be given in bfloat16.
+        returns_factors: whether gradients of matrices may be returned as factors. This takes kernels, and an update
+            that does not clip; all passes that need kernels depend on it.
     """
-    step = rewrite_for_gpu(traced, weights.matrices if takes_halves else (), has_kernels=takes_factors)
-    return Program(call=traced.forward, halved=tuple(step.bfloat16_groups), factored=tuple(step.factored_groups))
+    step = rewrite_for_gpu(traced, groups.matrices if reads_bfloat16 else (), has_kernels=returns_factors)
+    return Program(
+        call=traced.forward,
+        bfloat16_groups=tuple(step.bfloat16_groups),
+        factored_groups=tuple(step.factored_groups),
+    )
 
 
-def update_of(program: Program, weights: Weights, *, is_compiled: bool) -> Update:
+def update_of(program: Program, groups: ParameterGroups, *, is_compiled: bool) -> Update:
     """Return the update of all runs."""
-    call, halved, factored = program.call, program.halved, program.factored
+    call, copied, factored = program.call, program.bfloat16_groups, program.factored_groups
 
     def make(
         values: Sequence[Tensor],
         velocities: Sequence[Tensor],
-        halves: Sequence[Tensor],
+        copies: Sequence[Tensor],
         fixed_M: Sequence[Tensor],
         buffers_M: Sequence[Tensor],
         batch: tuple[Tensor, Tensor],
@@ -91,18 +100,18 @@ def update_of(program: Program, weights: Weights, *, is_compiled: bool) -> Updat
         num_clipped_M1: Tensor,
         settings: Settings,
     ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-        """Make the update, but for the blocks whose gradients come as factors; return the losses and these."""
+        """Make the update, but for the groups whose gradients are factored; return the losses and the factors."""
         inputs, targets = batch if index_MB is None else (batch[0][index_MB], batch[1][index_MB])
-        given = _with_copies(values, halved, halves)
+        given = _with_copies(values, copied, copies)
         losses_M, *others = call(*given, *fixed_M, *buffers_M, inputs, targets, key_M, step)
-        gradients, after, rights = _cut(others, len(values), len(buffers_M))
-        weights.apply(values, velocities, gradients, learning_rate_M1, num_clipped_M1, settings, factored=factored)
-        for place, copy in zip(halved, halves, strict=True):
-            if place not in factored:
-                copy.copy_(values[place])
+        gradients, after, rights = _split(others, len(values), len(buffers_M))
+        groups.apply(values, velocities, gradients, learning_rate_M1, num_clipped_M1, settings, factored=factored)
+        for index, copy in zip(copied, copies, strict=True):
+            if index not in factored:
+                copy.copy_(values[index])
         for old, new in zip(buffers_M, after, strict=True):
             old.copy_(new)
-        return losses_M, [(gradients[place], right) for place, right in zip(factored, rights, strict=True)]
+        return losses_M, [(gradients[index], right) for index, right in zip(factored, rights, strict=True)]
 
     advance: Callable[..., tuple[Tensor, list[tuple[Tensor, Tensor]]]] = make
     if is_compiled:
@@ -112,16 +121,16 @@ def update_of(program: Program, weights: Weights, *, is_compiled: bool) -> Updat
     def update(
         values: Sequence[Tensor],
         velocities: Sequence[Tensor],
-        halves: Sequence[Tensor],
+        copies: Sequence[Tensor],
         *others: Any,
         learning_rate_M1: Tensor,
         num_clipped_M1: Tensor,
         settings: Settings,
     ) -> Tensor:
-        losses_M, pairs = advance(values, velocities, halves, *others, learning_rate_M1, num_clipped_M1, settings)
-        for place, pair in zip(factored, pairs, strict=True):
-            state = values[place], velocities[place], halves[halved.index(place)]
-            weights.apply_factors(place, *state, pair, learning_rate_M1, settings)
+        losses_M, pairs = advance(values, velocities, copies, *others, learning_rate_M1, num_clipped_M1, settings)
+        for index, pair in zip(factored, pairs, strict=True):
+            state = values[index], velocities[index], copies[copied.index(index)]
+            groups.apply_factors(index, *state, pair, learning_rate_M1, settings)
         return losses_M
 
     return update
@@ -134,14 +143,14 @@ def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
     return FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
 
 
-def _cut(results: list[Tensor], first: int, second: int) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+def _split(results: list[Tensor], first: int, second: int) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
     """Return so many results, so many more, and the rest."""
     return results[:first], results[first : first + second], results[first + second :]
 
 
-def _with_copies(values: Sequence[Tensor], places: Sequence[int], copies: Sequence[Tensor]) -> list[Tensor]:
-    """Return values with copies at some places."""
+def _with_copies(values: Sequence[Tensor], indices: Sequence[int], copies: Sequence[Tensor]) -> list[Tensor]:
+    """Return values with copies in place of some."""
     given = list(values)
-    for place, copy in zip(places, copies, strict=True):
-        given[place] = copy
+    for index, copy in zip(indices, copies, strict=True):
+        given[index] = copy
     return given

@@ -14,7 +14,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from isotherm.engine.evaluation import Tensors
 from isotherm.engine.memory import is_out_of_memory
-from isotherm.engine.parameters import Weights
+from isotherm.engine.parameters import ParameterGroups
 from isotherm.engine.placed_task import PlacedTask, ghost_layers
 from isotherm.engine.programs.gpu import Call
 from isotherm.engine.stack.plan import StackPlan
@@ -60,7 +60,7 @@ class StackedModel:
 
     # -- training ---------------------------------------------------------------------------------------------------
 
-    def step_function(self, weights: Weights, fixed: Sequence[str], buffers: Sequence[str]) -> Call:
+    def step_function(self, weights: ParameterGroups, fixed: Sequence[str], buffers: Sequence[str]) -> Call:
         """Return the training step as a function of tensors: states, x, y, keys, step -> losses, gradients, buffers.
 
         Parameters come, and their gradients go, in the groups of `weights`; `fixed` and `buffers` are names.

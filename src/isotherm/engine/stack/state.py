@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from isotherm.core.l2 import is_penalised
 from isotherm.core.records import CurvePoint
-from isotherm.engine.checkpoint import State
+from isotherm.engine.checkpoint_file import State
 from isotherm.engine.evaluation import Tensors
-from isotherm.engine.parameters import Settings, Weights
+from isotherm.engine.parameters import ParameterGroups, Settings
 from isotherm.engine.stack.plan import StackPlan
 
 
@@ -34,11 +34,11 @@ class StackState:
         trainable = [name for name, p in named.items() if p.requires_grad]
         scope = plan.specs[0].l2_scope
         self.penalised = tuple(name for name in trainable if is_penalised(named[name], scope=scope))
-        self.weights = Weights(
+        self.weights = ParameterGroups(
             {name: stacked[name] for name in trainable},
             decayed=set(self.penalised) - set(unused),
             channels_last=plan.channels_last or plan.convolves,
-            aligns=plan.rounds_matrices,
+            pads_matrices=plan.reads_bfloat16,
         )
         self.fixed_M = {name: stacked[name] for name, p in named.items() if not p.requires_grad}
         self.buffers_M = {name: stacked[name].clone() for name, _ in models[0].named_buffers()}
