@@ -17,7 +17,8 @@ from typing import Any, Self
 import torch
 
 from isotherm.core.records import RunSpec, content_hash
-from isotherm.engine.checkpoint import FORMAT, Checkpoint, Header, UnusableError, read_header, report_unusable
+from isotherm.engine.checkpoint import Checkpoint, report_unusable
+from isotherm.engine.checkpoint_file import FORMAT, Header, UnusableError, read_header
 from isotherm.version import __version__
 
 logger = logging.getLogger("isotherm")
