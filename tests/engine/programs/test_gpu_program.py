@@ -1,4 +1,4 @@
-"""A fleet that updates as on a GPU, on a CPU: rounded and filled up matrices, gradients as factors, compiled.
+"""A fleet that updates as on a GPU, on a CPU: bfloat16 and padded matrices, gradients as factors, compiled.
 
 And convolutions of many runs as single operations.
 """
@@ -208,7 +208,7 @@ def test_a_stack_that_shrinks_continues_with_new_copies(seen: Seen) -> None:
 
 
 class Twice(torch.nn.Module):
-    """A matrix that is a product of two: the gradient of each has the other as a factor."""
+    """A matrix that is a matmul of two: the gradient of each has the other as a factor."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from isotherm.engine.graph.trace import has_plain_convolutions, trace, writes
 from isotherm.engine.placed_task import exact_arithmetic
-from isotherm.engine.programs.cpu import FixedProgram
+from isotherm.engine.programs.cpu import PreallocatedProgram
 from isotherm.engine.programs.cuda_graph import Recording, capture
 from isotherm.engine.programs.gpu import Program, Update, gpu_program, update_of
 from isotherm.engine.stack.feed import Feed
@@ -182,7 +182,7 @@ class Updates:
                 traced, state.weights, reads_bfloat16=plan.reads_bfloat16, returns_factors=plan.returns_factors
             )
         else:
-            fixed = FixedProgram(traced, [*states, *feed.bound_batch, feed.key_M, self._step])
+            fixed = PreallocatedProgram(traced, [*states, *feed.bound_batch, feed.key_M, self._step])
             self._program = Program(call=lambda *_: fixed())
 
     def gradients(self, x_MB: Tensor, y_MB: Tensor, *, step: int) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
