@@ -1,1 +1,1 @@
-"""The blocks and the figure of docs/calibration.md: runs, tables of each network, speeds."""
+"""The blocks and the figure of docs/calibration.md: runs, one table per network, speeds."""

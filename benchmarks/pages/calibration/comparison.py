@@ -1,4 +1,4 @@
-"""The main table: every setting beside the paper, judged against its goal."""
+"""The main table: every setting next to the paper, judged against its goal."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def compared(
     otherwise: str = "–",
     in_readme: bool = True,
 ) -> Row:
-    """Return a line that compares two means, in the unit of the tolerance: per cent or points."""
+    """Return a line that compares two means, in the unit of the tolerance: percent or points."""
     points = ours.mean - paper.mean
     amount = 100 * points / paper.mean if unit == "%" else points
     difference = f"{signed(amount, 1)} %" if unit == "%" else signed(amount, 2)

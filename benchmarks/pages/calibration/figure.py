@@ -1,4 +1,4 @@
-"""The figure: every run's test metric beside the paper's."""
+"""The figure: every run's test metric next to the paper's."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Panel:
-    """The curves of one setting, or of its variants, beside the paper's value."""
+    """The curves of one setting, or of its variants, next to the paper's value."""
 
     title: str
     quantity: str
@@ -55,7 +55,7 @@ class Panel:
 
     @property
     def first_drop(self) -> int:
-        """After how many updates the learning rate drops for the first time."""
+        """The number of updates before the learning rate first drops."""
         return self.num_steps // 2
 
     @property
@@ -75,10 +75,10 @@ def figure() -> Figure:
     """Return the whole figure."""
     drawn = Figure(figsize=(9.0, 5.6), layout="constrained")
     shown = panels()
-    for place, panel in enumerate(shown):
-        axes = drawn.add_subplot(2, 3, place + 1)
+    for index, panel in enumerate(shown):
+        axes = drawn.add_subplot(2, 3, index + 1)
         draw(panel, axes)
-        if place >= 3:
+        if index >= 3:
             axes.set_xlabel("updates (thousands)")
     handles: list[Any] = [
         (Patch(color=_PAPER, alpha=0.3, linewidth=0), Line2D([], [], color=_PAPER, linewidth=1.2)),
@@ -90,7 +90,7 @@ def figure() -> Figure:
 
 
 def panels() -> list[Panel]:
-    """Return what the figure shows, in reading order."""
+    """Return the panels of the figure, in reading order."""
     zero = ("wrn_b256", "wrn_b256_zero")
     described: tuple[tuple[tuple[str, ...], str, str, tuple[float, ...], tuple[float, float]], ...] = (
         (("autoencoder",), "autoencoder, B = 64", "test squared error", (3, 5, 10, 20, 50), (2.65, 75)),
@@ -187,7 +187,7 @@ def draw(panel: Panel, axes: Axes) -> None:
 
 
 def _styles(panel: Panel) -> dict[str, Style]:
-    """Return how the series look: one alone, or the first of two, in the middle of the scale."""
+    """Return the styles of the series: a single one, or the first of two, from the middle of the scale."""
     names = panel.series
     styles = ordered_styles(3)[1:] if len(names) < 3 else ordered_styles(len(names))
     return dict(zip(names, styles, strict=False))
@@ -213,7 +213,7 @@ def _draw_content(panel: Panel, axes: Axes, styles: dict[str, Style]) -> None:
 
 
 def _draw_inset(panel: Panel, axes: Axes, styles: dict[str, Style]) -> None:
-    """Draw the end of the runs that did not collapse again, on a linear axis."""
+    """Draw the end of the runs that did not collapse once more, on a linear axis."""
     inset = axes.inset_axes((0.28, 0.27, 0.71, 0.47))
     _draw_content(panel, inset, styles)
     inset.set_xlim(0.58 * panel.num_steps, 1.02 * panel.num_steps)

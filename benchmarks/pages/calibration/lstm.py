@@ -26,7 +26,7 @@ from pages.values import Value
 
 
 def lstm_block() -> str:
-    """Return the language model's perplexities by definition and learning rate, and the two that compete."""
+    """Return the language model's perplexities by definition and learning rate, and compare the two best rates."""
     lines = []
     for batch_size, names in ((64, ("lstm_b64",)), (16, LSTM_B16)):
         cells = [(name, rate, text) for name in names for rate, text in rate_texts(name).items()]
@@ -71,19 +71,20 @@ def lstm_block() -> str:
         {validation.mean:+.2f} ± {validation.sd:.2f}, 2.0 ahead for {_num_ahead(low, high, "validation_metric")} of
         {validation.num} (p = {_paired_p(low, high, "validation_metric"):.2f})."""
     training = f"""
-        The training perplexity with dropout off is {off_low:+.1f} % from the paper's at 2.0 and {off_high:+.1f} % at
-        2.8. With dropout on, averaged over the last epoch, it is {value(low, running_perplexity).mean:.1f} and
-        {value(high, running_perplexity).mean:.1f}: far from it at both."""
+        The training perplexity with dropout off differs from the paper's by {off_low:+.1f} % at 2.0 and by
+        {off_high:+.1f} % at 2.8. With dropout on, averaged over the last epoch, it is
+        {value(low, running_perplexity).mean:.1f} and {value(high, running_perplexity).mean:.1f}, far from the paper's
+        at both."""
     clipped = {rate: value(runs_at("lstm_b64", rate), "clipped_fraction", scale=100).mean for rate in rates("lstm_b64")}
     clipping = f"""
-        Nearly every update is cut, at B = 64 less often as the learning rate grows: {max(clipped.values()):.0f} % at
-        {min(clipped):.1f}, {min(clipped.values()):.0f} % at {max(clipped):.1f}."""
+        Nearly every update is clipped, at B = 64 less often as the learning rate grows:
+        {max(clipped.values()):.0f} % at {min(clipped):.1f}, {min(clipped.values()):.0f} % at {max(clipped):.1f}."""
     paragraphs = (which, training, clipping, _dropout_text())
     return "\n\n".join((table(header, lines), *map(paragraph, paragraphs)))
 
 
 def crossings(x: Sequence[float], y: Sequence[float], target: float) -> list[float]:
-    """Return where the straight lines between points reach a value, rising.
+    """Return where the straight lines between points reach a value, in ascending order.
 
     >>> crossings([0, 1, 2], [0.0, 4.0, 0.0], 1.0)
     [0.25, 1.75]
@@ -96,7 +97,7 @@ def crossings(x: Sequence[float], y: Sequence[float], target: float) -> list[flo
 
 
 def _dropout_text() -> str:
-    """Return which dropout would give the paper's perplexities at B = 16, between the ones that were run."""
+    """Return which dropout would give the paper's perplexities at B = 16, interpolated between those that were run."""
     names = sorted(LSTM_B16, key=lambda name: float(dropout(name)))
     places = [float(dropout(name)) for name in names]
     rate = load(names[0])["paper"]["rate"]
@@ -113,11 +114,11 @@ def _dropout_text() -> str:
     (bent,) = (x for x in roots if places[0] <= x <= places[-1])
     bent_there = float(bent_test(bent))
     return f"""
-        Dropout at B = 16: on straight lines between the three that were run, the training perplexity is the paper's at
-        a dropout of {fits_train:.2f}, where the test perplexity is {there:.2f}, {signed(there - test, 2)} from the
-        paper's. The test perplexity is the paper's at {at_those}. On parabolas through the three, the training
-        perplexity is the paper's at {bent:.2f}, where the test perplexity is {bent_there:.2f},
-        {signed(bent_there - test, 2)} from the paper's. {commits_of(LSTM_B16)}"""
+        Dropout at B = 16: interpolated linearly between the three values that were run, the training perplexity equals
+        the paper's at a dropout of {fits_train:.2f}, where the test perplexity is {there:.2f},
+        {signed(there - test, 2)} from the paper's. The test perplexity equals the paper's at {at_those}. On parabolas
+        through the three, the training perplexity equals the paper's at {bent:.2f}, where the test perplexity is
+        {bent_there:.2f}, {signed(bent_there - test, 2)} from the paper's. {commits_of(LSTM_B16)}"""
 
 
 def _paired(low: Sequence[Run], high: Sequence[Run], quantity: str) -> Value:

@@ -1,4 +1,4 @@
-"""The runs of results/calibration, and what the paper has for them."""
+"""The runs of results/calibration, and the paper's values for them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Run = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A value of the paper, with the number of decimals it is given to."""
+    """A value of the paper, with its number of decimals."""
 
     mean: float
     sd: float
@@ -31,7 +31,7 @@ class Reference:
 
     @classmethod
     def parse(cls, text: str) -> Reference:
-        """Return the reference that the JSON has as text.
+        """Parse the text of a result file.
 
         >>> Reference.parse("93.5 ± 0.1 %").mean
         93.5
@@ -74,12 +74,12 @@ def running_perplexity(run: Run) -> float:
 
 
 def running_objective(run: Run) -> float:
-    """Return cross entropy of the last epoch, as trained on, plus L2 penalty."""
+    """Return the training cross entropy averaged over the last epoch, plus the L2 penalty."""
     return float(run["train_loss_running"] + run["l2_penalty"])
 
 
 def evaluated_objective(run: Run) -> float:
-    """Return cross entropy of the final weights in evaluation mode plus L2 penalty."""
+    """Return the cross entropy of the final weights in evaluation mode, plus the L2 penalty."""
     return float(run["train_loss"] + run["l2_penalty"])
 
 
@@ -89,14 +89,14 @@ def best_rate(name: str) -> float:
 
 
 def rate_texts(name: str) -> dict[float, str]:
-    """Return the learning rates of a setting as text, all with as many decimals."""
+    """Return the learning rates of a setting as text, all with the same number of decimals."""
     found = rates(name)
     decimals = max(len(f"{rate:g}".partition(".")[2]) for rate in found)
     return {rate: f"{rate:.{decimals}f}" for rate in found}
 
 
 def option(name: str, option_name: str, default: str) -> str:
-    """Return an option of a setting's task, which stands in the name its runs have for the task, or the default."""
+    """Return an option of a setting's task, read from the task name of its runs, or the default."""
     task = load(name)["runs"][0]["spec"]["task"]
     found = re.search(rf"\b{option_name}=([^,)]+)", task)
     return found[1] if found else default
@@ -108,7 +108,7 @@ def dropout(name: str) -> str:
 
 
 def commits_of(names: Sequence[str]) -> str:
-    """Return a sentence on which settings are of which commit."""
+    """Return a sentence that names the commit of each setting."""
     found: dict[str, list[str]] = {}
     for name in names:
         found.setdefault(load(name)["commit"], []).append(f"`{name}`")

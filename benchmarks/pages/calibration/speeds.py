@@ -1,4 +1,4 @@
-"""Speed and memory on a GPU, and how far fleet and reference differ there."""
+"""Speed and memory on a GPU, and differences between fleet and reference."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from isotherm.tasks.builtin import TASKS
 from pages.calibration.runs import SKIP_INIT, load
 from pages.text import paragraph, table
 
-# Which calibration runs are the same work as a row of the speeds: task, batch size, number of runs.
+# Calibration runs of the same workload as a row of the speeds: task, batch size, number of runs.
 _SAME_WORK = {
     ("autoencoder_mnist", 64, 9): "autoencoder",
     ("lstm_ptb", 64, 9): "lstm_b64",
@@ -33,7 +33,7 @@ def throughput_block() -> str:
 
 
 def equality_block() -> str:
-    """Return how far fleet and reference differ on the GPU."""
+    """Return the differences between fleet and reference on the GPU."""
     return differences(load("throughput"))
 
 
@@ -103,12 +103,12 @@ def differences(content: dict[str, Any]) -> str:
 
 def _in_order(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return rows in the order of the tasks, whichever was measured last."""
-    places = {name: place for place, name in enumerate(TASKS)}
-    return sorted(found, key=lambda row: (places[row["task"]], row["batch_size"], row.get("precision", "")))
+    order = {name: index for index, name in enumerate(TASKS)}
+    return sorted(found, key=lambda row: (order[row["task"]], row["batch_size"], row.get("precision", "")))
 
 
 def _where(found: Sequence[dict[str, Any]]) -> str:
-    """Return on what rows were measured."""
+    """Return the device, versions and commits of some rows."""
     devices, versions, commits = (sorted({row[key] for row in found}) for key in ("device", "torch", "commit"))
     return f"{_listed(devices)}, torch {_listed(versions)}, commit {_listed(commits)}"
 

@@ -25,7 +25,7 @@ from pages.calibration.runs import (
 )
 from pages.text import paragraph, signed, signed_interval, table
 
-_LOSS_HEADER = ("paper", "running CE + L2", "off by", "evaluation CE + L2", "off by")
+_LOSS_HEADER = ("paper", "running CE + L2", "difference", "evaluation CE + L2", "difference")
 
 
 def wide_resnet_block() -> str:
@@ -56,20 +56,20 @@ def wide_resnet_block() -> str:
 
 
 def skip_init_block() -> str:
-    """Return the way of the network without normalisation, over its seeds, and its training loss."""
+    """Return the progress of the network without normalisation over its seeds, and its training loss."""
     runs = runs_at(SKIP_INIT, 0.25)
     num_steps = load(SKIP_INIT)["runs"][0]["spec"]["num_steps"]
     steps = [point["step"] for point in runs[0]["curve"]]
-    looks = [[run["curve"][place] for run in runs] for place in range(len(steps))]
+    evaluations = [[run["curve"][index] for run in runs] for index in range(len(steps))]
     curve = table(
         ("update", *(f"{step:,}" for step in steps)),
         [
             ("drops so far", *(str(num_drops(step - 1, num_steps=num_steps)) for step in steps)),
             (
                 "test accuracy, %",
-                *(value(look, "test_metric", scale=100).text(2, with_num=False) for look in looks),
+                *(value(points, "test_metric", scale=100).text(2, with_num=False) for points in evaluations),
             ),
-            ("test loss", *(value(look, "test_loss").text(3, with_num=False) for look in looks)),
+            ("test loss", *(value(points, "test_loss").text(3, with_num=False) for points in evaluations)),
         ],
     )
     paper = reference(SKIP_INIT, "train")
@@ -83,7 +83,7 @@ def skip_init_block() -> str:
 
 
 def _loss_cells(runs: Sequence[Run], paper: Reference) -> list[str]:
-    """Return both candidates for the paper's training loss, each with how far it is off."""
+    """Return both candidates for the paper's training loss, each with its difference."""
     cells = []
     for part, whole in (("train_loss_running", running_objective), ("train_loss", evaluated_objective)):
         total = value(runs, whole)
@@ -94,7 +94,7 @@ def _loss_cells(runs: Sequence[Run], paper: Reference) -> list[str]:
 
 
 def padding_text() -> str:
-    """Return what the padding changes, and how surely."""
+    """Return the effect of the padding, and its significance."""
     name, _, rate = WIDE_RESNETS[0]
     zero_name, _, zero_rate = ZERO_PADDED
     reflected, zero = runs_at(name, rate), runs_at(zero_name, zero_rate)
@@ -108,7 +108,7 @@ def padding_text() -> str:
 
 
 def contrast(first: Sequence[Run], second: Sequence[Run], quantity: Callable[[Run], float], *, decimals: int) -> str:
-    """Return the difference of two means with its interval and its significance, the runs taken as independent."""
+    """Return the difference of two means with its interval and p-value, the runs taken as independent."""
     a, b = ([quantity(run) for run in runs] for runs in (first, second))
     test = stats.ttest_ind(a, b, equal_var=False)
     interval = test.confidence_interval(0.95)

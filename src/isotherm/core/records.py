@@ -1,4 +1,4 @@
-"""What a run is, what it gave, and the key under which the store keeps it. No torch here."""
+"""Runs, their results, and the key under which a run is stored. No torch here."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any, Literal, Self
 from isotherm.core.l2 import L2Scope
 from isotherm.core.temperature import bare_learning_rate
 
-# Part of every key. Raise it when the same RunSpec would give other numbers than before.
+# Part of every key. Raise it when the same RunSpec gives different numbers than before.
 RUN_VERSION = 1
 
-# "mixed": matrix products and convolutions in bfloat16; weights, optimiser, statistics and losses in float32.
+# "mixed": matmuls and convolutions in bfloat16; weights, optimiser, statistics and losses in float32.
 Precision = Literal["float32", "float64", "mixed"]
 
 
@@ -42,7 +42,7 @@ class Direction(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Identity:
-    """What the results of a task are kept under: two content hashes, and the named parts they were made of."""
+    """What the results of a task are stored under: two content hashes and the named parts they are made of."""
 
     data_id: str
     model_id: str
@@ -59,7 +59,7 @@ class Identity:
 class RunSpec:
     """Everything that determines one run's numbers.
 
-    `data_id` and `model_id` are those of `Identity`; `task` is for people and is not part of the key.
+    `data_id` and `model_id` are those of `Identity`; `task` is a label for people and not part of the key.
     """
 
     task: str
@@ -75,15 +75,10 @@ class RunSpec:
     precision: Precision
     num_evaluations: int
     seed: int
-    clip_norm: float | None = None  # the gradient's norm is cut to this before momentum
+    clip_norm: float | None = None  # the gradient is clipped to this norm before momentum
 
     def __post_init__(self) -> None:
-        for name in (
-            "effective_learning_rate",
-            "momentum",
-            "gamma",
-            "l2",
-        ):  # 1 and 1.0 are one setting, one key
+        for name in ("effective_learning_rate", "momentum", "gamma", "l2"):  # 1 and 1.0 are one setting, one key
             object.__setattr__(self, name, float(getattr(self, name)))
         if self.clip_norm is not None:
             object.__setattr__(self, "clip_norm", float(self.clip_norm))
@@ -95,10 +90,10 @@ class RunSpec:
 
     @property
     def key(self) -> str:
-        """The content hash under which the store keeps this run."""
+        """The content hash under which this run is stored."""
         content = dataclasses.asdict(self)
         del content["task"]
-        if content["clip_norm"] is None:  # a setting that is not used changes no key
+        if content["clip_norm"] is None:  # an unused setting changes no key
             del content["clip_norm"]
         content["version"] = RUN_VERSION
         return content_hash(content)
@@ -115,7 +110,7 @@ class RunSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CurvePoint:
-    """The test set along the way: after `step` updates."""
+    """The test set evaluated after `step` updates."""
 
     step: int
     test_loss: float
@@ -124,12 +119,12 @@ class CurvePoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunResult:
-    """What one run gave. A quantity that does not exist (diverged, failed, no validation set) is None.
+    """The result of one run. A quantity that does not exist (diverged, failed, no validation set) is None.
 
-    `train_loss_running` averages the batch losses, in training mode, over the last epoch's worth of updates;
-    `train_loss` is over the whole training set in evaluation mode; both without the L2 term, which stands beside
-    them as `l2_penalty` = (λ/2)‖w‖² over the penalised parameters. `clipped_fraction` is the part of the updates whose
-    gradient was cut; `test_metric_running` is the test metric with the running averages of ghost batch norm, where
+    `train_loss_running` averages the batch losses in training mode over the last epoch's worth of updates;
+    `train_loss` is over the whole training set in evaluation mode; both exclude the L2 term, which is given as
+    `l2_penalty` = (λ/2)‖w‖² over the penalised parameters. `clipped_fraction` is the fraction of updates whose
+    gradient was clipped; `test_metric_running` is the test metric with the running averages of ghost batch norm, where
     `test_metric` uses statistics re-estimated with the final weights.
     """
 

@@ -1,4 +1,4 @@
-"""Run what is missing of a study into a store, round by round, and say how it goes."""
+"""Run what is missing of a study into a store, round by round, and report progress."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from isotherm.sweep.sweep import Sweep
 from isotherm.tasks.model_check import check_model
 from isotherm.tasks.task import Task
 
-# A fleet is saved so often; shorter ones never are.
+# Time between checkpoints of a fleet; shorter fleets have none.
 CHECKPOINT_SECONDS = 60.0
 
 
 class Progress(Protocol):
-    """What a run tells while it goes on."""
+    """Receives reports while a study runs."""
 
     def round_started(self, specs: Sequence[RunSpec], *, round_: int) -> None:
         """A round of the protocol begins with these runs; round 0 are the base grids, later ones extensions."""
 
     def advanced(self, work: float) -> None:
-        """So much work was done, in the units of `work_of`."""
+        """Work was done, in the units of `work_of`."""
 
     def evaluated(self, spec: RunSpec, point: CurvePoint) -> None:
         """A run was evaluated on the test set along the way."""
 
     def runs_done(self, results: Sequence[RunResult]) -> None:
-        """A fleet's runs are in the store."""
+        """The runs of a fleet are in the store."""
 
     def noted(self, sentence: str) -> None:
         """There is something to know about the store."""
@@ -80,12 +80,12 @@ def run(
 
     Args:
         sweep: what to run.
-        store: a path or an open store; runs it holds already are not repeated. None keeps results in memory.
+        store: a path or an open store; runs already in it are not repeated. None keeps results in memory.
         device: "cpu" or "cuda".
-        workers: processes to train in, on the CPU; 1 trains in this one, with PyTorch's threads.
-        fleet_size: runs per fleet; by default as many as pay.
-        checkpoint_seconds: so often a fleet in training is saved beside a store on disk, to go on from after a kill.
-        progress: told how it goes.
+        workers: processes that train on the CPU; 1 trains in this process with PyTorch's threads.
+        fleet_size: runs per fleet; chosen automatically by default.
+        checkpoint_seconds: time between checkpoints of a fleet, from which a killed run resumes; inf for none.
+        progress: receives progress reports.
     """
     results = run_study(
         Study.of(sweep),

@@ -1,9 +1,9 @@
 """The store: one SQLite file with every run under the hash of what determines it.
 
-Contract. One writer at a time, held by a lock that the operating system drops when the writer dies; any number of
-readers. What `put` was given is on disk when it returns, all of it or nothing: `kill -9` loses at most what was never
-put. A finished or diverged run is never overwritten; a failed one may be. Outcomes are told apart. A store of a newer
-schema is refused; one of an earlier schema is brought to this one when it is opened for writing.
+Contract. One writer at a time, which holds a lock that the operating system releases when the writer dies; any number
+of readers. When `put` returns, its runs are on disk, all or none of them: `kill -9` loses only what was never put. A
+finished or diverged run is never overwritten; a failed one may be. A store of a newer schema is refused; one of an
+earlier schema is migrated when it is opened for writing.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ CREATE TABLE IF NOT EXISTS studies (
     stored_at REAL NOT NULL
 ) WITHOUT ROWID;
 """
-# Of every data_id and model_id in the rows: what it is the hash of.
+# The parts behind every data_id and model_id in the rows.
 _SCHEMA_OF_PARTS = """
 CREATE TABLE IF NOT EXISTS parts (
     id TEXT PRIMARY KEY,
@@ -61,7 +61,7 @@ CREATE TABLE IF NOT EXISTS parts (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredRun:
-    """A run as it is kept; `provenance` says how it came about and is no part of its identity."""
+    """A stored run; `provenance` records how it was computed and is not part of its identity."""
 
     spec: RunSpec
     result: RunResult
@@ -69,7 +69,7 @@ class StoredRun:
 
 
 class Store:
-    """Results by key. Open with `Store.write`, `Store.read` or `Store.in_memory`, close or use as a context."""
+    """Results by key. Open it with `Store.write`, `Store.read` or `Store.in_memory`; close it or use it in a `with`."""
 
     def __init__(self, connection: sqlite3.Connection, *, path: str, lock: IO[str] | None = None) -> None:
         self.path = path
@@ -78,7 +78,7 @@ class Store:
 
     @classmethod
     def write(cls, path: str | os.PathLike[str]) -> Self:
-        """Open for writing, create if absent; refused while another process writes."""
+        """Open for writing and create if absent; refused while another process writes."""
         file = Path(path)
         if file.is_dir():
             raise StoreError(f"the store {file} is a folder; name a file, e.g. {file / 'results.sqlite'}")
@@ -98,7 +98,7 @@ class Store:
             lock.close()
             raise
         try:
-            if not store._is_empty():  # before the first write of any kind: what is refused stays as it was
+            if not store._is_empty():  # before the first write: a refused file stays unchanged
                 store._check_schema()
             with translated(file):
                 connection.execute("PRAGMA journal_mode = WAL")
@@ -112,7 +112,7 @@ class Store:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:
-        """Open for reading while others may write; a folder without write permission will do."""
+        """Open for reading while others may write; needs no write permission."""
         file = Path(path)
         if not file.is_file():
             raise StoreError(f"there is no store at {file}; `isotherm run` makes one, or check the path")
@@ -143,7 +143,7 @@ class Store:
 
     @property
     def is_in_memory(self) -> bool:
-        """Whether nothing of it is on disk."""
+        """Whether the store is in memory only."""
         return self.path == _IN_MEMORY
 
     @classmethod
@@ -154,7 +154,7 @@ class Store:
         return store
 
     def put(self, runs: Sequence[StoredRun]) -> None:
-        """Keep runs, all or none of them; finished and diverged runs already there stay as they are."""
+        """Store runs, all or none of them; finished and diverged runs already there stay as they are."""
         rows = [
             (
                 run.spec.key,
@@ -203,13 +203,13 @@ class Store:
         yield from found
 
     def counts(self) -> dict[Outcome, int]:
-        """Return how many runs ended which way."""
+        """Return the number of runs by outcome."""
         with translated(Path(self.path)):
             rows = dict(self._connection.execute("SELECT outcome, COUNT(*) FROM runs GROUP BY outcome").fetchall())
         return {outcome: rows.get(str(outcome), 0) for outcome in Outcome}
 
     def put_study(self, name: str, definition: dict[str, Any]) -> None:
-        """Keep what a study asks for, so that progress and reports need nothing but the store."""
+        """Store what a study asks for, so that status and reports need only the store."""
         with self._transaction() as cursor:
             cursor.execute(
                 "INSERT OR REPLACE INTO studies VALUES (?, ?, ?)", (name, exact_json(definition), time.time())
@@ -222,7 +222,7 @@ class Store:
             return {name: json.loads(definition) for name, definition in rows}
 
     def put_identity(self, identity: Identity) -> None:
-        """Keep what the ids of a task are made of, once for all its runs."""
+        """Store the parts that the ids of a task are made of, once for all its runs."""
         rows = [
             (identity.data_id, exact_json(identity.data_parts)),
             (identity.model_id, exact_json(identity.model_parts)),
@@ -231,7 +231,7 @@ class Store:
             cursor.executemany("INSERT OR IGNORE INTO parts VALUES (?, ?)", rows)
 
     def parts(self) -> dict[str, dict[str, str]]:
-        """Return what every data_id and model_id is made of, as far as it is known."""
+        """Return the parts of every data_id and model_id, as far as they are known."""
         if self._schema_version() < 3:
             return {}
         with translated(Path(self.path)):
@@ -239,7 +239,7 @@ class Store:
             return {id_: json.loads(content) for id_, content in rows}
 
     def num_unidentified(self) -> int:
-        """Return how many runs have keys of unknown parts: those of an earlier Isotherm, which no task matches now."""
+        """Return how many runs were stored by an earlier Isotherm, so that the parts of their keys are unknown."""
         known = self.parts()
         with translated(Path(self.path)):
             rows = self._connection.execute("SELECT spec FROM runs").fetchall()
@@ -285,7 +285,7 @@ class Store:
                 cursor.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def _raise_schema(self) -> None:
-        """Bring a store of an earlier schema to this one; its rows stay as they are."""
+        """Migrate a store of an earlier schema; its rows stay as they are."""
         if self._schema_version() < SCHEMA_VERSION:
             with self._transaction() as cursor:
                 for statement in _statements(_SCHEMA_OF_PARTS):

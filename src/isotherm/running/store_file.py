@@ -31,7 +31,7 @@ _REMEDIES = {
 
 
 def take_lock(file: Path) -> IO[str]:
-    """Take a store's lock, or say who holds it; the operating system drops it when this process ends."""
+    """Take the lock of a store, or say who holds it; the operating system releases it when this process ends."""
     path = file.with_name(file.name + ".lock")
     try:
         lock = path.open("a+")
@@ -61,7 +61,7 @@ def take_lock(file: Path) -> IO[str]:
 
 
 def check_header(file: Path) -> None:
-    """Refuse what is no SQLite file before SQLite touches it."""
+    """Refuse a file that is not SQLite before SQLite touches it."""
     try:
         if not file.exists() or file.stat().st_size == 0:
             return

@@ -1,7 +1,7 @@
-"""The tasks that have a name: the quickstart's and the paper's.
+"""Built-in tasks: the quickstart's and the paper's.
 
-A task's results are kept under its entry in `DEFINITIONS`. Raise the version of an entry whenever the numbers it gives
-change: tests/tasks/test_builtin.py pins them.
+Their results are stored under the names and versions in `DEFINITIONS`. Raise a version whenever its task gives
+different numbers; tests/tasks/test_builtin.py pins them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from isotherm.tasks.task import Task
 # Mean and standard deviation of the training pixels, 0 to 255.
 _CIFAR10 = CropAndFlip(mean=(125.3, 123.0, 113.9), std=(63.0, 62.1, 66.7))
 _CIFAR100 = CropAndFlip(mean=(129.3, 124.1, 112.4), std=(68.2, 65.4, 70.4))
-# Cropped and flipped when decoded.
+# Images are cropped and flipped when they are decoded.
 _IMAGENET = CropAndFlip(mean=(123.675, 116.28, 103.53), std=(58.395, 57.12, 57.375), pad=0, flip=False)
 
 
@@ -43,7 +43,7 @@ DEFINITIONS: dict[str, Definition] = {
         _define("resnet50_imagenet", version=1, transform=_IMAGENET),
     )
 }
-# What a sweep uses unless it says otherwise; part of a run's settings, not of the definition.
+# Defaults of a sweep; part of a run's settings, not of the definition.
 _WIDE_RESNET = {"l2": 5e-4, "precision": "mixed"}
 _TRAINING: dict[str, dict[str, Any]] = {
     "mlp_mnist1d": {},
@@ -142,7 +142,7 @@ def _autoencoder_mnist(folder: Path | None) -> Task:
     return built_in("autoencoder_mnist", train=train, test=test)
 
 
-# From the folder with the data, or, with None, on made-up data of the same shape.
+# Builders of the tasks from the data folder, or from synthetic data of the same shape if it is None.
 TASKS: dict[str, Callable[[Path | None], Task]] = {
     "mlp_mnist1d": _mlp_mnist1d,
     "autoencoder_mnist": _autoencoder_mnist,
@@ -170,7 +170,7 @@ def get_task(name: str, *, data: Path | str | None = None) -> Task:
 
 
 def made_task(name: str) -> Task:
-    """Return a built-in task on made-up data of the right shape: good for timing, for nothing else."""
+    """Return a built-in task on synthetic data of the right shape, for timing only."""
     if name not in TASKS:
         raise UserError(f"unknown task {name!r}; {nearest(name, TASKS)}")
     return TASKS[name](None)

@@ -19,7 +19,7 @@ _EXPECTED = {"loss": "a function (output, target) -> mean", "metric": "an isothe
 
 
 def check_known(value: Any, table: Mapping[str, Any], *, what: str, task: str) -> None:
-    """Refuse a loss or a metric that is neither a name of the table nor of the right kind."""
+    """Refuse a loss or metric that is neither a known name nor of the right kind."""
     if isinstance(value, str) and value not in table:
         raise UserError(f"task {task!r}: unknown {what} {value!r}; {nearest(value, table)}; or pass your own")
     if not isinstance(value, str) and not (callable(value) if what == "loss" else isinstance(value, Metric)):
@@ -27,21 +27,21 @@ def check_known(value: Any, table: Mapping[str, Any], *, what: str, task: str) -
 
 
 def check_choice(value: object, choices: tuple[str, ...], *, what: str, task: str) -> None:
-    """Refuse a setting that is none of its choices."""
+    """Refuse a setting that is not one of its choices."""
     if value not in choices:
         known = ", ".join(map(repr, choices))
         raise UserError(f"task {task!r}: {what}={value!r} is unknown; use one of {known}")
 
 
 def refuse_unknown(given: Iterable[str], known: Iterable[str], what: str) -> None:
-    """Refuse names that are not known, and suggest the nearest."""
+    """Refuse unknown names and suggest the nearest."""
     for name in given:
         if name not in known:
             raise UserError(f"{what} takes no {name!r}; {nearest(name, known)}")
 
 
 def check_numbers(*, l2: Any, clip_norm: Any, task: str) -> None:
-    """Refuse a penalty below 0 and a clipping norm of 0 or less."""
+    """Refuse a negative penalty and a clipping norm that is not positive."""
     where = f"task {task!r}"
     if not _is_number(l2) or not math.isfinite(l2) or l2 < 0:
         raise UserError(f"{where}: l2={l2!r} is not a number >= 0; use 0 for no penalty")

@@ -1,7 +1,7 @@
-"""What a built-in task computes, under a name and a version.
+"""Definitions of built-in tasks: a name and a version stand for a computation.
 
-Results of a built-in task are kept under its name, its version and the options that differ from the standard, not under
-its source: a moved file or a faster kernel changes no key. A test pins the numbers of every version.
+Results of a built-in task are stored under its name, its version and any non-standard options, not under its source
+code: moving a file or making a kernel faster changes no key. A test pins the numbers of every version.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Definition:
     """A named and versioned computation.
 
     Args:
-        name: of the built-in task.
-        version: to be raised with every change of the numbers that the task gives.
-        model: builds the module; its arguments are the standard ones.
+        name: name of the built-in task.
+        version: must be raised whenever the task gives different numbers.
+        model: builder with the standard arguments.
         loss: a name from `LOSSES`.
         metric: a name from `METRICS`.
-        transform: with its standard fields.
+        transform: the standard transform.
         unroll: tokens per update.
     """
 
@@ -46,7 +46,7 @@ class Definition:
     metric: str = "accuracy"
     transform: Transform | None = None
     unroll: int | None = None
-    # Kept when the definition is made: the partial and the two tables may be changed in place later.
+    # Copied here because the partial and both tables can be changed in place later.
     _arguments: Options = field(init=False, repr=False)
     _loss: LossFunction = field(init=False, repr=False)
     _metric: Metric = field(init=False, repr=False)
@@ -65,7 +65,7 @@ class Definition:
         transform: Transform | None,
         settings: Mapping[str, Any],
     ) -> Options | None:
-        """Return the options in which a task differs from this definition; None if it computes something else.
+        """Return the options of a task that differ from the standard; None if it computes something else.
 
         >>> from isotherm.tasks.builtin import DEFINITIONS
         >>> mlp = DEFINITIONS["mlp_mnist1d"]
@@ -79,7 +79,7 @@ class Definition:
         """
         if loss is not self._loss or metric != self._metric or type(transform) is not type(self.transform):
             return None
-        if not isinstance(model, partial) or model.func is not self.model.func or not _is_unchanged(model):
+        if type(model) is not partial or model.func is not self.model.func or not _is_unchanged(model):
             return None
         try:
             return {
@@ -87,20 +87,23 @@ class Definition:
                 **_changed("transform", _fields(transform), _fields(self.transform)),
                 **_changed("task", settings, {} if self.unroll is None else {"unroll": self.unroll}),
             }
-        except (TypeError, ValueError):  # an argument that JSON cannot write, a function for example
+        except (TypeError, ValueError):  # an argument that JSON cannot express, such as a function
             return None
 
 
 def arguments_of(model: partial[nn.Module]) -> Options:
-    """Return all arguments of a builder by name, its defaults included."""
+    """Return all arguments of a builder by name, including defaults."""
     bound = inspect.signature(model.func).bind(*model.args, **model.keywords)
     bound.apply_defaults()
     return dict(bound.arguments)
 
 
 def _is_unchanged(model: Callable[[], nn.Module]) -> bool:
-    """Tell whether all classes of the module and their forward passes are this package's or PyTorch's."""
-    kinds = {type(part) for part in initial_model(model, seed=0).modules()}
+    """Tell whether all classes of the module and their forward passes come from this package or PyTorch."""
+    try:
+        kinds = {type(part) for part in initial_model(model, seed=0).modules()}
+    except Exception:  # hashing the content of the model says what is wrong with it
+        return False
     homes = {thing.__module__.split(".")[0] for kind in kinds for thing in (kind, kind.forward)}
     return homes <= {"isotherm", "torch"}
 
@@ -113,7 +116,7 @@ def _fields(transform: Transform | None) -> Options:
 
 
 def _changed(what: str, values: Mapping[str, Any], standard: Mapping[str, Any]) -> Options:
-    """Return the values that are not standard, and None for those that are missing."""
+    """Return the non-standard values, with None for those that are missing."""
     texts, standard_texts = ({name: exact_json(value) for name, value in given.items()} for given in (values, standard))
     names = [name for name in {**texts, **standard_texts} if texts.get(name) != standard_texts.get(name)]
     return {f"{what}.{name}": json.loads(texts[name]) if name in texts else None for name in names}

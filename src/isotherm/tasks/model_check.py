@@ -1,4 +1,4 @@
-"""A task's model tried on a few examples before anything is trained."""
+"""Checks of a task's model on a few examples, before anything is trained."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from isotherm.tasks.task import Task
 
 
 def check_model(task: Task, batch_sizes: Iterable[int] = ()) -> None:
-    """Build the model once, run it on a few examples, and refuse what could not be trained.
+    """Build the model, run it on a few examples, and refuse what cannot be trained.
 
     Args:
         task: what is to be trained.
@@ -57,7 +57,7 @@ def check_model(task: Task, batch_sizes: Iterable[int] = ()) -> None:
 
 
 def _check_transform(task: Task) -> None:
-    """Try the transform as training uses it, which evaluation does not."""
+    """Try the transform in training mode."""
     if task.transform is None:
         return
     inputs = task.train[0]
@@ -74,7 +74,7 @@ def _check_transform(task: Task) -> None:
 
 
 def example_batch(task: Task, num: int = 4) -> tuple[Tensor, Tensor]:
-    """Return a few training examples as the model is evaluated on them, floats in float32."""
+    """Return a few training examples as the model sees them in evaluation, floats in float32."""
     inputs, targets = task.train
     if task.unroll is not None:
         order = torch.arange(num)[:, None] * task.unroll + torch.arange(task.unroll)
@@ -89,7 +89,7 @@ def example_batch(task: Task, num: int = 4) -> tuple[Tensor, Tensor]:
 
 
 def call_model(module: nn.Module, x: Tensor, *, unroll: int | None) -> Any:
-    """Return the model's output; of a model with a state, from its initial one."""
+    """Return the model's output; a model with a state starts from its initial state."""
     if unroll is None:
         return module(x)
     initial_state = getattr(module, "initial_state", None)

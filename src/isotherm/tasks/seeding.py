@@ -1,4 +1,4 @@
-"""Every random stream of a run derives from (seed, purpose), never from its place in a grid or a fleet.
+"""Every random stream of a run derives from (seed, purpose), never from its position in a grid or a fleet.
 
 Runs of one seed share initialisation, data order and dropout masks across learning rates (common random numbers);
 different seeds share nothing, but for the order of a text, which is read from its beginning in every run.
@@ -39,7 +39,7 @@ def cuda_is_in_use() -> bool:
 
 @contextmanager
 def seeded(seed: int, purpose: str) -> Iterator[None]:
-    """Seed the global generators of torch, NumPy and Python, and put their states back afterwards."""
+    """Seed the global generators of torch, NumPy and Python, and restore their states afterwards."""
     bits = derive(seed, purpose)
     numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002 (user code may use it)
     # Only where CUDA is in use already: to start it here would forbid the forking of workers.

@@ -36,29 +36,29 @@ class Task:
     """What is trained: a builder of plain `nn.Module`s, the data, the loss and the metric.
 
     Args:
-        name: for people; results are kept under the content of the task, not under its name.
-        model: called without arguments, returns a fresh module; it needs no knowledge of fleets.
-        train: inputs and targets, tensors or arrays of equal length; inputs may also be `LazyInputs`.
-        test: the same, never trained on.
+        name: a label for people; results are stored under the content of the task, not its name.
+        model: function without arguments that returns a fresh module; the module need not know about fleets.
+        train: inputs and targets, tensors or arrays of equal length; inputs may also be `LazyInputs`. Memory is shared.
+        test: the same for the test set.
         loss: a name from `LOSSES`, or a function (output, target) -> mean over the batch.
-        metric: a name from `METRICS`, or a `Metric`; by default accuracy for cross entropy, else the loss itself.
-        validation: the same as `test`, for choosing the learning rate. Without one, a sweep that tunes on
-            validation data holds out part of `train`.
-        transform: what happens to a batch of inputs between storage and model: augmentation, normalisation.
-        unroll: for sequences. Inputs and targets are then one long sequence of tokens and the tokens after them; a
-            batch is that many parallel streams, an update reads this many tokens of each, and the model's state is
-            carried on. The loss of an update is summed over them and averaged over the streams.
-        norm_statistics: with which statistics ghost batch norm is evaluated: "reestimated" over the training set with
-            the weights as they are, or the "running" averages of training.
-        l2: coefficient of the penalty that a sweep uses unless it says otherwise; so for the next three.
-        l2_scope: what the penalty covers.
-        clip_norm: the gradient's norm is cut to this, before momentum; None cuts nothing.
-        precision: of the computation.
-        version: change it when something changes that `identity.model_parts` does not see, such as
-            another release of a library.
-        notes: sentences about the data that whoever runs the task should see; no part of its identity.
-        definition: of a built-in task. It identifies the task as long as model, loss, metric and transform are those
-            of the definition, with other options at most.
+        metric: a name from `METRICS`, or a `Metric`; default: accuracy for cross entropy, otherwise the loss itself.
+        validation: the same for choosing the learning rate. Without it, a sweep that tunes on validation data holds
+            out part of `train`.
+        transform: augmentation and normalisation, applied to every batch of inputs.
+        unroll: for sequences: tokens per update. Inputs and targets are one long sequence of tokens and the tokens that
+            follow them. A batch is a number of parallel streams; the model's state carries over from update to
+            update. The loss is summed over the tokens of an update and averaged over the streams.
+        norm_statistics: statistics of ghost batch norm in evaluation: "reestimated" over the training set with the
+            current weights, or the "running" averages of training.
+        l2: coefficient of the L2 penalty; this and the next three are the defaults of a sweep.
+        l2_scope: parameters that are penalised.
+        clip_norm: the gradient is clipped to this norm before momentum; None for no clipping.
+        precision: precision of the computation.
+        version: change it when something changes that `identity.model_parts` does not see, such as the release of a
+            library.
+        notes: remarks about the data, shown when the task is run; not part of its identity.
+        definition: set by built-in tasks. It identifies the task as long as model, loss, metric and transform are those
+            of the definition; other options are part of the identity.
     """
 
     name: str
@@ -128,9 +128,9 @@ class Task:
         return METRICS[self.metric] if isinstance(self.metric, str) else self.metric
 
     def identify(self) -> Identity:
-        """Return what the results of this task are kept under, computed from data and model as they are now.
+        """Return what the results of this task are stored under, computed from the current data and model.
 
-        A built-in task is identified by its definition, every other by its content.
+        A built-in task is identified by its definition, any other task by its content.
         """
         model = self._definition_parts() or self._content_parts()
         data = data_identity.data_parts(self.splits)
@@ -139,7 +139,7 @@ class Task:
         )
 
     def _definition_parts(self) -> dict[str, str] | None:
-        """Return the parts of a built-in task; None if there is no definition, or it was left for something else."""
+        """Return the parts of a built-in task; None without a definition, or if the task computes something else."""
         if self.definition is None or not data_identity.are_built_in(self.splits):
             return None
         options = self.definition.options(
@@ -175,7 +175,7 @@ class Task:
         )
 
     def _settings(self) -> dict[str, Any]:
-        """Return the settings that differ from their defaults: a new one then changes no old key."""
+        """Return the settings that differ from their defaults, so that adding a setting changes no old key."""
         settings: dict[str, Any] = {}
         if self.unroll is not None:
             settings["unroll"] = self.unroll

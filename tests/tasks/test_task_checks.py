@@ -1,0 +1,126 @@
+"""What a task refuses: data, losses, metrics and settings, each with a sentence."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from helpers_tasks import REAL, TOKENS, X, Y, refused, sequence_task
+from isotherm.errors import UserError
+from isotherm.tasks.losses import LOSSES
+
+
+def test_an_unknown_loss_gets_the_nearest_name():
+    refused(
+        ["'mine'", "unknown loss 'crossentropy'", "did you mean 'cross_entropy'", "mean_squared_error"],
+        loss="crossentropy",
+    )
+
+
+def test_an_unknown_metric_gets_the_nearest_name():
+    refused(["unknown metric 'acuracy'", "did you mean 'accuracy'", "or pass your own"], metric="acuracy")
+
+
+def test_a_loss_that_is_no_function():
+    refused(["loss is int", "function (output, target) -> mean"], loss=3)
+
+
+def test_a_metric_without_a_direction():
+    refused(["metric is function", "an isotherm.Metric"], metric=LOSSES["cross_entropy"])
+
+
+@pytest.mark.parametrize("part", ["train", "test", "validation"])
+def test_mismatched_lengths(part):
+    words = [f"{part} data", "(6, 2)", "(5,)", "differ in length", "first dimension of both"]
+    refused(words, **{part: (X, Y[:5])})
+
+
+@pytest.mark.parametrize("split", [X, (X,), (X, Y, Y), {"x": X, "y": Y}, None])
+def test_a_split_is_a_pair(split):
+    refused(["train data", "pair (inputs, targets)", type(split).__name__], train=split)
+
+
+def test_scalars_are_not_examples():
+    refused(["train data", "shape ()", "counts the examples"], train=(torch.tensor(1.0), torch.tensor(1)))
+
+
+def test_no_examples():
+    refused(["test data", "empty", "at least one"], test=(X[:0], Y[:0]))
+
+
+def test_what_is_neither_tensor_nor_array():
+    refused(["train data", "neither a tensor nor an array"], train=(["a", "b"], [0, 1]))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_not_a_number(value):
+    x = X.clone()
+    x[3, 1] = value
+    refused(["train data, inputs", "[3, 1]", f"is {value}", "remove or replace"], train=(x, Y))
+
+
+def test_a_target_that_is_not_a_number():
+    y = REAL.clone()
+    y[2, 0] = math.nan
+    words = ["test data, targets", "[2, 0]", "is nan", "remove or replace"]
+    refused(words, loss="mean_squared_error", train=(X, REAL), test=(X, y))
+
+
+def test_a_negative_label():
+    y = Y.clone()
+    y[4] = -1
+    refused(["train data", "label at index 4 is -1", "start at 0"], train=(X, y))
+
+
+@pytest.mark.parametrize("labels", [Y.float(), Y > 0, nn.functional.one_hot(Y)])
+def test_labels_are_whole_numbers_of_one_dimension(labels):
+    words = ["train data", "whole-number labels", str(labels.dtype), str(tuple(labels.shape)), "y.long()"]
+    refused(words, train=(X, labels))
+
+
+def test_splits_of_different_shape():
+    words = ["differ in shape", "'train': (2,)", "'test': (3,)", "make them equal"]
+    refused(words, test=(torch.zeros(6, 3), Y))
+
+
+@pytest.mark.parametrize("unroll", [0, -1, 1.5, True, "35"])
+def test_an_unroll_that_is_no_length(unroll):
+    with pytest.raises(UserError, match=r"unroll=.* is not a whole number of at least 1; the paper uses 35"):
+        sequence_task(unroll=unroll)
+
+
+@pytest.mark.parametrize("split", [(TOKENS[:-1].float(), TOKENS[1:]), (TOKENS[:28].view(7, 4), TOKENS[:7])])
+def test_a_sequence_is_whole_numbers_in_a_row(split):
+    with pytest.raises(UserError, match=r"train data: with unroll .* use \(tokens\[:-1\], tokens\[1:\]\)"):
+        sequence_task(train=split, test=split)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"l2": -1.0}, ["l2=-1.0", ">= 0"]),
+        ({"l2": math.nan}, ["l2=nan", ">= 0"]),
+        ({"clip_norm": 0.0}, ["clip_norm=0.0", "above 0", "None to clip nothing"]),
+        ({"clip_norm": math.nan}, ["clip_norm=nan", "above 0"]),
+        ({"precision": "bfloat16"}, ["precision='bfloat16' is unknown", "'mixed'"]),
+        ({"l2_scope": "biases"}, ["l2_scope='biases' is unknown", "'weights', 'all'"]),
+        ({"norm_statistics": "batch"}, ["norm_statistics='batch' is unknown", "'reestimated', 'running'"]),
+    ],
+    ids=str,
+)
+def test_settings_nobody_knows(changes, words):
+    refused(["'mine'", *words], **changes)
+
+
+@pytest.mark.parametrize("is_transposed", [False, True])
+@pytest.mark.parametrize("index", [(0, 0), (3, 4), (6, 6)])
+def test_a_value_that_is_not_a_number_is_found_in_any_piece(index, is_transposed, monkeypatch):
+    monkeypatch.setattr("isotherm.tasks.inputs._PIECE", 5)
+    x = torch.zeros(7, 7)
+    x[index] = math.nan
+    x = x.T if is_transposed else x
+    found = list(index[::-1] if is_transposed else index)
+    refused([f"the value at index {found} is nan"], train=(x, torch.zeros(7).long()))
