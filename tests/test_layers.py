@@ -20,6 +20,7 @@ SUB_ROOMS = {
         "dropout",
         "placed_task",
         "memory",
+        "checkpoint_file",
         "checkpoint",
         "evaluation",
         "stack",

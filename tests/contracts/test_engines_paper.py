@@ -313,7 +313,7 @@ def test_evaluation_leaves_the_running_averages_alone():
 
 def test_a_look_uses_fewer_examples_for_its_statistics(monkeypatch):
     for engine in (reference, scoring):
-        monkeypatch.setattr(engine, "EXAMPLES_FOR_A_LOOK", 2 * GHOST)
+        monkeypatch.setattr(engine, "REESTIMATION_EXAMPLES", 2 * GHOST)
     task = image_task(SmallGhostNet)
     placed = place_task(task, precision="float64")
     specs = [spec_of(task, seed=seed, batch_size=16, num_steps=6, num_evaluations=2) for seed in (0, 1)]

@@ -16,7 +16,9 @@ import pytest
 import torch
 
 from isotherm.engine import checkpoint as module
-from isotherm.engine.checkpoint import FORMAT, Checkpoint, State, UnusableError, read_header
+from isotherm.engine import checkpoint_file
+from isotherm.engine.checkpoint import Checkpoint
+from isotherm.engine.checkpoint_file import FORMAT, State, UnusableError, read_header
 
 STATE: State = {
     "weights": torch.arange(6, dtype=torch.float64).reshape(2, 3) / 7,
@@ -97,7 +99,7 @@ def test_tensors_go_to_the_device_that_is_asked_for(path: Path) -> None:
 def test_a_large_state_comes_back_whole(path: Path) -> None:
     weights = torch.randn(3, 400_000, generator=torch.Generator().manual_seed(0))
     made(path).save({"weights": weights})
-    assert path.stat().st_size > 4 * module._CHUNK
+    assert path.stat().st_size > 4 * checkpoint_file.CHUNK
     state = made(path).load("cpu")
     assert state is not None
     assert torch.equal(state["weights"], weights)
@@ -191,7 +193,7 @@ def test_a_save_that_fails_leaves_the_old_state_and_warns_once(
         checkpoint.save({"done": 128})
         checkpoint.save({"done": 192})
     [text] = warnings()
-    assert f"the checkpoint {path} cannot be written: No space left on device; training goes on" in text
+    assert f"the checkpoint {path} cannot be written: No space left on device; training continues" in text
     assert os.listdir(path.parent) == [path.name]
     assert made(path).load("cpu") == {"done": 64}
     checkpoint.save({"done": 256})
@@ -298,7 +300,7 @@ def test_the_checkpoint_of_another_fleet_is_told(path: Path, warnings: Callable[
 
 def test_another_format_is_told(path: Path, monkeypatch: pytest.MonkeyPatch, warnings: Callable[[], list[str]]) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(module, "FORMAT", FORMAT + 1)
+        patch.setattr(checkpoint_file, "FORMAT", FORMAT + 1)
         made(path).save(STATE)
     with pytest.raises(UnusableError, match=f"format {FORMAT + 1}"):
         read_header(path)
@@ -342,7 +344,7 @@ def test_a_folder_in_its_place_is_told(path: Path, warnings: Callable[[], list[s
 )
 def test_headers_that_make_no_sense(path: Path, line: bytes) -> None:
     path.parent.mkdir()
-    path.write_bytes(module._MAGIC + line + b"\n")
+    path.write_bytes(checkpoint_file.MAGIC + line + b"\n")
     with pytest.raises(UnusableError, match="its header is damaged"):
         read_header(path)
 

@@ -31,11 +31,11 @@ def random(shape, *, seed: int) -> Tensor:
 
 def tensors(*, seed: int, shapes=None, num_runs: int = M) -> dict[str, Tensor]:
     shapes = SHAPES if shapes is None else shapes
-    return {name: random((num_runs, *s), seed=100 * seed + place) for place, (name, s) in enumerate(shapes.items())}
+    return {name: random((num_runs, *s), seed=100 * seed + index) for index, (name, s) in enumerate(shapes.items())}
 
 
 def weights_of(initial, *, channels_last: bool = False, decayed=DECAYED) -> ParameterGroups:
-    """Return the weights on copies: a matrix that is handed in becomes its block."""
+    """Return the weights on copies: a matrix that is handed in becomes its group."""
     initial = {name: tensor.clone() for name, tensor in initial.items()}
     return ParameterGroups(initial, decayed=decayed, channels_last=channels_last)
 
@@ -54,8 +54,8 @@ def make_updates(weights: ParameterGroups, settings: Settings, steps, rates=RATE
     """Make an update with each of some gradients by name; return how many were clipped of every run."""
     num_clipped_M1 = torch.zeros(len(rates), 1, dtype=torch.float64)
     for gradients in steps:
-        blocks = weights.gradients({name: g.clone() for name, g in gradients.items()})
-        weights.apply(weights.values, weights.velocities, blocks, rates, num_clipped_M1, settings)
+        gradients_of_groups = weights.gradients({name: g.clone() for name, g in gradients.items()})
+        weights.apply(weights.values, weights.velocities, gradients_of_groups, rates, num_clipped_M1, settings)
     return num_clipped_M1.flatten().tolist()
 
 
@@ -101,9 +101,9 @@ def test_parameters_come_back_as_they_were_given(channels_last):
     num_runs=st.integers(1, 3),
 )
 def test_any_shapes_come_back(shapes, decayed, channels_last, num_runs):
-    named = {f"p{place}": shape for place, shape in enumerate(shapes)}
+    named = {f"p{index}": shape for index, shape in enumerate(shapes)}
     initial = tensors(seed=1, shapes=named, num_runs=num_runs)
-    weights = weights_of(initial, channels_last=channels_last, decayed={f"p{place}" for place in decayed})
+    weights = weights_of(initial, channels_last=channels_last, decayed={f"p{index}" for index in decayed})
     found = weights.parameters()
     assert list(found) == list(initial)
     assert all(torch.equal(found[name], tensor) for name, tensor in initial.items())
@@ -113,7 +113,7 @@ def test_any_shapes_come_back(shapes, decayed, channels_last, num_runs):
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_parameters_are_views_of_the_blocks(channels_last):
+def test_parameters_are_views_of_the_groups(channels_last):
     weights = weights_of(tensors(seed=0), channels_last=channels_last)
     found = weights.parameters()
     storages = {value.untyped_storage().data_ptr() for value in weights.values}
@@ -126,7 +126,7 @@ def test_parameters_are_views_of_the_blocks(channels_last):
     assert all(bool((value == 7.0).all()) for value in weights.values)  # no value is outside every parameter
 
 
-def test_matrices_have_blocks_of_their_own_and_vectors_share_one():
+def test_matrices_have_groups_of_their_own_and_vectors_share_one():
     """One for the vectors that L2 moves, one for the others."""
     weights = weights_of(tensors(seed=0))
     assert sorted(value.shape[1] for value in weights.values) == sorted([20, 108, 12, 15, 4 + 1, 1 + 5])
@@ -153,10 +153,10 @@ def test_filters_may_have_their_channels_last():
 
 
 def test_the_gradient_of_a_matrix_is_not_copied():
-    """So that a product may write it where the update reads it."""
+    """So that a matmul may write it where the update reads it."""
     gradients = tensors(seed=1)
-    blocks = weights_of(tensors(seed=0)).gradients(gradients)
-    addresses = {block.data_ptr() for block in blocks}
+    gradients_of_groups = weights_of(tensors(seed=0)).gradients(gradients)
+    addresses = {gradient.data_ptr() for gradient in gradients_of_groups}
     assert {gradients[name].data_ptr() for name in ("weight", "filters", "cube", "head")} <= addresses
 
 
@@ -224,8 +224,8 @@ def test_values_and_velocities_stay_where_they_are():
     before = [(tensor.data_ptr(), tensor.clone()) for tensor in kept]
     make_updates(weights, PLAIN, [tensors(seed=1)])
     assert all(ours is old for ours, old in zip([*weights.values, *weights.velocities], kept, strict=True))
-    for tensor, (place, old) in zip(kept, before, strict=True):
-        assert tensor.data_ptr() == place
+    for tensor, (address, old) in zip(kept, before, strict=True):
+        assert tensor.data_ptr() == address
         assert not torch.equal(tensor, old)
 
 
@@ -258,8 +258,8 @@ def test_clipped_updates_are_counted_on_top():
     weights = weights_of(tensors(seed=0))
     num_clipped_M1 = column(5.0, 5.0, 0.0)
     for _ in range(2):
-        blocks = [g.clone() for g in weights.gradients(gradients)]
-        weights.apply(weights.values, weights.velocities, blocks, RATES, num_clipped_M1, settings)
+        gradients_of_groups = [g.clone() for g in weights.gradients(gradients)]
+        weights.apply(weights.values, weights.velocities, gradients_of_groups, RATES, num_clipped_M1, settings)
     assert num_clipped_M1.flatten().tolist() == [7.0, 5.0, 2.0]
 
 
@@ -306,10 +306,10 @@ def test_a_run_alone_gets_the_same_update():
 def test_gradients_are_only_read():
     settings = Settings(momentum_M1=MOMENTA, l2_M1=L2, clip_M1=column(1.0, 2.0, 3.0))
     weights = weights_of(tensors(seed=0))
-    blocks = weights.gradients(tensors(seed=1))
-    kept = [block.clone() for block in blocks]
-    weights.apply(weights.values, weights.velocities, blocks, RATES, column(0.0, 0.0, 0.0), settings)
-    assert all(torch.equal(block, before) for block, before in zip(blocks, kept, strict=True))
+    gradients_of_groups = weights.gradients(tensors(seed=1))
+    kept = [gradient.clone() for gradient in gradients_of_groups]
+    weights.apply(weights.values, weights.velocities, gradients_of_groups, RATES, column(0.0, 0.0, 0.0), settings)
+    assert all(torch.equal(gradient, before) for gradient, before in zip(gradients_of_groups, kept, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -324,8 +324,8 @@ def test_two_parameters_may_have_one_gradient(settings):
     ours, expected = (weights_of(initial, decayed=shapes) for _ in range(2))
     num_clipped_M1 = torch.zeros(M, 1, dtype=torch.float64)
     for weights, copies in ((ours, [gradient, gradient]), (expected, [gradient.clone(), gradient.clone()])):
-        blocks = weights.gradients(dict(zip(shapes, copies, strict=True)))
-        weights.apply(weights.values, weights.velocities, blocks, RATES, num_clipped_M1, settings)
+        gradients_of_groups = weights.gradients(dict(zip(shapes, copies, strict=True)))
+        weights.apply(weights.values, weights.velocities, gradients_of_groups, RATES, num_clipped_M1, settings)
     for found, other in zip(ours.values, expected.values, strict=True):
         torch.testing.assert_close(found, other, rtol=1e-14, atol=1e-14)
 

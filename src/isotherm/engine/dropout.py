@@ -1,4 +1,4 @@
-"""Dropout whose masks depend on (seed, update, place in the network) alone.
+"""Dropout whose masks depend on nothing but seed, update and position in the network.
 
 PyTorch draws dropout masks from one global stream, so a run's masks would depend on its neighbours in a fleet.
 Here every element's random number is a hash of the run's key, the update, the call and the element's index. The

@@ -1,4 +1,4 @@
-"""Loss and metric over a split in evaluation mode, for one model or for a fleet: the same means in both."""
+"""Loss and metric over a split in evaluation mode, with the same means for one model and for a fleet."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from isotherm.engine.programs.cuda_graph import Recording, capture
 
 Tensors = dict[str, Tensor]
 
-# Examples per evaluation batch; bounds the memory of a fleet's activations.
+# Examples of an evaluation batch; bounds the memory of a fleet's activations.
 CHUNK = 500
-# Images of all runs that are evaluated at once by the kernels of convolutions.
+# Images of all runs together that the convolution kernels evaluate at once.
 MOST_IMAGES = 8_192
 # Tokens of a sequence that are evaluated at once.
 WINDOW = 35
-# Examples over which the statistics of ghost batch norm are re-estimated for a look along the way; the end uses all.
-EXAMPLES_FOR_A_LOOK = 4_096
+# Examples over which ghost batch norm's statistics are re-estimated for evaluations along the way; the end uses all.
+REESTIMATION_EXAMPLES = 4_096
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,12 +35,12 @@ class Scores:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluator:
-    """How one model, or a fleet, is evaluated; results have shape () or (runs,).
+    """How one model or a fleet is evaluated; results have shape () or (runs,).
 
     Args:
         batch: inputs, targets -> loss and metric, each a mean over the batch.
-        window: inputs, targets, state -> loss, metric, state; for sequences.
-        initial_state: for sequences, of one stream.
+        window: inputs, targets, state -> loss, metric, state; only for sequences.
+        initial_state: of one stream; only for sequences.
         num_runs: how many runs are evaluated at once.
         chunk: examples of a batch.
     """
@@ -53,7 +53,7 @@ class Evaluator:
 
 
 def images_at_once(num_runs: int) -> int:
-    """Return how many images each of so many runs evaluates at once, a power of two, where all share one program.
+    """Return how many images each of `num_runs` runs evaluates at once in one program: a power of two.
 
     >>> [images_at_once(num) for num in (1, 24, 64)]
     [256, 256, 128]
@@ -84,7 +84,7 @@ def _sums(means: tuple[Tensor, ...], num: int) -> Tensor:
 
 
 def _stream_sums(placed: PlacedTask, evaluator: Evaluator, split: str) -> Tensor:
-    """Read one sequence from its first token to its last with the state carried on."""
+    """Read a sequence from its first token to its last, carrying the state along."""
     inputs, targets = placed.splits[split]
     assert isinstance(inputs, Tensor)
     assert evaluator.window is not None
@@ -96,7 +96,7 @@ def _stream_sums(placed: PlacedTask, evaluator: Evaluator, split: str) -> Tensor
 
 
 class _StreamStep:
-    """Adds up one window after another; on a GPU whole windows are a captured program, as launching takes longer."""
+    """Adds up one window after another; on a GPU a whole window is a CUDA graph, as launching kernels takes longer."""
 
     def __init__(self, evaluator: Evaluator, device: torch.device) -> None:
         assert evaluator.initial_state is not None
@@ -139,32 +139,32 @@ def reestimated(
     first_step: int,
     chunk: int = CHUNK,
 ) -> Tensors:
-    """Return the buffers with the statistics of ghost batch norm re-estimated with the weights as they are.
+    """Return the buffers with ghost batch norm's statistics re-estimated at the present weights.
 
-    The mean over ghosts of their means and variances, in training mode, over examples in a fixed random order.
+    They are the means over ghost batches of mean and variance, in training mode, over examples in a fixed random order.
 
     Args:
         placed: the task on a device.
         buffers: of the module or of the fleet.
-        layers: the ghost batch norm layers and their ghost sizes.
+        layers: the ghost batch norm layers and their ghost batch sizes.
         forward: buffers, examples, update -> buffers after a forward pass in training mode.
-        num_examples: over at most so many, in whole ghosts.
-        first_step: the random numbers of augmentation and dropout are those of updates from here on.
-        chunk: examples of a forward pass, about.
+        num_examples: at most this many are used, in whole ghost batches.
+        first_step: augmentation and dropout draw the random numbers of the updates from here on.
+        chunk: examples of a forward pass, approximately.
     """
     if not layers:
         return buffers
     ghost = math.lcm(*layers.values())
     num = min(num_examples, placed.num_train)
-    num = num // ghost * ghost or num  # fewer examples than one ghost are a ghost of their own
+    num = num // ghost * ghost or num  # fewer examples than a ghost batch are one of their own
     order = torch.randperm(placed.num_train, generator=torch.Generator().manual_seed(0))[:num].to(placed.device)
     rates = {f"{name}.update_rate" for name in layers}
     names = [f"{name}.{kind}" for name in layers for kind in ("running_mean", "running_var")]
     probing = {name: torch.ones_like(value) if name in rates else value for name, value in buffers.items()}
     sums = {name: torch.zeros_like(buffers[name]) for name in names}
     with torch.no_grad():
-        for place, index in enumerate(torch.split(order, max(1, chunk // ghost) * ghost)):
-            after = forward(probing, index, first_step + place)
+        for offset, index in enumerate(torch.split(order, max(1, chunk // ghost) * ghost)):
+            after = forward(probing, index, first_step + offset)
             for name in names:
                 sums[name] += after[name] * len(index)
     return {**buffers, **{name: total / num for name, total in sums.items()}}
@@ -183,7 +183,7 @@ def final_result(
     test_metric_running: float | None = None,
     loss_scale: float = 1.0,
 ) -> RunResult:
-    """Return the record of a run that made all its updates; diverged if its final losses are not finite."""
+    """Return the record of a run that made all its updates; it has diverged if a final loss is not finite."""
     if not all(math.isfinite(score.loss) for score in scores.values()):
         return diverged(num_steps, curve=curve)
     validation = scores.get("validation")

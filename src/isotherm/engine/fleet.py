@@ -1,11 +1,11 @@
-"""Many runs as one program, with the numbers of `reference`.
+"""Many runs trained as one program, with the numbers of `reference`.
 
-A fleet's runs share the module's structure, the batch size and the number of updates; learning rate, momentum, L2,
-clipping, schedule, seed and data order are each run's own. A run's numbers depend on nothing but its own spec.
+The runs of a fleet share the module's structure, the batch size and the number of updates; each has its own learning
+rate, momentum, L2, clipping threshold, schedule, seed and data order. A run's numbers depend only on its own spec.
 
-On a GPU an update is recorded once and played back. Networks of matrix products are one batched program, and so are
-convolutions with kernels of ours. PyTorch's convolutions of many runs with weights of their own are slow that way, and
-large batches need no help, so there each run is a compiled program on its own stream.
+On a GPU an update is recorded as a CUDA graph and replayed. Networks of matmuls are one batched program, and so are
+convolutions where our kernels support them. PyTorch's batched convolutions with separate weights are slow, and large
+batches need no batching over runs, so otherwise each run is a compiled program on its own stream.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from collections.abc import Callable, Sequence
 from torch import nn
 
 from isotherm.core.records import CurvePoint, RunResult, RunSpec
-from isotherm.engine.checkpoint import Checkpoint, State
+from isotherm.engine.checkpoint import Checkpoint
+from isotherm.engine.checkpoint_file import State
 from isotherm.engine.evaluation import Tensors
 from isotherm.engine.fleet_checks import FleetChecks
 from isotherm.engine.placed_task import PlacedTask, exact_arithmetic

@@ -1,4 +1,4 @@
-"""How much memory a run of a fleet needs, estimated from one forward pass."""
+"""The memory that a run of a fleet needs, estimated from one forward pass, and whether it ran out."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from isotherm.engine.placed_task import PlacedTask, ghost_layers
 _STATES = 3
 # Of every weight: a copy in lower precision or another layout.
 _COPIES = 1
-# What the backward pass makes on top of what the forward pass keeps for it.
+# What the backward pass needs in addition to what the forward pass keeps for it.
 _BACKWARD_FACTOR = 2.0
-# The rest is for the data, other programs, and estimates that are too low.
+# The rest is for the data, for other programs and for estimates that are too low.
 _USABLE = 0.5
-# Of a system that does not tell.
+# On a system that does not report its memory.
 _UNKNOWN_MEMORY = 2**32
 _CUDA_ERROR_MEMORY_ALLOCATION = 2  # cudaErrorMemoryAllocation
 
 
 def bytes_per_run(placed: PlacedTask, batch_size: int) -> int:
-    """Return about how many bytes one run of a fleet takes: its parameters, and what an update keeps and makes.
+    """Return roughly how many bytes one run of a fleet needs: its state, and the activations of an update.
 
-    A module that cannot be called is not judged here: without what its pass keeps, the parameters alone count.
+    Of a module that cannot be called, only the state is counted; the check before a fleet reports the error.
     """
     of_copies = _COPIES * placed.num_parameters * placed.dtype.itemsize
     of_states = state_bytes(placed.num_parameters, dtype=placed.dtype)
@@ -44,7 +44,7 @@ def state_bytes(num_parameters: int, *, dtype: torch.dtype = torch.float32) -> i
 
 
 def _kept_bytes(placed: PlacedTask, batch_size: int) -> int:
-    """Return the size of what a forward pass keeps for the backward pass, scaled up from a few examples."""
+    """Return the bytes that a forward pass keeps for the backward pass, scaled up from a few examples."""
     seen: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -53,7 +53,7 @@ def _kept_bytes(placed: PlacedTask, batch_size: int) -> int:
         return tensor
 
     num = min(batch_size, _few(placed, batch_size))
-    with contextlib.suppress(Exception):  # the trial before a fleet says what is wrong, in better words
+    with contextlib.suppress(Exception):  # the check before a fleet says what is wrong, in better words
         model = placed.model(seed=0, batch_size=num).train()
         held = {p.untyped_storage().data_ptr() for p in (*model.parameters(), *model.buffers())}
         index = placed.order(seed=0, batch_size=num).block(0, 1)[0]
@@ -66,13 +66,13 @@ def _kept_bytes(placed: PlacedTask, batch_size: int) -> int:
         step = torch.zeros((), dtype=torch.int64, device=placed.device)
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             placed.training_loss(model, x, y, keys, step)
-        total = sum(size for place, size in seen.items() if place not in held)
+        total = sum(size for address, size in seen.items() if address not in held)
         return total * batch_size // num
     return 0
 
 
 def _few(placed: PlacedTask, batch_size: int) -> int:
-    """Return a number of examples that is quick to try and that every layer takes: ghosts divide it."""
+    """Return a number of examples that is quick to try and a multiple of the ghost batch sizes."""
     ghosts = ghost_layers(placed.build()) if placed.has_convolutions else {}
     size = max(ghosts.values(), default=8)
     return batch_size if batch_size % size else size
@@ -97,13 +97,13 @@ def _is_of_cpu_allocator(error: RuntimeError) -> bool:
 
 
 def usable_memory(device: torch.device) -> int:
-    """Return how many bytes a fleet may take on a device."""
+    """Return how many bytes a fleet may use on a device."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return round(_USABLE * free)
     try:
         num_pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):  # not every system tells
+    except (ValueError, OSError, AttributeError):  # not every system reports it
         return _UNKNOWN_MEMORY
     return round(_USABLE * num_pages * size)
 
@@ -114,7 +114,7 @@ def runs_that_fit(placed: PlacedTask, batch_size: int, *, shared_by: int = 1) ->
     Args:
         placed: the task on its device.
         batch_size: of the runs.
-        shared_by: processes that use the memory at the same time.
+        shared_by: processes that share the memory.
     """
     each = max(1, bytes_per_run(placed, batch_size))
     return max(1, usable_memory(placed.device) // shared_by // each)

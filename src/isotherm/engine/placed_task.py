@@ -1,4 +1,4 @@
-"""A task on a device in one precision: what both engines train on, and how one batch is computed."""
+"""A task with its tensors on a device: what both engines train, and how one batch is computed."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from isotherm.tasks.task import Task
 DTYPES: dict[Precision, torch.dtype] = {
     "float32": torch.float32,
     "float64": torch.float64,
-    "mixed": torch.float32,  # of what is kept; products are computed in bfloat16
+    "mixed": torch.float32,  # of the state; matmuls are computed in bfloat16
 }
 
-# Above it every run has a stream and cuDNN: ours were not timed there.
+# Above this every run uses cuDNN on its own stream; our kernels were not timed there.
 LARGEST_BATCH_TOGETHER = 8192
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class PlacedTask:
-    """Tensors on the device, functions of the task."""
+    """The data on the device and the functions of the task."""
 
     build: Callable[[], nn.Module]
     loss: LossFunction
@@ -54,14 +54,14 @@ class PlacedTask:
     num_parameters: int = 0
 
     def convolves_together(self, batch_size: int) -> bool:
-        """Tell whether the convolutions of many runs, each with its own filters, are best done at once, by kernels."""
+        """Tell whether kernels should compute the convolutions of all runs at once."""
         suit = self.has_convolutions and self.convolutions_suit_kernels and not self.is_lazy
         is_possible = suit and self.is_mixed and convolution_ops.are_usable(self.device)
         return is_possible and batch_size <= LARGEST_BATCH_TOGETHER
 
     @property
     def num_train(self) -> int:
-        """How many training examples there are; of a sequence, how many tokens."""
+        """Number of training examples; of a sequence, of tokens."""
         return len(self.splits["train"][0])
 
     @property
@@ -70,13 +70,13 @@ class PlacedTask:
         return not isinstance(self.splits["train"][0], Tensor)
 
     def order(self, *, seed: int, batch_size: int) -> DataOrder | StreamOrder:
-        """Return which examples, or which tokens, an update reads."""
+        """Return the order in which updates read the examples or tokens."""
         if self.unroll is None:
             return DataOrder(seed=seed, num_train=self.num_train, batch_size=batch_size)
         return StreamOrder(num_tokens=self.num_train + 1, batch_size=batch_size, unroll=self.unroll)
 
     def model(self, *, seed: int, batch_size: int) -> nn.Module:
-        """Return a seed's initial module on the device; one with a state carries it as a buffer."""
+        """Return a seed's initial module on the device; a recurrent one carries its state as a buffer."""
         module = initial_model(self.build, seed=seed)
         if self.unroll is not None:
             order = StreamOrder(num_tokens=self.num_train + 1, batch_size=batch_size, unroll=self.unroll)
@@ -86,19 +86,19 @@ class PlacedTask:
     # -- a batch ------------------------------------------------------------------------------------------------
 
     def training_batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets as they are stored, for training inputs in memory."""
+        """Return stored training inputs and targets, which must be in memory."""
         inputs, targets = self.splits["train"]
         assert isinstance(inputs, Tensor)
         return inputs[index], targets[index]
 
     def lazy_batch(self, index: NDArray[np.int64], *, seed: int, step: int) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets that are read from disk, as a seed's runs see them at an update."""
+        """Read training inputs from disk; return them with their targets, as runs with a seed see them at an update."""
         inputs, targets = self.splits["train"]
         assert not isinstance(inputs, Tensor)
         return self._moved(inputs.fetch(index, seed=seed, step=step)), targets[torch.from_numpy(index).to(self.device)]
 
     def evaluation_batch(self, split: str, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets start .. stop - 1 of a split as they are stored."""
+        """Return stored inputs and targets start .. stop - 1 of a split."""
         inputs, targets = self.splits[split]
         if isinstance(inputs, Tensor):
             return inputs[start:stop], targets[start:stop]
@@ -110,12 +110,12 @@ class PlacedTask:
         """Return the mean loss of a batch of one run in training mode.
 
         Args:
-            call: the module, or a stand-in that takes what it takes.
+            call: the module, or a function with the same arguments.
             x: inputs as they are stored.
             y: targets as they are stored.
             keys: of the run, `run_keys(seed)`.
             step: the update.
-            channels_last: hand images to the module in that layout.
+            channels_last: pass images to the module in that layout.
         """
         output, target = self.training_output(call, x, y, keys, step, channels_last=channels_last)
         return self.loss(output, target)
@@ -134,7 +134,7 @@ class PlacedTask:
         return output.to(self.dtype), y
 
     def scale_of_objective(self) -> float:
-        """Return what the mean loss is multiplied by before its gradient is taken: for sequences, a sum over time."""
+        """Return the factor of the mean loss in the objective: for sequences the loss is summed over time."""
         return 1.0 if self.unroll is None else float(self.unroll)
 
     def evaluation_scores(self, call: Callable[..., Any], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -166,12 +166,12 @@ class PlacedTask:
 
 
 class Carried(nn.Module):
-    """A module with a state, which is kept as a buffer from update to update and starts anew with every pass.
+    """A recurrent module whose state is a buffer, carried from update to update and reset with every pass.
 
     Args:
         module: has `initial_state(batch_size)` and `forward(x, state)`, which returns output and state.
         batch_size: streams.
-        updates_per_pass: after so many updates the sequence begins again.
+        updates_per_pass: updates after which the sequence begins again.
     """
 
     state: Tensor
@@ -185,7 +185,7 @@ class Carried(nn.Module):
         self.register_buffer("first_state", self.state.clone())
 
     def forward(self, x: Tensor, step: Tensor) -> Tensor:
-        """Return the output at an update, and keep the state."""
+        """Return the output at an update and keep the state."""
         is_first = step % self.updates_per_pass == 0
         output, state = self.module(x, torch.where(is_first, self.first_state, self.state))
         self.state.copy_(state.detach())
@@ -194,12 +194,12 @@ class Carried(nn.Module):
 
 def place_task(task: Task, *, precision: Precision, device: torch.device | str = "cpu") -> PlacedTask:
     """Return the task's data on the device, floating-point values in the given precision."""
-    place, dtype = checked_device(device), DTYPES[precision]
+    target, dtype = checked_device(device), DTYPES[precision]
 
     def moved(values: Inputs) -> Inputs:
         if not isinstance(values, Tensor):
             return values
-        return values.to(place, dtype if values.is_floating_point() else values.dtype)
+        return values.to(target, dtype if values.is_floating_point() else values.dtype)
 
     module = initial_model(task.model, seed=0)
     return PlacedTask(
@@ -208,25 +208,25 @@ def place_task(task: Task, *, precision: Precision, device: torch.device | str =
         metric=task.metric_definition.function,
         splits={name: (moved(x), moved(y)) for name, (x, y) in task.splits.items()},  # type: ignore[misc]
         dtype=dtype,
-        device=place,
+        device=target,
         transform=task.transform,
         unroll=task.unroll,
         is_mixed=precision == "mixed",
         metric_is_exponential=task.metric_definition.exponential,
         reestimates=task.norm_statistics == "reestimated",
         has_convolutions=any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules()),
-        convolutions_suit_kernels=convolution_ops.suits(module, place),
+        convolutions_suit_kernels=convolution_ops.suits(module, target),
         num_parameters=sum(p.numel() for p in module.parameters()),
     )
 
 
 @contextmanager
 def exact_arithmetic(device: torch.device, *, tries_convolutions: bool = False) -> Iterator[None]:
-    """Within this context float32 means float32: cuDNN would round the inputs of convolutions to 10 bits.
+    """Within this context float32 means float32: by default cuDNN rounds the inputs of convolutions to TF32.
 
     Args:
-        device: where it is computed; nothing changes on a CPU.
-        tries_convolutions: let cuDNN time its ways to compute a convolution and take the fastest.
+        device: nothing changes on a CPU.
+        tries_convolutions: let cuDNN time its algorithms and choose the fastest.
     """
     if device.type != "cuda":
         yield
@@ -238,23 +238,23 @@ def exact_arithmetic(device: torch.device, *, tries_convolutions: bool = False) 
 def checked_device(device: torch.device | str) -> torch.device:
     """Return the device, or say why it cannot be used."""
     try:
-        place = torch.device(device)
+        found = torch.device(device)
     except RuntimeError as error:
         raise UserError(f"device {device!r} is not known to PyTorch; use 'cpu' or 'cuda'") from error
-    if place.type not in ("cpu", "cuda"):
-        raise UserError(f"device {device!r} is not one that Isotherm trains on; use 'cpu' or 'cuda'")
-    if place.type == "cuda" and not torch.cuda.is_available():
+    if found.type not in ("cpu", "cuda"):
+        raise UserError(f"device {device!r} is not supported; use 'cpu' or 'cuda'")
+    if found.type == "cuda" and not torch.cuda.is_available():
         raise UserError(f"device {device!r} was asked for, but PyTorch sees no GPU here; use --device cpu")
-    return place
+    return found
 
 
 def ghost_layers(module: nn.Module) -> dict[str, int]:
-    """Return the ghost batch norm layers by name, with their ghost sizes."""
+    """Return the ghost batch norm layers by name, with their ghost batch sizes."""
     return {name: part.ghost_size for name, part in module.named_modules() if isinstance(part, GhostBatchNorm2d)}
 
 
 def running_window(spec: RunSpec, placed: PlacedTask) -> int:
-    """Return how many updates make up the last epoch's worth, at most all of them."""
+    """Return the number of updates in the last epoch, at most all of them."""
     if placed.unroll is None:
         return min(spec.num_steps, -(-placed.num_train // spec.batch_size))
     sizes = {"num_tokens": placed.num_train + 1, "batch_size": spec.batch_size, "unroll": placed.unroll}
@@ -262,6 +262,6 @@ def running_window(spec: RunSpec, placed: PlacedTask) -> int:
 
 
 def evaluation_steps(spec: RunSpec) -> tuple[int, ...]:
-    """Return after which updates the test set is looked at: evenly spaced, the last one at the end."""
+    """Return the updates after which the test set is evaluated: evenly spaced, the last one at the end."""
     num = min(spec.num_evaluations, spec.num_steps)
     return tuple(spec.num_steps * (j + 1) // num for j in range(num))

@@ -1,4 +1,4 @@
-"""One run, one plain loop with `torch.optim.SGD`: the definition of right."""
+"""One run in a plain loop with `torch.optim.SGD`: the definition that everything faster must agree with."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from isotherm.core.records import CurvePoint, RunResult, RunSpec
 from isotherm.core.schedule import num_drops
 from isotherm.engine.dropout import run_keys
 from isotherm.engine.evaluation import (
-    EXAMPLES_FOR_A_LOOK,
+    REESTIMATION_EXAMPLES,
     Evaluator,
     Tensors,
     diverged,
@@ -37,13 +37,13 @@ def run_reference(
     on_evaluation: Callable[[CurvePoint], None] = lambda _: None,
     on_trained: Callable[[nn.Module], None] = lambda _: None,
 ) -> RunResult:
-    """Train one run and return what it gave.
+    """Train one run and return its result.
 
     Args:
         placed: the task on a device.
         spec: the run.
-        on_steps: told how many updates were made, now and then.
-        on_evaluation: told of every look at the test set along the way.
+        on_steps: told now and then how many updates were made.
+        on_evaluation: told the scores on the test set along the way.
         on_trained: handed the module after its last update.
     """
     with exact_arithmetic(placed.device):
@@ -67,7 +67,7 @@ def _run(
     keys = run_keys(spec.seed).to(placed.device)
     evaluate_at = evaluation_steps(spec)
     window = running_window(spec, placed)
-    losses: list[float] = []  # of the last epoch's worth of updates
+    losses: list[float] = []  # of the last epoch
     curve: list[CurvePoint] = []
     num_clipped = 0
 
@@ -94,7 +94,7 @@ def _run(
             optimizer.step()
             on_steps(1)
             if step + 1 in evaluate_at:
-                with _statistics(placed, model, keys, spec, num_examples=EXAMPLES_FOR_A_LOOK):
+                with _statistics(placed, model, keys, spec, num_examples=REESTIMATION_EXAMPLES):
                     score = evaluate_split(placed, evaluator_of(placed, model), "test")[0]
                 curve.append(CurvePoint(step=step + 1, test_loss=score.loss, test_metric=score.metric))
                 on_evaluation(curve[-1])
@@ -134,7 +134,7 @@ def clip_gradients(parameters: list[nn.Parameter], clip_norm: float) -> bool:
 def _statistics(
     placed: PlacedTask, model: nn.Module, keys: Tensor, spec: RunSpec, *, num_examples: int
 ) -> Iterator[None]:
-    """Within this context ghost batch norm has statistics re-estimated with the model's present weights."""
+    """Within this context ghost batch norm has statistics re-estimated at the model's present weights."""
     layers = ghost_layers(model) if placed.reestimates else {}
     buffers = dict(model.named_buffers())
 
@@ -166,7 +166,7 @@ def _functional(model: nn.Module, buffers: Tensors, *arguments: Tensor) -> Tenso
 
 
 def evaluator_of(placed: PlacedTask, model: nn.Module) -> Evaluator:
-    """Return how this model is evaluated, with the buffers as they are."""
+    """Return how this model is evaluated, with its present buffers."""
     model.eval()
     if placed.unroll is None:
         return Evaluator(batch=lambda x, y: placed.evaluation_scores(model, x, y))

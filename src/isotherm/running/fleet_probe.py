@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from isotherm.core.records import RunSpec
-from isotherm.engine.evaluation import CHUNK, EXAMPLES_FOR_A_LOOK, WINDOW
+from isotherm.engine.evaluation import CHUNK, REESTIMATION_EXAMPLES, WINDOW
 from isotherm.engine.fleet_checks import FleetChecks
 from isotherm.engine.placed_task import PlacedTask, ghost_layers
 from isotherm.running.timing import Enough, FleetTimer, Lap
@@ -72,7 +72,7 @@ class EvaluationCost:
         whole training set.
         """
         test = self.fixed + self.per_example * sizes["test"]
-        along_the_way = test + self.per_reestimated * min(EXAMPLES_FOR_A_LOOK, sizes["train"])
+        along_the_way = test + self.per_reestimated * min(REESTIMATION_EXAMPLES, sizes["train"])
         end = sum(self.fixed + self.per_example * num for num in sizes.values())
         if self.per_reestimated:
             end += test + self.per_reestimated * sizes["train"]

@@ -1,4 +1,4 @@
-"""Units between products, and their gradients: one operation each where there are many rows, else left as they are."""
+"""Activations between matmuls, and their gradients: one call each where the batch is large, else left as they are."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GRADIENTS = {
 
 
 class Layer:
-    """A layer between two products, forward and backward."""
+    """A layer between two matmuls, forward and backward."""
 
     def __init__(self, kind: str = "tanh", *, has_biases: bool = True, sums_elsewhere: bool = False) -> None:
         self.kind, self.has_biases, self.sums_elsewhere = kind, has_biases, sums_elsewhere
@@ -37,15 +37,15 @@ class Layer:
         return torch.bmm(y, after), torch.bmm(x.transpose(1, 2), dz), total * 2 if self.sums_elsewhere else total
 
 
-def inputs(num_units: int, num_rows: int = MANY) -> list[Tensor]:
+def inputs(width: int, num_rows: int = MANY) -> list[Tensor]:
     generator = torch.Generator().manual_seed(0)
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(3, *shape, generator=generator)
 
-    matrices = (num_rows, 16), (16, num_units), (num_units, 24), (num_rows, 24)
+    matrices = (num_rows, 16), (16, width), (width, 24), (num_rows, 24)
     x, weight, after, dy = (0.5 * normal(*shape) for shape in matrices)
-    return [x.bfloat16(), weight.bfloat16(), normal(num_units + 9), after.bfloat16(), dy.bfloat16()]
+    return [x.bfloat16(), weight.bfloat16(), normal(width + 9), after.bfloat16(), dy.bfloat16()]
 
 
 def joined(layer: Layer, given: list[Tensor]) -> tuple[fx.GraphModule, list[int]]:
@@ -75,9 +75,9 @@ def assert_as_before(program: fx.GraphModule, layer: Layer, given: list[Tensor])
 
 
 @pytest.mark.parametrize("kind", GRADIENTS)
-@pytest.mark.parametrize("num_units", [32, 30, 12])
-def test_units_and_gradients_become_operations(kind, num_units):
-    given, layer = inputs(num_units), Layer(kind)
+@pytest.mark.parametrize("width", [32, 30, 12])
+def test_activations_and_gradients_become_calls(kind, width):
+    given, layer = inputs(width), Layer(kind)
     program, counts = joined(layer, given)
     assert counts == [1, 1]
     gone = _aten.full.default, _aten.sum.dim_IntList, _aten.add.Tensor
@@ -102,7 +102,7 @@ def test_others_stay(layer, num_rows):
     assert_as_before(program, layer, given)
 
 
-def test_units_that_are_not_multiplied_stay():
+def test_activations_that_are_not_multiplied_stay():
     def last(x: Tensor, weight: Tensor, biases: Tensor) -> tuple[Tensor, ...]:
         return (torch.sigmoid(torch.bmm(x, weight) + biases.bfloat16().unsqueeze(1)).float().square(),)
 
@@ -115,7 +115,7 @@ def test_units_that_are_not_multiplied_stay():
 
 def test_what_is_cut_off_does_not_spread_where_a_run_overflows():
     given, layer = inputs(30), Layer()
-    given[0][1, 5, 2] = torch.inf  # so what fills up this row of the product is no number
+    given[0][1, 5, 2] = torch.inf  # so what pads this row of the matmul is not a number
     program, counts = joined(layer, given)
     assert counts == [1, 1]
     for ours, theirs in zip(program(*given), layer(*given), strict=True):
@@ -133,7 +133,7 @@ def every_second_bias(*given: Tensor) -> tuple[Tensor, ...]:
     return (torch.bmm(torch.tanh(torch.bmm(x, weight[..., :15]) + half), after[:, :15]),)
 
 
-def before_units(*given: Tensor) -> tuple[Tensor, ...]:
+def before_activations(*given: Tensor) -> tuple[Tensor, ...]:
     x, weight, biases, after, _ = given
     z = torch.bmm(x, weight) + biases[:, :30].bfloat16().unsqueeze(1)
     return torch.bmm(torch.tanh(z), after), z
@@ -141,8 +141,8 @@ def before_units(*given: Tensor) -> tuple[Tensor, ...]:
 
 @pytest.mark.parametrize(
     ("function", "num_rows"),
-    [(one_column, MANY), (every_second_bias, MANY), (before_units, MANY), (Layer(), 70)],
-    ids=["one column", "every second bias", "what is before them is read", "filled up rows"],
+    [(one_column, MANY), (every_second_bias, MANY), (before_activations, MANY), (Layer(), 70)],
+    ids=["one column", "every second bias", "what is before them is read", "padded rows"],
 )
 def test_what_is_no_layer_stays(function, num_rows):
     given = inputs(30, num_rows)
@@ -171,7 +171,7 @@ def twice(*given: Tensor) -> tuple[Tensor, ...]:
 
 
 @pytest.mark.parametrize(("function", "expected"), [(read_elsewhere, [1, 1]), (twice, [2, 2])])
-def test_others_may_read_units_and_gradients_too(function, expected):
+def test_others_may_read_activations_and_gradients_too(function, expected):
     given = inputs(30)
     program, counts = joined(function, given)
     assert counts == expected

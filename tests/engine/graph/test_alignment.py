@@ -17,7 +17,7 @@ _aten = torch.ops.aten
 def test_the_pass_alone():
     """It expects matmuls without views, and leaves padded operands and a cut result."""
     arguments = whole(2, 3, 8), whole(2, 8, 16, seed=1)
-    program = check_equal(product, *arguments, passes=[align_matmuls])
+    program = check_equal(matmul, *arguments, passes=[align_matmuls])
     assert targets(program) == {_aten.constant_pad_nd.default: 1, _aten.bmm.default: 1, _aten.slice.Tensor: 1}
 
 
@@ -26,7 +26,7 @@ def test_a_view_of_a_matmul_is_refused():
         passed(viewed, (whole(2, 3, 5), whole(2, 5, 7, seed=1)), align_matmuls)
 
 
-def product(x: Tensor, w: Tensor) -> tuple[Tensor]:
+def matmul(x: Tensor, w: Tensor) -> tuple[Tensor]:
     return (torch.bmm(x, w),)
 
 
@@ -54,7 +54,7 @@ def test_sides_become_multiples_of_eight(rows, inner, columns, transposed):
 
 
 @pytest.mark.parametrize("dims", [(1, 2), (2, 1), (-1, -2), (1, -1)], ids=str)
-def test_a_transposed_operand_is_filled_before_it_is_transposed(dims):
+def test_a_transposed_operand_is_padded_before_it_is_transposed(dims):
     def function(x: Tensor, w: Tensor) -> tuple[Tensor]:
         return (torch.bmm(x, w.transpose(*dims)),)
 
@@ -66,7 +66,7 @@ def test_a_transposed_operand_is_filled_before_it_is_transposed(dims):
     assert transposed.args[0] in pads
 
 
-def test_other_transpositions_are_filled_after():
+def test_other_transpositions_are_padded_after():
     def function(x: Tensor, w: Tensor) -> tuple[Tensor]:
         return (torch.bmm(x.transpose(0, 1), w.transpose(0, 2)),)
 
@@ -78,34 +78,34 @@ def test_other_transpositions_are_filled_after():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_wider_types_are_left_alone(dtype):
     arguments = whole(2, 3, 5, dtype=dtype), whole(2, 5, 7, seed=1, dtype=dtype)
-    assert targets(check_equal(product, *arguments)) == {_aten.bmm.default: 1}
+    assert targets(check_equal(matmul, *arguments)) == {_aten.bmm.default: 1}
 
 
-def test_float16_is_filled_up():
+def test_float16_is_padded():
     arguments = whole(2, 3, 5, dtype=torch.float16), whole(2, 5, 7, seed=1, dtype=torch.float16)
-    program = check_equal(product, *arguments)
+    program = check_equal(matmul, *arguments)
     assert all(is_aligned(sizes) for sizes in operand_sizes(program, *arguments)[0])
 
 
 def test_sizes_that_fit_are_left_alone():
-    assert targets(check_equal(product, whole(3, 16, 8), whole(3, 8, 24, seed=1))) == {_aten.bmm.default: 1}
+    assert targets(check_equal(matmul, whole(3, 16, 8), whole(3, 8, 24, seed=1))) == {_aten.bmm.default: 1}
 
 
-@pytest.mark.parametrize("place", range(3))
-def test_only_sides_that_do_not_fit_are_filled_and_cut(place):
-    rows, inner, columns = (9 if place == p else 8 for p in range(3))
-    program = check_equal(product, whole(2, rows, inner), whole(2, inner, columns, seed=1))
+@pytest.mark.parametrize("side", range(3))
+def test_only_sides_that_do_not_fit_are_padded_and_cut(side):
+    rows, inner, columns = (9 if side == p else 8 for p in range(3))
+    program = check_equal(matmul, whole(2, rows, inner), whole(2, inner, columns, seed=1))
     found = targets(program)
-    assert found[_aten.constant_pad_nd.default] == (2 if place == 1 else 1)
-    assert found[_aten.slice.Tensor] == (0 if place == 1 else 1)
+    assert found[_aten.constant_pad_nd.default] == (2 if side == 1 else 1)
+    assert found[_aten.slice.Tensor] == (0 if side == 1 else 1)
 
 
 def test_what_is_not_finite_does_not_spread():
-    """A filled-up zero meets only zeros."""
+    """A padded zero meets only zeros."""
     x, w = whole(2, 3, 5), whole(2, 5, 7, seed=1)
     x[0, 1, 2], w[1, 3, 4] = float("inf"), float("nan")
-    [expected] = trace(product, x, w)(x, w)
-    [found] = rewritten(product, x, w)(x, w)
+    [expected] = trace(matmul, x, w)(x, w)
+    [found] = rewritten(matmul, x, w)(x, w)
     torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
 
 
@@ -137,14 +137,14 @@ def one_after_another(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
 
 
 @pytest.mark.parametrize("function", [viewed, used_in_many_ways, one_after_another])
-def test_users_of_a_product_see_what_they_saw(function):
+def test_users_of_a_matmul_see_what_they_saw(function):
     arguments = whole(2, 3, 5).clamp(-1, 1), whole(2, 5, 7, seed=1)
     program = check_equal(function, *arguments)
     for operands in operand_sizes(program, *arguments):
         assert all(is_aligned(sizes) for sizes in operands)
 
 
-def test_products_whose_layout_is_counted_on_are_left_alone():
+def test_matmuls_whose_layout_is_counted_on_are_left_alone():
     def function(x: Tensor, w: Tensor) -> tuple[Tensor]:
         return (torch.bmm(x, w).as_strided((3, 2), (7, 1), 2),)
 
@@ -153,7 +153,7 @@ def test_products_whose_layout_is_counted_on_are_left_alone():
 
 
 @pytest.mark.parametrize("padding", [(1, 0, 0, 5), (0, 1, 5, 0), (1, 0, 5, 0)], ids=str)
-def test_zeros_before_a_product_are_not_those_behind_it(padding):
+def test_zeros_before_a_matmul_are_not_those_behind_it(padding):
     def function(x: Tensor, w: Tensor) -> tuple[Tensor]:
         return (functional.pad(torch.bmm(x, w), padding),)
 
@@ -161,7 +161,7 @@ def test_zeros_before_a_product_are_not_those_behind_it(padding):
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0])
-def test_a_product_that_is_filled_up_again(value):
+def test_a_matmul_that_is_padded_again(value):
     def function(x: Tensor, w: Tensor) -> tuple[Tensor]:
         return (functional.pad(torch.bmm(x, w), (0, 1, 0, 5), value=value),)
 

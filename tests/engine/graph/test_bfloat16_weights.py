@@ -34,10 +34,10 @@ def test_more_groups_than_arguments_are_refused():
         run_passes(program, take_bfloat16_weights, matrices=[(5, 8), (5, 8)])
 
 
-def looks_at(node: fx.Node) -> set[fx.Node]:
-    """Return the nodes that have a node's values, turned or cut, or rounded."""
+def views_of(node: fx.Node) -> set[fx.Node]:
+    """Return the nodes that have a node's values, transposed, cut or rounded."""
     kept = (_aten.reshape.default, _aten.transpose.int, _aten.slice.Tensor, _aten._to_copy.default)
-    return {node}.union(*(looks_at(user) for user in node.users if user.target in kept))
+    return {node}.union(*(views_of(user) for user in node.users if user.target in kept))
 
 
 def layer_step(rows: int, columns: int, *, num_runs: int = 2):
@@ -46,8 +46,8 @@ def layer_step(rows: int, columns: int, *, num_runs: int = 2):
         {"w": whole(num_runs, rows, columns, dtype=torch.float32)}, decayed=(), channels_last=False, pads_matrices=True
     )
 
-    def step(block: Tensor, x: Tensor) -> tuple[Tensor, ...]:
-        w = weights.parameters([block])["w"]
+    def step(group: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+        w = weights.parameters([group])["w"]
 
         def of_run(w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
             y = x @ w.to(HALF).t()
@@ -60,7 +60,7 @@ def layer_step(rows: int, columns: int, *, num_runs: int = 2):
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(8, 16), (5, 8), (8, 5), (5, 7), (1, 1)])
-def test_weights_come_rounded_and_filled_up(rows, columns):
+def test_weights_come_in_bfloat16_and_padded(rows, columns):
     step, weights, arguments = layer_step(rows, columns)
     assert weights.matrices == [(rows, columns)]
     program = trace(step, *arguments)
@@ -74,11 +74,11 @@ def test_weights_come_rounded_and_filled_up(rows, columns):
         assert mine.dtype == theirs.dtype
         assert torch.equal(mine, theirs)
     assert all(is_aligned(sizes) for operands in operand_sizes(program, *given) for sizes in operands)
-    # Neither the weights nor their gradient are filled up or cut: only what goes in and out.
-    filled = [node for node in program.graph.nodes if node.target is _aten.constant_pad_nd.default]
-    block = next(node for node in program.graph.nodes if node.op == "placeholder")
-    assert not {node.args[0] for node in filled} & looks_at(block)
-    assert all(node.target is not _aten.slice.Tensor for node in looks_at(block))
+    # Neither the weights nor their gradient are padded or cut: only what goes in and out.
+    padded = [node for node in program.graph.nodes if node.target is _aten.constant_pad_nd.default]
+    group = next(node for node in program.graph.nodes if node.op == "placeholder")
+    assert not {node.args[0] for node in padded} & views_of(group)
+    assert all(node.target is not _aten.slice.Tensor for node in views_of(group))
     gradient = next(node for node in program.graph.nodes if node.op == "output").args[0][1]
     chain = []
     while gradient.target is not _aten.bmm.default:
@@ -100,8 +100,8 @@ def test_weights_come_rounded_and_filled_up(rows, columns):
 def test_weights_that_are_read_otherwise_stay(reads):
     weights = ParameterGroups({"w": normal(2, 5, 7)}, decayed=(), channels_last=False, pads_matrices=True)
 
-    def step(block: Tensor) -> tuple[Tensor, ...]:
-        return (reads(weights.parameters([block])["w"]),)
+    def step(group: Tensor) -> tuple[Tensor, ...]:
+        return (reads(weights.parameters([group])["w"]),)
 
     program = trace(step, *weights.values)
     [expected] = program(*weights.values)
@@ -115,8 +115,8 @@ def test_a_users_own_cut_of_the_weights_stays():
         {"w": whole(2, 16, 8, dtype=torch.float32)}, decayed=(), channels_last=False, pads_matrices=True
     )
 
-    def step(block: Tensor, x: Tensor) -> tuple[Tensor, ...]:
-        return (torch.bmm(x, weights.parameters([block])["w"][:, :13].to(HALF)),)
+    def step(group: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+        return (torch.bmm(x, weights.parameters([group])["w"][:, :13].to(HALF)),)
 
     arguments = *weights.values, whole(2, 6, 13, seed=1)
     program = trace(step, *arguments)

@@ -17,7 +17,7 @@ NUM_ROWS = 16
 
 
 def inputs(*widths: int, num_rows: int = NUM_ROWS) -> list[Tensor]:
-    """Return whole numbers, whose sums and products are not rounded."""
+    """Return whole numbers, whose sums and matmuls are not rounded."""
     generator = torch.Generator().manual_seed(0)
     return [torch.randint(-2, 3, (3, num_rows, width), generator=generator).bfloat16() for width in widths]
 
@@ -26,30 +26,30 @@ def summed(gradient: Tensor) -> Tensor:
     return gradient.sum(dim=1, keepdim=True).view(len(gradient), -1).float()
 
 
-def products(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what multiplies both: only of matrices that are multiplied, sums are products with ones."""
+def matmuls(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what multiplies both: only of matrices that are multiplied, sums are matmuls with ones."""
     return torch.bmm(a.transpose(1, 2), a), torch.bmm(b.transpose(1, 2), b)
 
 
 def of_biases(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
-    return *products(a, b), torch.cat([summed(a), summed(b)], dim=1)
+    return *matmuls(a, b), torch.cat([summed(a), summed(b)], dim=1)
 
 
 def of_biases_and_more(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
-    return *products(a, b), torch.cat([summed(a), b[:, 0].float()], dim=1)
+    return *matmuls(a, b), torch.cat([summed(a), b[:, 0].float()], dim=1)
 
 
 def used_elsewhere(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
     first = summed(a)
-    return *products(a, b), torch.cat([first, summed(b)], dim=1), first
+    return *matmuls(a, b), torch.cat([first, summed(b)], dim=1), first
 
 
 def rounded(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
-    return *products(a, b), torch.cat([summed(a).bfloat16(), summed(b).bfloat16()], dim=1)
+    return *matmuls(a, b), torch.cat([summed(a).bfloat16(), summed(b).bfloat16()], dim=1)
 
 
 def along_runs(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
-    return *products(a, b), torch.cat([summed(a), summed(b)], dim=0)
+    return *matmuls(a, b), torch.cat([summed(a), summed(b)], dim=0)
 
 
 def joined(function: Function, *given: Tensor) -> tuple[fx.GraphModule, int]:
@@ -101,7 +101,7 @@ def test_other_sums_stay(function, widths):
         assert torch.equal(ours, theirs)
 
 
-def test_sums_of_many_rows_stay_products():
+def test_sums_of_many_rows_stay_matmuls():
     given = inputs(8, 16, num_rows=2 * row_sums_ops.MOST_ROWS)
     program, number = joined(of_biases, *given)
     assert number == 0

@@ -29,7 +29,7 @@ def test_a_step_that_counts_on_the_layout_is_refused():
         passed(lambda x: (x.as_strided((2,), (1,)) + 1,), (whole(2, 3),), reshape_instead_of_view)
 
 
-def test_views_of_a_product_become_reshapes():
+def test_views_of_a_matmul_become_reshapes():
     arguments = whole(2, 3, 5), whole(2, 5, 7, seed=1)
     assert sum(targets(trace(viewed, *arguments))[view] for view in VIEWS) == 3
     found = targets(rewritten(viewed, *arguments))
@@ -47,5 +47,5 @@ def test_views_of_a_product_become_reshapes():
     ],
     ids=["unsqueeze", "detach", "slice", "select"],
 )
-def test_a_view_of_a_view_of_a_product(view):
+def test_a_view_of_a_view_of_a_matmul(view):
     check_equal(lambda x, w: (view(torch.bmm(x, w)),), whole(2, 3, 5), whole(2, 5, 7, seed=1))

@@ -150,8 +150,8 @@ def test_a_step_that_counts_on_its_layout_has_a_list_of_its_own() -> None:
 # -- whole steps ---------------------------------------------------------------------------------------------------
 
 
-def is_of_ones(product: fx.Node) -> bool:
-    left = product.args[0]
+def is_of_ones(matmul: fx.Node) -> bool:
+    left = matmul.args[0]
     return any(source.target is _aten.full.default for source in (left, *left.all_input_nodes))
 
 

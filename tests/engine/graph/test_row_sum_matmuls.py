@@ -29,14 +29,14 @@ def summed(keepdim: bool, dim: int = 1):
 
 @pytest.mark.parametrize("keepdim", [True, False])
 @pytest.mark.parametrize("dim", [1, -2])
-def test_rows_that_a_product_reads_are_summed_by_a_product(dim, keepdim):
+def test_rows_that_a_matmul_reads_are_summed_by_a_matmul(dim, keepdim):
     arguments = whole(2, 3, 5), whole(2, 5, 7, seed=1)
     program = check_equal(summed(keepdim, dim), *arguments)
     assert _aten.sum.dim_IntList not in targets(program)
     assert operand_sizes(program, *arguments) == [[(2, 8, 8), (2, 8, 8)], [(2, 8, 8), (2, 8, 8)]]
 
 
-def test_rows_that_a_product_reads_transposed_are_summed_by_it():
+def test_rows_that_a_matmul_reads_transposed_are_summed_by_it():
     def function(g: Tensor, w: Tensor) -> tuple[Tensor, ...]:
         return torch.bmm(g.transpose(1, 2), w), g.sum(1)
 

@@ -51,7 +51,7 @@ def test_other_sums_stay(function):
 
 @pytest.mark.parametrize("bias", [(2, 1, 7), (2, 3, 7), (1, 1, 7), (1, 3, 7)], ids=str)
 @pytest.mark.parametrize("function", [biased, lambda x, w, b: (torch.bmm(x, w) + b,)], ids=["baddbmm", "add"])
-def test_a_bias_is_added_after_the_product(function, bias):
+def test_a_bias_is_added_after_the_matmul(function, bias):
     arguments = whole(2, 3, 5), whole(2, 5, 7, seed=1), whole(*bias, seed=2)
     program = check_equal(function, *arguments)
     assert operand_sizes(program, *arguments) == [[(2, 8, 8), (2, 8, 8)]]
@@ -70,7 +70,7 @@ def test_a_bias_of_one_column_of_sizes_that_fit():
 
 
 @pytest.mark.parametrize("options", [{"alpha": 2}, {"beta": 2}, {"alpha": 2, "beta": 0}], ids=str)
-def test_scaled_products_are_left_alone(options):
+def test_scaled_matmuls_are_left_alone(options):
     def function(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor]:
         return (torch.baddbmm(b, x, w, **options),)
 

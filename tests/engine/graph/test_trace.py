@@ -55,32 +55,32 @@ def times_one(x: Tensor, *_: Tensor) -> tuple[Tensor]:
     return (torch.exp(x * 1 * 1.0),)
 
 
-def biased_product(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+def biased_matmul(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
     weight = weight.transpose(1, 2)
     return bias.unsqueeze(1) + torch.bmm(x, weight), torch.bmm(x, weight) + bias.unsqueeze(1)
 
 
-def shared_product(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
-    product = torch.bmm(x, weight.transpose(1, 2))
-    return product + bias.unsqueeze(1), product.relu()
+def shared_matmul(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+    matmul = torch.bmm(x, weight.transpose(1, 2))
+    return matmul + bias.unsqueeze(1), matmul.relu()
 
 
 def scaled_bias(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor]:
     return (torch.add(torch.bmm(x, weight.transpose(1, 2)), bias.unsqueeze(1), alpha=2.0),)
 
 
-def two_products(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor]:
+def two_matmuls(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor]:
     weight = weight.transpose(1, 2)
     return (torch.bmm(x, weight) + torch.bmm(x, weight + 1.0),)
 
 
-def product_twice(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor]:
-    product = torch.bmm(x, weight.transpose(1, 2))
-    return (product + product,)
+def matmul_twice(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor]:
+    matmul = torch.bmm(x, weight.transpose(1, 2))
+    return (matmul + matmul,)
 
 
 def larger_bias(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor]:
-    """The product is broadcast to the bias, not the other way round."""
+    """The matmul is broadcast to the bias, not the other way round."""
     return (torch.bmm(x[:, :1], weight.transpose(1, 2)) + torch.ones(4, 3, 2, dtype=x.dtype),)
 
 
@@ -130,13 +130,13 @@ def the_input_itself(x: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
     return x.view(x.shape), x + 1.0
 
 
-SHORTER = [layer, loss_gradient, same_shape_view, double_transpose, times_one, biased_product, unused_work]
+SHORTER = [layer, loss_gradient, same_shape_view, double_transpose, times_one, biased_matmul, unused_work]
 OTHERS = [
     other_transposes,
-    shared_product,
+    shared_matmul,
     scaled_bias,
-    two_products,
-    product_twice,
+    two_matmuls,
+    matmul_twice,
     larger_bias,
     whole_number_bias,
     whole_numbers_times_one,
@@ -183,15 +183,15 @@ def test_two_transposes_of_the_same_dimensions_cancel():
     assert targets(for_cpu(double_transpose)) == ["aten.add.Tensor"]
 
 
-def test_a_bias_is_fused_into_the_product():
-    names = targets(for_cpu(biased_product))
+def test_a_bias_is_fused_into_the_matmul():
+    names = targets(for_cpu(biased_matmul))
     assert names.count("aten.baddbmm.default") == 2
     assert "aten.bmm.default" not in names
     assert "aten.add.Tensor" not in names
 
 
-def test_a_product_with_another_use_is_not_fused():
-    assert "aten.baddbmm.default" not in targets(for_cpu(shared_product))
+def test_a_matmul_with_another_use_is_not_fused():
+    assert "aten.baddbmm.default" not in targets(for_cpu(shared_matmul))
 
 
 def test_the_program_takes_no_python_values_but_tensors():

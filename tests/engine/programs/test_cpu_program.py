@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from isotherm.engine.graph.trace import trace
-from isotherm.engine.programs.cpu import FixedProgram
+from isotherm.engine.programs.cpu import PreallocatedProgram
 
 _aten = torch.ops.aten
 M, B = 3, 4  # runs, batch
@@ -27,7 +27,7 @@ class Fixed:
 
     def __init__(self, function, *arguments: Tensor) -> None:
         self.arguments = [argument.clone() for argument in arguments]
-        self.program = FixedProgram(trace(function, *arguments), self.arguments)
+        self.program = PreallocatedProgram(trace(function, *arguments), self.arguments)
 
     def __call__(self, *values: Tensor) -> tuple[Tensor, ...]:
         for own, new in zip(self.arguments, values, strict=True):
@@ -36,7 +36,7 @@ class Fixed:
 
 
 class Watch(TorchDispatchMode):
-    """Keep every tensor that an operation returns, so that no two of them can be at one place by chance."""
+    """Keep every tensor that an operation returns, so that no two of them can share memory by chance."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,11 +107,11 @@ def chain(x: Tensor) -> tuple[Tensor]:
     return (x,)
 
 
-def product(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+def matmul(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
     return torch.mm(x, w.t()), torch.mm(x.t(), w)
 
 
-def batched_products(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+def batched_matmuls(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, ...]:
     hidden = vmap(functional.linear)(x, w, b)
     return torch.bmm(hidden.transpose(1, 2), x), hidden
 
@@ -190,8 +190,8 @@ def filled_alike(x: Tensor) -> tuple[Tensor, ...]:
 
 def pieces_of_constants(x: Tensor) -> tuple[Tensor, ...]:
     low, high = torch.arange(10, dtype=x.dtype).view(2, 5).unbind(0)
-    largest, place = torch.max(torch.arange(20, dtype=x.dtype).view(B, 5) % 7, dim=1)
-    return x * low + high, largest + x[:, 0], place + (x[:, 0] > 0)
+    largest, index = torch.max(torch.arange(20, dtype=x.dtype).view(B, 5) % 7, dim=1)
+    return x * low + high, largest + x[:, 0], index + (x[:, 0] > 0)
 
 
 def gathers(x: Tensor, index: Tensor) -> tuple[Tensor, ...]:
@@ -290,10 +290,10 @@ def without_a_variant_that_writes(x: Tensor) -> tuple[Tensor, ...]:
 
 def several_results_of_one_operation(x: Tensor) -> tuple[Tensor, ...]:
     normed = functional.layer_norm(torch.exp(x), (5,))
-    ordered, places = torch.sort(normed, dim=1)
+    ordered, order = torch.sort(normed, dim=1)
     left, right = torch.exp(ordered).split((2, 3), dim=1)
     other = torch.sin(torch.cos(ordered))
-    return left.sum() + right, places, other, torch.cat([right, left, other], dim=1), torch.stack([left, left + 1.0])
+    return left.sum() + right, order, other, torch.cat([right, left, other], dim=1), torch.stack([left, left + 1.0])
 
 
 def convolutions(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
@@ -366,8 +366,8 @@ def gradient_of_a_linear_loss(x: Tensor) -> tuple[Tensor, ...]:
 
 CASES = {
     chain: (X,),
-    product: (X, Y),
-    batched_products: (random(M, B, 5), random(M, 2, 5), random(M, 2)),
+    matmul: (X, Y),
+    batched_matmuls: (random(M, B, 5), random(M, 2, 5), random(M, 2)),
     relus: (X,),
     two_layers: (random(M, 5, 6), random(M, 5, 6), random(M, 5), random(M, B, 5), LABELS.expand(M, B).clone()),
     softmaxes: (X,),
@@ -437,14 +437,14 @@ def test_results_stay_where_they_are_and_are_overwritten():
 
 def test_arguments_are_read_where_they_lie():
     x = X.clone()
-    program = FixedProgram(trace(lambda x: (torch.exp(x.t()),), x), [x])
+    program = PreallocatedProgram(trace(lambda x: (torch.exp(x.t()),), x), [x])
     for value in (1.0, 2.0):
         x.fill_(value)
         [found] = program()
         assert torch.equal(found, torch.full((5, B), value, dtype=x.dtype).exp())
 
 
-@pytest.mark.parametrize("function", [chain, product, batched_products, two_layers, long_lives, scaled_arguments])
+@pytest.mark.parametrize("function", [chain, matmul, batched_matmuls, two_layers, long_lives, scaled_arguments])
 def test_later_calls_take_no_new_memory(function):
     arguments = CASES[function]
     ours = Fixed(function, *arguments)
@@ -650,6 +650,6 @@ def test_any_program_equals_the_plain_one(lines, outputs):
         for which, i, j in lines:
             one, other = values[-1 - i % len(values)], values[-1 - j % len(values)]
             values.append(UNARY[which](one) if which < len(UNARY) else BINARY[which - len(UNARY)](one, other))
-        return tuple(values[-1 - place % len(values)] for place in outputs)
+        return tuple(values[-1 - index % len(values)] for index in outputs)
 
     check(function, *(random(SIDE, SIDE, seed=seed) for seed in range(3)))

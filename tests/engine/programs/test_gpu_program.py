@@ -1,4 +1,4 @@
-"""A fleet that updates as on a GPU, on a CPU: rounded and filled up matrices, gradients as factors, compiled.
+"""A fleet that updates as on a GPU, on a CPU: bfloat16 and padded matrices, gradients as factors, compiled.
 
 And convolutions of many runs as single operations.
 """
@@ -44,8 +44,8 @@ NUM_STEPS = 25
 
 
 # The program of a GPU, on a CPU.
-GPU = {"rounds_matrices": True, "binds_batch": False, "takes_factors": True}
-WITHOUT_FACTORS = {**GPU, "takes_factors": False}
+GPU = {"reads_bfloat16": True, "binds_batch": False, "returns_factors": True}
+WITHOUT_FACTORS = {**GPU, "returns_factors": False}
 COMPILED = {**GPU, "compiles_from": 0}
 KINDS = [
     pytest.param(WITHOUT_FACTORS, id="without factors"),
@@ -111,8 +111,8 @@ def test_the_program_of_a_gpu_trains_as_that_of_a_cpu(kind: dict[str, Any], l2: 
     ours, theirs = trained(kind, specs(l2=l2)), trained(None, specs(l2=l2))
     start = parts_of(ours.plan.placed, specs()).state.weights.parameters()
     assert len(seen.program.bfloat16_groups) == 4
-    assert seen.program.factored_groups == (seen.program.bfloat16_groups if kind["takes_factors"] else ())
-    assert seen.counts_after[row_sums_ops.SUMS] == kind["takes_factors"]  # of all biases at once
+    assert seen.program.factored_groups == (seen.program.bfloat16_groups if kind["returns_factors"] else ())
+    assert seen.counts_after[row_sums_ops.SUMS] == kind["returns_factors"]  # of all biases at once
     torch.testing.assert_close(ours.state.last_M, theirs.state.last_M, rtol=0.005, atol=0.0)
     weights = ours.state.weights
     found, expected = weights.parameters(), theirs.state.weights.parameters()
@@ -128,7 +128,7 @@ def test_the_program_of_a_gpu_trains_as_that_of_a_cpu(kind: dict[str, Any], l2: 
 
 
 def assert_copies_follow(parts: StackParts, program: Program) -> None:
-    for position, copy in zip(program.bfloat16_groups, parts.updates.rounded, strict=True):
+    for position, copy in zip(program.bfloat16_groups, parts.updates.bfloat16_copies, strict=True):
         assert torch.equal(copy, parts.state.weights.values[position].bfloat16())
 
 
@@ -164,7 +164,7 @@ def test_activations_of_many_rows_are_operations_of_their_own(kind: dict[str, An
     task = autoencoder_task(num_train=120)
     given = specs(batch_size=row_sums_ops.MOST_ROWS + 8)
     ours, theirs = trained(kind, given, task), trained(None, given, task)
-    expected = 2 if kind["takes_factors"] else 0  # the code is linear, and the output no factor of a matmul
+    expected = 2 if kind["returns_factors"] else 0  # the code is linear, and the output no factor of a matmul
     assert [seen.counts_after[op] for op in (activation_ops.UNITS, activation_ops.UNITS_GRADIENT)] == [expected] * 2
     torch.testing.assert_close(ours.state.last_M, theirs.state.last_M, rtol=0.005, atol=0.0)
     start = parts_of(ours.plan.placed, given)
@@ -177,9 +177,9 @@ def test_activations_of_many_rows_are_operations_of_their_own(kind: dict[str, An
 
 def test_a_state_that_is_restored_is_rounded_again() -> None:
     first, second = trained(GPU, specs()), trained(GPU, specs(l2=0.5))
-    before = [copy.clone() for copy in second.updates.rounded]
+    before = [copy.clone() for copy in second.updates.bfloat16_copies]
     RunStack(second, Listeners()).restore(RunStack(first, Listeners()).saved())
-    for copy, expected, old in zip(second.updates.rounded, first.updates.rounded, before, strict=True):
+    for copy, expected, old in zip(second.updates.bfloat16_copies, first.updates.bfloat16_copies, before, strict=True):
         assert torch.equal(copy, expected)
         assert not torch.equal(copy, old)
 
@@ -208,7 +208,7 @@ def test_a_stack_that_shrinks_continues_with_new_copies(seen: Seen) -> None:
 
 
 class Twice(torch.nn.Module):
-    """A matrix that is a product of two: the gradient of each has the other as a factor."""
+    """A matrix that is a matmul of two: the gradient of each has the other as a factor."""
 
     def __init__(self) -> None:
         super().__init__()

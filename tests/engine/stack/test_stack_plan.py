@@ -29,13 +29,13 @@ def test_on_a_cpu_programs_are_bound_to_their_batch_and_never_compiled() -> None
     plan = plan_of(2)
     assert plan.binds_batch
     assert plan.compiles_from is None
-    assert [plan.rounds_matrices, plan.channels_last, plan.is_single, plan.takes_factors] == [False] * 4
+    assert [plan.reads_bfloat16, plan.channels_last, plan.is_single, plan.returns_factors] == [False] * 4
 
 
 @pytest.mark.parametrize("precision", ["float32", "mixed"])
 def test_on_a_gpu_matrices_are_rounded_in_mixed_precision_only(precision: str) -> None:
     plan = plan_of(2, device="cuda", precision=precision)
-    assert plan.rounds_matrices == (precision == "mixed")
+    assert plan.reads_bfloat16 == (precision == "mixed")
     assert plan.compiles_from == UPDATES_WORTH_COMPILING
     assert not plan.binds_batch
 
@@ -44,7 +44,7 @@ def test_on_a_gpu_matrices_are_rounded_in_mixed_precision_only(precision: str) -
 def test_one_run_is_single_unless_kernels_take_its_convolutions(convolves: bool) -> None:
     plan = plan_of(1, device="cuda", convolves=convolves)
     assert plan.is_single == plan.channels_last == (not convolves)
-    assert plan.rounds_matrices == convolves
+    assert plan.reads_bfloat16 == convolves
 
 
 def test_runs_with_the_same_seed_share_a_position() -> None:

@@ -78,4 +78,4 @@ def test_what_is_left_trains_on_as_it_would_have() -> None:
 def test_on_a_cpu_updates_are_made_when_start_returns() -> None:
     parts = parts_of()
     assert not parts.updates.is_asynchronous
-    assert not parts.updates.rounded
+    assert not parts.updates.bfloat16_copies

@@ -53,7 +53,8 @@ def align_matmuls(step: StepGraph) -> None:
 class _Aligner:
     """One sweep over the graph.
 
-    `_whole` has, for every node that was cut from an aligned one, that one: what was cut off is zero.
+    `_whole` has, for every node that was cut from an aligned one, that one. What was cut off is zero, unless a run
+    overflowed: such a run has diverged and stays so.
     """
 
     def __init__(self, step: StepGraph) -> None:

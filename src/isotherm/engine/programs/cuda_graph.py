@@ -1,4 +1,4 @@
-"""Programs of many small operations on a GPU, recorded once and played back: launching them one by one takes longer."""
+"""CUDA graphs: many small operations captured once and replayed, which is faster than launching each of them."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-# Between one recording and the next a GPU pauses for some microseconds, so that many are also one.
+# Between two replays a GPU pauses for some microseconds, so several calls are also captured as one graph.
 SEVERAL = 4
 
 
 class Recording:
-    """A function's operations, once and `SEVERAL` times in a row."""
+    """A function's operations as a CUDA graph, and perhaps `SEVERAL` calls in a row as another."""
 
     def __init__(self, once: torch.cuda.CUDAGraph, several: torch.cuda.CUDAGraph | None) -> None:
         self._once, self._several = once, several
 
     def play(self, times: int = 1) -> None:
-        """Do it so many times."""
+        """Replay the function a number of times."""
         num_several = 0 if self._several is None else times // SEVERAL
         for _ in range(num_several):
             assert self._several is not None
@@ -34,13 +34,13 @@ def capture(
     stream: torch.cuda.Stream | None = None,
     also_several: bool = False,
 ) -> Recording:
-    """Return a function's operations as a recording; what it works on must stay where it is in memory.
+    """Capture a function; the tensors it works on must stay where they are in memory.
 
     Args:
-        function: without arguments or result; reads and writes tensors it holds.
-        keep: tensors it changes; the trial calls that precede the recording leave no trace in them.
-        stream: to record on.
-        also_several: record it also as often as it is often played in a row.
+        function: takes and returns nothing; reads and writes tensors that it holds.
+        keep: the tensors it changes; they are restored after the warm-up calls that precede the capture.
+        stream: to capture on.
+        also_several: capture `SEVERAL` calls as one graph too.
     """
     before = [tensor.clone() for tensor in keep]
     side = stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -61,10 +61,10 @@ def capture(
 def _graph(
     function: Callable[[], None], times: int, stream: torch.cuda.Stream, *, beside: torch.cuda.CUDAGraph | None = None
 ) -> torch.cuda.CUDAGraph:
-    """Record a function; two that are never played at the same time share the memory of what they make on the way."""
+    """Capture a number of calls. Two graphs that are never replayed at the same time share their temporary memory."""
     graph = torch.cuda.CUDAGraph()
     pool = None if beside is None else beside.pool()
-    # What other threads do meanwhile, reading the next images for example, is no part of the recording.
+    # What other threads do meanwhile, such as reading the next images, is not captured.
     with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
         for _ in range(times):
             function()

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from isotherm.engine.checkpoint import State
+from isotherm.engine.checkpoint_file import State
 
 # A new size needs a new trace, so a stack shrinks once this fraction of it has diverged.
 SHRINK_FRACTION = 1 / 8

@@ -29,9 +29,9 @@ class StackPlan:
         convolves: kernels compute the convolutions of all runs at once; they read channels-last filters.
         is_single: one run, trained without `vmap`.
         channels_last: images and filters of a single run are channels-last.
-        rounds_matrices: matmuls read bfloat16 copies of the matrices, which every update renews.
+        reads_bfloat16: matmuls read bfloat16 copies of the matrices, which every update renews.
         binds_batch: the program reads its batch from tensors of its own; else it is handed every batch.
-        takes_factors: weight gradients may stay factored until the update.
+        returns_factors: weight gradients may stay factored until the update.
         compiles_from: updates that are worth compiling for; None for never.
     """
 
@@ -42,9 +42,9 @@ class StackPlan:
     convolves: bool
     is_single: bool
     channels_last: bool
-    rounds_matrices: bool
+    reads_bfloat16: bool
     binds_batch: bool
-    takes_factors: bool
+    returns_factors: bool
     compiles_from: int | None
 
     @classmethod
@@ -68,9 +68,9 @@ class StackPlan:
             convolves=convolves,
             is_single=is_single,
             channels_last=is_single and is_on_gpu,
-            rounds_matrices=not is_single and placed.is_mixed and is_on_gpu,
+            reads_bfloat16=not is_single and placed.is_mixed and is_on_gpu,
             binds_batch=not is_on_gpu,
-            takes_factors=availability.are_available(placed.device) and specs[0].clip_norm is None,
+            returns_factors=availability.are_available(placed.device) and specs[0].clip_norm is None,
             compiles_from=UPDATES_WORTH_COMPILING if is_on_gpu else None,
         )
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from isotherm.core.records import CurvePoint, RunResult
-from isotherm.engine.checkpoint import State
+from isotherm.engine.checkpoint_file import State
 from isotherm.engine.evaluation import Tensors
 from isotherm.engine.stack import scoring, vmap_check
 from isotherm.engine.stack.parts import StackParts
@@ -142,4 +142,4 @@ class RunStack:
             self._parts.select(saved["runs"])
         self._parts.divergence.restore(saved)
         self._parts.state.restore(saved)
-        self._parts.updates.renew_rounded()
+        self._parts.updates.renew_bfloat16_copies()

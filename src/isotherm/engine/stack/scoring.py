@@ -13,7 +13,7 @@ from torch import Tensor
 from isotherm.core.records import CurvePoint, RunResult
 from isotherm.engine.evaluation import (
     CHUNK,
-    EXAMPLES_FOR_A_LOOK,
+    REESTIMATION_EXAMPLES,
     Evaluator,
     Scores,
     Tensors,
@@ -29,7 +29,7 @@ from isotherm.engine.stack.parts import StackParts
 
 def curve_points(parts: StackParts) -> list[CurvePoint]:
     """Return the present scores of every run in the stack on the test set."""
-    buffers_M = _evaluation_buffers(parts, EXAMPLES_FOR_A_LOOK)
+    buffers_M = _evaluation_buffers(parts, REESTIMATION_EXAMPLES)
     found = evaluate_split(parts.plan.placed, evaluator(parts, buffers_M), "test")
     return [CurvePoint(step=parts.state.num_done, test_loss=score.loss, test_metric=score.metric) for score in found]
 

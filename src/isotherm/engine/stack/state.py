@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from isotherm.core.l2 import is_penalised
 from isotherm.core.records import CurvePoint
-from isotherm.engine.checkpoint import State
+from isotherm.engine.checkpoint_file import State
 from isotherm.engine.evaluation import Tensors
 from isotherm.engine.parameters import ParameterGroups, Settings
 from isotherm.engine.stack.plan import StackPlan
@@ -38,7 +38,7 @@ class StackState:
             {name: stacked[name] for name in trainable},
             decayed=set(self.penalised) - set(unused),
             channels_last=plan.channels_last or plan.convolves,
-            pads_matrices=plan.rounds_matrices,
+            pads_matrices=plan.reads_bfloat16,
         )
         self.fixed_M = {name: stacked[name] for name, p in named.items() if not p.requires_grad}
         self.buffers_M = {name: stacked[name].clone() for name, _ in models[0].named_buffers()}

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from isotherm.engine.graph.trace import has_plain_convolutions, trace, writes
 from isotherm.engine.placed_task import exact_arithmetic
-from isotherm.engine.programs.cpu import FixedProgram
+from isotherm.engine.programs.cpu import PreallocatedProgram
 from isotherm.engine.programs.cuda_graph import Recording, capture
 from isotherm.engine.programs.gpu import Program, Update, gpu_program, update_of
 from isotherm.engine.stack.feed import Feed
@@ -45,7 +45,7 @@ class Updates:
         self._program: Program | None = None
         self._update: Update | None = None
         self._recording: Recording | None = None
-        self._rounded: list[Tensor] = []
+        self._bfloat16_copies: list[Tensor] = []
         self._size = 0  # of the window under way
         self._losses_KM = torch.zeros(num_rows, self._state.num_runs, dtype=placed.dtype, device=placed.device)
         # Offset in the window and number of the update, advanced by one addition; kernels like them 16 bytes apart.
@@ -67,9 +67,9 @@ class Updates:
         return self._program is not None
 
     @property
-    def rounded(self) -> Sequence[Tensor]:
+    def bfloat16_copies(self) -> Sequence[Tensor]:
         """The bfloat16 copies of parameter groups that the program reads."""
-        return self._rounded
+        return self._bfloat16_copies
 
     # -- a window of updates ----------------------------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class Updates:
         return self._update(
             state.weights.values,
             state.weights.velocities,
-            self._rounded,
+            self._bfloat16_copies,
             list(state.fixed_M.values()),
             list(state.buffers_M.values()),
             *self._feed.batch(index_MB),
@@ -148,15 +148,15 @@ class Updates:
                 stream=stream,
                 also_several=not self._feed.reads_ahead,
             )
-        self.renew_rounded()  # the calls before the recording made and changed them
+        self.renew_bfloat16_copies()  # the calls before the recording made and changed them
         return recording
 
-    def renew_rounded(self) -> None:
+    def renew_bfloat16_copies(self) -> None:
         """Round the parameters again, after they were changed by something other than an update."""
         if self._update is not None:
             assert self._program is not None
             for copy, value in zip(
-                self._rounded, self._program.bfloat16_copies(self._state.weights.values), strict=True
+                self._bfloat16_copies, self._program.bfloat16_copies(self._state.weights.values), strict=True
             ):
                 copy.copy_(value)
 
@@ -179,10 +179,10 @@ class Updates:
             self._program = Program(call=traced.forward)
         elif feed.bound_batch is None:
             self._program = gpu_program(
-                traced, state.weights, reads_bfloat16=plan.rounds_matrices, returns_factors=plan.takes_factors
+                traced, state.weights, reads_bfloat16=plan.reads_bfloat16, returns_factors=plan.returns_factors
             )
         else:
-            fixed = FixedProgram(traced, [*states, *feed.bound_batch, feed.key_M, self._step])
+            fixed = PreallocatedProgram(traced, [*states, *feed.bound_batch, feed.key_M, self._step])
             self._program = Program(call=lambda *_: fixed())
 
     def gradients(self, x_MB: Tensor, y_MB: Tensor, *, step: int) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
@@ -212,5 +212,5 @@ class Updates:
             update = update_of(self._program, weights, is_compiled=worth is not None and num_left >= worth)
         assert self._program is not None
         assert update is not None
-        self._rounded = self._program.bfloat16_copies(weights.values)
+        self._bfloat16_copies = self._program.bfloat16_copies(weights.values)
         return update
