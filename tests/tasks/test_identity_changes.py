@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 from helpers_identity import files_of, imported, parts_in, parts_of, variant, write
 
@@ -347,9 +348,31 @@ CHANGES: dict[str, tuple[str, str]] = {
         "return M(self.layer(x))",
     ),
     "function set in a library": (
-        "def mine(x): return x * <<2||3>>\nfrom torch.nn import functional as F\nF.mine_of_identity_test = mine",
-        "return F.mine_of_identity_test(self.layer(x))",
+        "def mine(x): return x * <<2||3>>\nimport json\njson.mine = mine",
+        "return json.mine(self.layer(x))",
     ),
+    "context variable": (
+        "import contextvars\nS = contextvars.ContextVar('s', default=<<2||3>>)",
+        "return self.layer(x) * S.get()",
+    ),
+    "variable of a thread": (
+        "import threading\nC = threading.local()\nC.s = <<2||3>>",
+        "return self.layer(x) * C.s",
+    ),
+    "behind a weak reference": (
+        "import weakref\nclass C: pass\nc = C()\nc.s = <<2||3>>\nR = weakref.ref(c)",
+        "return self.layer(x) * R().s",
+    ),
+    "subclasses of a class": (
+        "class B: pass\nclass C(B):\n    s = <<2||3>>\n",
+        "return self.layer(x) * B.__subclasses__()[0].s",
+    ),
+    "decorator that is a class": (
+        "class D:\n    def __init__(self, f):\n        functools.update_wrapper(self, f)\n        self.f = f\n"
+        "    def __call__(self, x): return self.f(x)\n@D\ndef act(x): return x * <<2||3>>",
+        "return act(self.layer(x))",
+    ),
+    "very long number": ("N = 10 ** 5000 + <<2||3>>", "return self.layer(x) * (N % 10)"),
     "generator function": ("def g():\n    yield <<2||3>>", "return self.layer(x) * next(g())"),
     "context manager": (
         "import contextlib\n@contextlib.contextmanager\ndef c():\n    yield <<2||3>>",
@@ -566,12 +589,16 @@ IN_PLACE = {
     "defaults of a function": "act.__defaults__ = (3,)",
     "new global": "MISSING = 3",
     "forward": "Net.forward = lambda self, x: x",
+    "function of PyTorch": "nn.functional.linear = lambda x, w, b=None: x",
+    "method of PyTorch": "nn.Linear.forward = lambda self, x: x",
     "hook of every module": "HANDLE = nn.modules.module.register_module_forward_hook(lambda m, x, y: y * 2)",
 }
 
 
 @pytest.mark.parametrize("name", IN_PLACE)
-def test_a_change_between_two_calls_shows(name: str, tmp_path: Path) -> None:
+def test_a_change_between_two_calls_shows(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for home, patched in ((nn.functional, "linear"), (nn.Linear, "forward")):
+        monkeypatch.setattr(home, patched, getattr(home, patched))  # put back afterwards
     files = files_of(STATE, "return c.f(act(self.layer(x))) * C_LIST[0] * W * (MISSING if c is None else 1)")
     with imported(write(files, tmp_path)) as module:
         before = parts_of(module)

@@ -65,7 +65,7 @@ SAME: dict[str, tuple[str, str]] = {
         "return self.layer(x) if not T.is_alive() else x",
     ),
     "weak reference": (
-        "import weakref\nclass A: s = <<2||3>>\na = A()\nREF = weakref.ref(a)",
+        "import weakref\nclass A: s = 2\na = A()\n<<||class B: pass\nWEAK = weakref.ref(B())\n>>REF = weakref.ref(a)",
         "return self.layer(x) if REF() else x",
     ),
     "open file": (
@@ -222,6 +222,14 @@ slotted = Slotted()
 slotted.s, slotted.me = {"a", "b"}, slotted
 class Day(datetime.date):
     def double(self): return 2 * self.day
+class Deco:
+    def __init__(self, f):
+        functools.update_wrapper(self, f)
+    def __call__(self, x): return self.__wrapped__(x)
+@Deco
+def decorated(x):
+    "Return it."
+    return x
 class Typed(typing.Generic[T]):
     def f(self, x: T) -> T: return x
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -234,7 +242,7 @@ def dispatched(x): return x
 @dispatched.register
 def _(x: torch.Tensor): return x * 2
 THINGS = [
-    slotted, Day(2020, 2, 3), Typed(), Data({"x", "y"}), around, dispatched, T, list[int], int | None,
+    slotted, Day(2020, 2, 3), Typed(), Data({"x", "y"}), around, dispatched, decorated, T, list[int], int | None,
     typing.Optional[A], re.compile("a+"), pathlib.Path("a/b"), decimal.Decimal("0.1"), fractions.Fraction(1, 3),
     array.array("d", [1.0]), collections.ChainMap({"a": 1}), collections.Counter("aab"), collections.UserDict(a=1),
     types.MappingProxyType({"a": 1}), operator.itemgetter(1), operator.methodcaller("f", 2), types.MethodType(one, 3),

@@ -78,9 +78,9 @@ def module(walk: Walk, value: types.ModuleType) -> object:
 def builtin(walk: Walk, value: Any) -> object:
     """Describe a compiled function by its name, and a method also by its object."""
     owner = getattr(value, "__self__", None)
-    if owner is not None and not isinstance(owner, types.ModuleType):
+    if owner is not None and not isinstance(owner, types.ModuleType) and type(owner).__name__ != "PyCapsule":
         return ["builtin method", value.__name__, walk.describe(owner)]
-    _note_compiled(walk, value)
+    note_compiled(walk, value)
     return ["builtin", origin.name_of(value)]
 
 
@@ -96,9 +96,9 @@ def class_(walk: Walk, value: type) -> object:
     """Describe a class by its parents and all that it defines; a library's by name and what was set on it since."""
     parents = [walk.describe(base, "parent") for base in value.__bases__ if base is not object]
     if origin.is_library_class(value):
-        patched = {n: m for n, m in vars(value).items() if inspect.isfunction(m) and _is_in_a_users_file(m)}
+        patched = {n: m for n, m in vars(value).items() if inspect.isfunction(m) and _is_a_patch(m)}
         return ["library", origin.name_of(value), parents, {n: walk.describe(m) for n, m in sorted(patched.items())}]
-    _note_compiled(walk, value)
+    note_compiled(walk, value)
     return [
         "class",
         value.__qualname__,
@@ -106,6 +106,15 @@ def class_(walk: Walk, value: type) -> object:
         walk.describe(type(value)),
         {name: walk.describe(item, _step_to(value, name)) for name, item in sorted(_members(value).items())},
         _fields(walk, value),
+    ]
+
+
+def patches(walk: Walk) -> object:
+    """Describe what a user has put in place of functions and methods of PyTorch."""
+    homes = (torch, nn.functional, nn.init, torch.Tensor)
+    found = [(n, m) for home in homes for n, m in vars(home).items() if inspect.isfunction(m)]
+    return [
+        [name, walk.describe(member)] for name, member in sorted(found, key=lambda item: item[0]) if _is_a_patch(member)
     ]
 
 
@@ -129,8 +138,18 @@ def type_variable(walk: Walk, value: Any) -> object:
     return ["type variable", value.__name__]
 
 
+def note_compiled(walk: Walk, value: Any) -> None:
+    """Record compiled code that is not a library's."""
+    home = sys.modules.get(getattr(value, "__module__", None) or "")
+    file = str(getattr(home, "__file__", None) or "")
+    if file.endswith(_COMPILED_SUFFIXES) and not origin.is_library_file(file):
+        walk.reach.cannot_see(value, f"compiled code through {origin.name_of(value)}")
+
+
 def _read(walk: Walk, read: Read) -> object:
     """Describe what a name stands for; constants of a library, such as math.pi, by their name."""
+    if read.after == "__subclasses__" and isinstance(read.value, type):
+        return [walk.describe(read.value), walk.unordered(read.value.__subclasses__())]
     if read.library is None or isinstance(read.value, (types.ModuleType, *OPERATORS)):
         return walk.describe(read.value)
     if read.value is not MISSING and origin.is_users(read.value):  # set there by the user
@@ -185,13 +204,8 @@ def _step_to(kind: type, name: str) -> str:
     return "builds" if issubclass(kind, nn.Module) else "constructs"
 
 
-def _is_in_a_users_file(function: types.FunctionType) -> bool:
-    return not function.__code__.co_filename.startswith("<") and not origin.is_library_function(function)
-
-
-def _note_compiled(walk: Walk, value: Any) -> None:
-    """Record compiled code that is not a library's."""
-    home = sys.modules.get(getattr(value, "__module__", None) or "")
-    file = str(getattr(home, "__file__", None) or "")
-    if file.endswith(_COMPILED_SUFFIXES) and not origin.is_library_file(file):
-        walk.reach.cannot_see(value, f"compiled code through {origin.name_of(value)}")
+def _is_a_patch(function: types.FunctionType) -> bool:
+    """Tell whether a function in a library was written in a user's file or console, and not generated there."""
+    space = function.__globals__
+    is_written = not function.__code__.co_filename.startswith("<")
+    return (is_written or "__file__" in space or space.get("__name__") == "__main__") and origin.is_users(function)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import collections
 import collections.abc
+import contextvars
 import enum
 import functools
 import io
+import threading
 import types
 import typing
+import weakref
 from typing import Any
 
 import numpy as np
@@ -49,6 +52,8 @@ _KINDS: tuple[tuple[Any, Handler], ...] = (
     (nn.Module, objects.module),
     (enum.Enum, objects.member_of_enum),
     (functools.partial, objects.partial),
+    ((contextvars.ContextVar, weakref.ref), objects.variable),
+    (threading.local, objects.local),
     (io.IOBase, objects.file),
     (objects.SERVICES, objects.named),
     (objects.SOURCES, objects.source),

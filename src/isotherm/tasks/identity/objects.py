@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections.abc
 import concurrent.futures
-import contextvars
 import dataclasses
 import enum
 import functools
@@ -24,6 +23,7 @@ import torch
 from torch import nn
 
 from isotherm.tasks.identity import origin
+from isotherm.tasks.identity.code import note_compiled
 from isotherm.tasks.identity.values import tensor_content
 from isotherm.tasks.identity.walk import Walk
 
@@ -34,15 +34,8 @@ _LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Condition, 
 # Tools without a part in the numbers.
 SERVICES: tuple[type, ...] = (
     *(logging.Logger, logging.Handler, logging.LoggerAdapter),
-    *(*_LOCKS, threading.Thread, threading.local, concurrent.futures.Executor, contextvars.ContextVar),
-    *(
-        weakref.ref,
-        weakref.WeakKeyDictionary,
-        weakref.WeakValueDictionary,
-        weakref.WeakSet,
-        weakref.ProxyType,
-        weakref.CallableProxyType,
-    ),
+    *(*_LOCKS, threading.Thread, concurrent.futures.Executor),
+    *(weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet),
     *(types.FrameType, types.TracebackType, types.CoroutineType, types.AsyncGeneratorType),
 )
 # Things whose state changes as they are used: they have a type, and what they will give cannot be said.
@@ -69,6 +62,21 @@ def file(walk: Walk, value: io.IOBase) -> object:
     if not value.closed and value.readable():
         walk.reach.cannot_see(value, f"the state of a {origin.name_of(type(value))} object")
     return ["file"]
+
+
+def variable(walk: Walk, value: Any) -> object:
+    """Describe a context variable by its value here and now, a weak reference by what it refers to."""
+    if isinstance(value, weakref.ref):
+        return ["reference", walk.describe(value())]
+    try:
+        return ["variable", walk.describe(value.get())]
+    except LookupError:  # neither set nor given a default
+        return ["variable"]
+
+
+def local(walk: Walk, value: threading.local) -> object:
+    """Describe what a thread's own variables are in this thread."""
+    return ["local", {name: walk.describe(item) for name, item in sorted(vars(value).items())}]
 
 
 def partial(walk: Walk, value: functools.partial[Any]) -> object:
@@ -123,13 +131,16 @@ def plain_object(walk: Walk, value: Any) -> object:
     if origin.is_isotherms(type(value)) and dataclasses.is_dataclass(value):  # a new field changes no old key
         defaults = {field.name: walk.describe(field.default) for field in dataclasses.fields(value)}
         state = {name: item for name, item in state.items() if item != defaults.get(name)}
-    own = type(value).__reduce__ is not object.__reduce__  # the state of a parent in C, such as datetime
-    pickled = library_object(walk, value) if own else None
+    has_own = getattr(type(value), "__reduce__", None) is not object.__reduce__  # of a parent in C, such as datetime
+    pickled = library_object(walk, value) if has_own else None
     return ["object", walk.describe(type(value), "instance"), _content(walk, value), state, pickled]
 
 
 def library_object(walk: Walk, value: Any) -> object:
     """Describe an object of a library by what pickle would keep of it."""
+    note_compiled(walk, value)
+    if type(value).__module__.startswith("triton.") and hasattr(value, "fn"):
+        return ["kernel", walk.describe(type(value), "instance"), walk.describe(value.fn)]
     wrapped = walk.describe(getattr(value, "__wrapped__", None))
     try:
         reduced = value.__reduce_ex__(4)
@@ -139,6 +150,7 @@ def library_object(walk: Walk, value: Any) -> object:
     if isinstance(reduced, str):
         return ["object", walk.describe(type(value), "instance"), reduced, wrapped]
     parts = [list(part) if isinstance(part, collections.abc.Iterator) else part for part in reduced[:5]]
+    parts = [_without_places(part) if type(part) is dict else part for part in parts]
     return ["object", walk.describe(type(value), "instance"), [walk.describe(part) for part in parts], wrapped]
 
 
@@ -153,7 +165,12 @@ def _state(value: Any) -> dict[str, Any]:
     hidden = {"__dict__", "__weakref__", "__pydantic_fields_set__"}
     held = {name: getattr(value, name) for name in names if name not in hidden and hasattr(value, name)}
     held.update(getattr(value, "__dict__", {}))
-    return {name: item for name, item in held.items() if not _is_cache(value, name)}
+    return {name: item for name, item in _without_places(held).items() if not _is_cache(value, name)}
+
+
+def _without_places(held: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what functools.update_wrapper copies onto an object and means nothing."""
+    return {name: item for name, item in held.items() if name not in ("__module__", "__doc__", "__annotations__")}
 
 
 def _is_cache(value: Any, name: str) -> bool:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from isotherm.core.records import content_hash
 from isotherm.errors import UserError
 from isotherm.tasks.identity import origin
+from isotherm.tasks.identity.code import patches
 from isotherm.tasks.identity.kinds import handler_of
 from isotherm.tasks.identity.objects import INTERNAL, attributes, global_hooks
 from isotherm.tasks.identity.source import Sources
@@ -55,7 +56,7 @@ def model_parts(
 
     with deep_recursion():
         parts: dict[str, object] = {
-            "code": [walk("builder").describe(model), _classes(walk("classes"), module)],
+            "code": [walk("builder").describe(model), _classes(walk("classes"), module), patches(walk("classes"))],
             "architecture": _architecture(walk("architecture", _registered(module)), module),
             "weights": [[name, tensor_content(tensor)] for name, tensor in _tensors(module)],
             "loss": walk("loss").describe(loss),

@@ -56,7 +56,7 @@ class Walk:
     def describe(self, value: Any, how: str = "") -> object:
         """Return a plain value itself, a hash of anything else; `how` says what leads here, as `Reach` records it."""
         if type(value) in _PLAIN:
-            return repr(value)
+            return _literal(value)
         if value is MISSING:
             return ["missing"]
         if id(value) in self._names:
@@ -72,7 +72,7 @@ class Walk:
         described: list[object] = []
         for value in values:
             if type(value) in _PLAIN:
-                described.append(repr(value))
+                described.append(_literal(value))
                 continue
             branch = self._branch()
             described.append(branch.describe(value))
@@ -103,11 +103,15 @@ class Walk:
         return branch
 
 
+def _literal(value: Any) -> str:
+    return hex(value) if type(value) is int else repr(value)  # decimal digits of a long number are refused
+
+
 @contextlib.contextmanager
 def deep_recursion() -> Iterator[None]:
     """Allow for long chains: a function that calls a function that calls a function."""
     limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(limit, 20_000))
+    sys.setrecursionlimit(max(limit, 10_000))
     try:
         yield
     finally:
