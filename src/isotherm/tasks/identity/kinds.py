@@ -26,7 +26,7 @@ _BUILTIN = (
     *(types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType, np.ufunc),
 )
 _GENERIC = (types.GenericAlias, typing._GenericAlias)  # type: ignore[attr-defined]
-_VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
+_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
 _EXACT: dict[type, Handler] = {
     **dict.fromkeys((list, tuple, collections.deque, *_VIEWS), values.sequence),
     **dict.fromkeys((set, frozenset), values.unordered),
