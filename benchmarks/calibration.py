@@ -1,9 +1,9 @@
-"""Train the paper's networks at its settings and full length, and write what came out beside what it reports.
+"""Train the paper's networks at its settings and full length, and record the results next to the paper's.
 
     python benchmarks/calibration.py autoencoder --data DATA --output results/calibration --commit HASH
 
 Every cell is a sweep like any other: the runs go through the runner, the fleet and a store of their own. With
-`--steps` the cell is cut short, which tests the script and nothing else.
+`--steps` the cell is cut short, which only tests the script.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Setting:
     rates: tuple[float, ...]
     num_steps: int
     paper: dict[str, Any]
-    options: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)  # of `Task.with_options`
+    options: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)  # for `Task.with_options`
     num_seeds: int = 3
     sweep: dict[str, Any] = dataclasses.field(default_factory=dict)
     num_evaluations: int = 10
@@ -94,7 +94,7 @@ SETTINGS: dict[str, Setting] = {
 
 
 class Printed:
-    """Prints how a cell goes, a line at a time."""
+    """Prints the progress of a cell, line by line."""
 
     def __init__(self, name: str) -> None:
         self._name, self._start, self._work, self._told = name, time.perf_counter(), 0.0, 0.0
@@ -104,18 +104,18 @@ class Printed:
         print(f"[{time.perf_counter() - self._start:6.0f} s] {self._name}: {text}", flush=True)
 
     def round_started(self, specs: Sequence[RunSpec], *, round_: int) -> None:
-        """Print how much there is to do."""
+        """Print the number of runs."""
         self.say(f"{len(specs)} runs (round {round_})")
 
     def advanced(self, work: float) -> None:
-        """Print the speed now and then."""
+        """Print the progress now and then."""
         self._work += work
         if time.perf_counter() - self._told > 20:
             self._told = time.perf_counter()
             self.say(f"{self._work:.3g} units of work")
 
     def looked(self, spec: RunSpec, point: CurvePoint) -> None:
-        """Print a look at the test set."""
+        """Print an evaluation on the test set."""
         self.say(
             f"ε_eff {spec.effective_learning_rate:g} seed {spec.seed} update {point.step}: "
             f"test loss {point.test_loss:.4f}, metric {point.test_metric:.4f}"
@@ -139,7 +139,7 @@ def run_setting(
     precision: Precision | None,
     commit: str,
 ) -> dict[str, Any]:
-    """Train a setting's runs and return everything that should be kept."""
+    """Train a setting's runs and return everything worth keeping."""
     setting = SETTINGS[name]
     if rates:
         setting = dataclasses.replace(setting, rates=tuple(rates))
@@ -222,7 +222,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--steps", type=int)
     parser.add_argument("--seeds", type=int)
-    parser.add_argument("--rates", type=float, nargs="+", default=(), help="these learning rates only")
+    parser.add_argument("--rates", type=float, nargs="+", default=(), help="only these learning rates")
     parser.add_argument("--precision", choices=get_args(Precision), help="instead of the task's")
     parser.add_argument("--commit", default="unknown")
     options = parser.parse_args()

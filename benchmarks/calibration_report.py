@@ -3,7 +3,7 @@
     python benchmarks/calibration_report.py
 
 Reads results/calibration/*.json; writes docs/figures/calibration.png and every block between the markers
-`<!-- calibration: NAME -->` and `<!-- end -->` in docs/calibration.md and README.md. Nobody types those numbers.
+`<!-- calibration: NAME -->` and `<!-- end -->` in docs/calibration.md and README.md. No number there is typed by hand.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""How fast does a GPU multiply large matrices: for a moment and for long, of equal numbers and of others?
+"""How fast does a GPU multiply large matrices, briefly and sustained, with equal numbers and with random ones?
 
 Run:     python benchmarks/ceilings.py --json ceilings.json
 Cost:    half a minute of GPU
-Expect:  ones faster than anything a network has, and every product slower after some tenths of a second
+Expect:  ones faster than any real data, and every matmul slower after some tenths of a second
 
-A GPU that reaches its limit of power lowers its clock. How soon depends on how many bits change from one number to the
-next, and on how long it has been at work. `isotherm bench` takes the shortest time of a product of normal numbers.
+A GPU that reaches its power limit lowers its clock. How soon depends on how many bits flip from one number to the next,
+and on how long it has been busy. `isotherm bench` takes the fastest time of a matmul of normal numbers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SECONDS = 2.0
 
 
 def measured(size: int, numbers: str, *, device: str, seconds: float = SECONDS) -> dict[str, Any]:
-    """Return the FLOP per second of products in bfloat16: the shortest of some, and all of them for some seconds."""
+    """Return the FLOP per second of bfloat16 matmuls: of the fastest window, and sustained over some seconds."""
     left, right = (NUMBERS[numbers](size, size, device=device).bfloat16() for _ in range(2))
     out = torch.empty_like(left)
     product = Repeated(lambda: torch.mm(left, right, out=out), device)
@@ -45,10 +45,10 @@ def measured(size: int, numbers: str, *, device: str, seconds: float = SECONDS) 
 
 
 def main() -> None:
-    """Measure and print all products."""
+    """Measure and print all matmuls."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--commit", default=None, help="of the code, where it is not a checkout")
+    parser.add_argument("--commit", default=None, help="of the code, if it is not a checkout")
     arguments = parser.parse_args()
     start = time.perf_counter()
     rows = [measured(size, numbers, device="cuda") for size in SIZES for numbers in NUMBERS]

@@ -1,12 +1,12 @@
-"""Are the kernels of convolutions right, and how fast are they against cuDNN?
+"""Are the convolution kernels correct, and how fast are they compared with cuDNN?
 
 Run:     python benchmarks/convolutions.py --json results/convolutions.json     (--tune tries other tiles)
 Cost:    about a minute of GPU; --tune two minutes more on 16 cores
 Expect:  errors of one rounding to bfloat16; several times cuDNN's speed run by run at B = 64
 
-Every convolution of WRN-16-4, in bfloat16 with the channels last, in three directions. Ours are those of all runs at
-once. cuDNN's are timed run by run, one after another, and as one batch of the same size with one set of filters, which
-is no training of many runs but shows what the GPU can do.
+Every convolution of WRN-16-4, in bfloat16 and channels last, in three directions. Ours are those of all runs at once.
+cuDNN is timed run by run, and on one batch of the same size with one set of filters, which does not train many runs but
+shows what the GPU can do.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LARGEST_ERRORS = {"forward": 2**-8, "input gradient": 2**-8, "weight gradient": 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """Some of the network's convolutions."""
+    """Equal convolutions of the network."""
 
     num_in: int
     num_out: int
@@ -47,7 +47,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What the tables call it."""
+        """The name in the tables."""
         return f"{self.num_in} to {self.num_out}, {self.taps} x {self.taps}, {self.size}² / {self.stride}"
 
     def flop(self, num_images: int) -> float:
@@ -56,7 +56,7 @@ class Case:
 
 
 def cases() -> list[Case]:
-    """Return the 16 convolutions of WRN-16-4; the first one's three channels are filled up to 16."""
+    """Return the 16 convolutions of WRN-16-4; the first one's three channels are padded to 16."""
     found = [Case(num_in=16, num_out=16, size=32, taps=3, stride=1, num_layers=1)]
     num_in, size = 16, 32
     for num_out, stride in ((64, 1), (128, 2), (256, 2)):
@@ -78,7 +78,7 @@ class Inputs:
     padding: int
 
     def runs(self) -> Iterator[Inputs]:
-        """Return those of each run, without the first dimension."""
+        """Return the tensors of each run, without the first dimension."""
         for x, weight, dy in zip(self.x, self.weight, self.dy, strict=True):
             yield Inputs(x=x, weight=weight, dy=dy, stride=self.stride, padding=self.padding)
 
@@ -106,7 +106,7 @@ def make_inputs(case: Case, num_runs: int, batch_size: int) -> Inputs:
 
 
 def ours(way: str, given: Inputs, launch: Any = None) -> Tensor:
-    """Return what our kernels give for all runs."""
+    """Return the results of our kernels for all runs."""
     from isotherm.kernels.triton import convolution, filter_gradient
 
     settings: dict[str, Any] = {"stride": given.stride, "padding": given.padding, "launch": launch}
@@ -122,7 +122,7 @@ def ours(way: str, given: Inputs, launch: Any = None) -> Tensor:
 
 
 def library(way: str, given: Inputs) -> Tensor:
-    """Return what PyTorch gives for one run."""
+    """Return the result of PyTorch for one run."""
     if way == "forward":
         return torch.nn.functional.conv2d(given.x, given.weight, stride=given.stride, padding=given.padding)
     stride, padding = [given.stride] * 2, [given.padding] * 2
@@ -150,7 +150,7 @@ def error(way: str, given: Inputs) -> float:
 
 
 def launches(way: str, given: Inputs) -> Iterator[Any]:
-    """Return other ways to cut the work."""
+    """Return other launch parameters to try."""
     if way != "weight gradient":
         for pixels, channels, warps, stages in itertools.product((128, 256), (64, 128), (4, 8), (2, 3, 4)):
             if pixels * channels >= 64 * 128 and pixels * channels <= warps * 8192:
@@ -181,14 +181,14 @@ def launches(way: str, given: Inputs) -> Iterator[Any]:
 
 
 def compile_for(case: Case, way: str) -> None:
-    """Compile all kernels that tuning will time; Triton keeps them on disk."""
+    """Compile all kernels that tuning will time; Triton caches them on disk."""
     given = make_inputs(case, 1, 16)
     for launch in launches(way, given):
         try_launch(way, given, launch)
 
 
 def try_launch(way: str, given: Inputs, launch: Any) -> bool:
-    """Tell whether a way to cut the work is possible at all."""
+    """Tell whether the launch parameters are possible at all."""
     try:
         ours(way, given, launch)
     except Exception as reason:  # too much shared memory, too many registers
@@ -198,7 +198,7 @@ def try_launch(way: str, given: Inputs, launch: Any) -> bool:
 
 
 def tune(num_runs: int, batch_size: int) -> list[dict[str, Any]]:
-    """Return times of other ways to cut the work, fastest first for each case and direction."""
+    """Return times of other launch parameters, fastest first for each case and direction."""
     jobs = [(case, way) for case in cases() if case.num_out > 16 and case.taps > 1 for way in WAYS]
     with ProcessPoolExecutor(14, mp_context=multiprocessing.get_context("spawn")) as pool:
         list(pool.map(compile_for, *zip(*jobs, strict=True)))
@@ -244,7 +244,7 @@ def row(case: Case, way: str, num_runs: int, batch_size: int) -> dict[str, Any]:
 
 
 def show(rows: Sequence[dict[str, Any]]) -> None:
-    """Print times and speeds, and the sums over the network."""
+    """Print times and speeds, and the totals over the network."""
     sides = ("ms", "library_by_run_ms", "library_as_one_ms")
     for num_runs, batch_size in sorted({(r["num_runs"], r["batch_size"]) for r in rows}):
         print(f"\n{num_runs} runs, B = {batch_size}: microseconds (TFLOP/s)")
@@ -264,7 +264,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--commit", default="unknown")
-    parser.add_argument("--tune", action="store_true", help="also try other ways to cut the work")
+    parser.add_argument("--tune", action="store_true", help="also try other launch parameters")
     parser.add_argument("--runs", type=int, default=12)
     parser.add_argument("--batch-size", type=int, default=[64], nargs="+")
     options = parser.parse_args()
@@ -280,7 +280,7 @@ def main() -> None:
         "tuning": [],
     }
 
-    def write() -> None:  # as soon as there is something, so that nothing measured is lost
+    def write() -> None:  # early, so that no measurement is lost
         if options.json is not None:
             options.json.parent.mkdir(parents=True, exist_ok=True)
             options.json.write_text(json.dumps(report, indent=1) + "\n")

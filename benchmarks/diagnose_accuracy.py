@@ -1,14 +1,14 @@
-"""Does a diagnosis agree with the full sweep, at a small part of its cost?
+"""Does a diagnosis agree with the full sweep, at a small fraction of its cost?
 
 Run:     python benchmarks/diagnose_accuracy.py --json benchmarks/results/diagnose_quickstart.json
          python benchmarks/diagnose_accuracy.py --task autoencoder_mnist --data DATA --device cuda --json FILE
          python benchmarks/diagnose_accuracy.py --write docs/diagnose.md
 Cost:    ten diagnoses of the given minutes
-Expect:  recommended learning rates and boundaries within a factor of two of the sweep in nine of ten seeds or more
+Expect:  recommended learning rates and boundaries within a factor of two of the sweep in at least nine of ten seeds
 
 The quickstart's optima are those of results/quickstart/quickstart.json: 20 epochs, with and without momentum, five
-seeds at every learning rate. The compute of both sides is counted in training examples. For the autoencoder the
-published optimum is ε_eff = 0.08 at B = 64.
+seeds at every learning rate. The compute of both is counted in training examples. For the autoencoder the published
+optimum is ε_eff = 0.08 at B = 64.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ PUBLISHED = {"autoencoder_mnist": (64, 0.08)}
 
 
 def sweep_of(content: dict[str, Any], momentum: float) -> dict[str, Any]:
-    """Return the quickstart's sweep at equal epochs with a momentum."""
+    """Return the quickstart's sweep at constant epochs with a momentum."""
     (found,) = [s for s in content["sweeps"] if s["name"] == "constant_epochs" and s["momentum"] == momentum]
     return dict(found)
 
 
 def examples_of_sweep(content: dict[str, Any]) -> int:
-    """Return the training examples that all runs of the quickstart went through."""
+    """Return the number of training examples that all runs of the quickstart processed."""
     grids = [grid for sweep in content["sweeps"] for grid in sweep["grids"]]
     return sum(grid["num_runs"] * grid["num_steps"] * grid["batch_size"] for grid in grids)
 
@@ -54,7 +54,7 @@ def quickstart_task() -> Task:
 
 
 def compared(diagnosis: Diagnosis, content: dict[str, Any]) -> dict[str, Any]:
-    """Return a diagnosis beside the sweep: factors of learning rates and boundaries, for both momenta."""
+    """Return a diagnosis next to the sweep: ratios of learning rates and boundaries, for both momenta."""
     row: dict[str, Any] = {
         "seconds": diagnosis.cost.seconds,
         "num_examples": diagnosis.cost.num_examples,
@@ -130,7 +130,7 @@ def published(name: str, *, data: Path | None, device: str, minutes: float, num_
 
 
 def block(content: dict[str, Any] | None, of_paper: dict[str, Any] | None) -> str:
-    """Return what the page says of the accuracy, from the result files there are."""
+    """Return the page's text on accuracy, from the available result files."""
     parts = [NOT_MEASURED if content is None else _quickstart_text(content)]
     if of_paper is not None:
         parts.append(_published_text(of_paper))
@@ -144,13 +144,13 @@ def _quickstart_text(content: dict[str, Any]) -> str:
     lines = [
         f"On the quickstart's task ({content['task']}), {n} seeds, each given {60 * content['minutes']:g} s on "
         f"{content['machine']['cores']} cores of an {content['machine']['cpu']} (commit {content['commit']}): the "
-        "recommended ε_eff lies within a factor of two of the full sweep's optimum at all of B = 8 … 256, with and "
+        "recommended ε_eff is within a factor of two of the full sweep's optimum at all of B = 8 … 256, with and "
         f"without momentum, in **{sum(row['rates_agree'] for row in rows)} of {n}** seeds, and both boundaries B\\* "
         f"within a factor of two of the sweep's kinks in **{sum(row['boundaries_agree'] for row in rows)} of {n}**. "
-        f"Runs went through {100 * part:.1f} % of the sweep's examples; a diagnosis took {min(seconds):.0f} to "
+        f"Its runs processed {100 * part:.1f} % of the sweep's examples; a diagnosis took {min(seconds):.0f} to "
         f"{max(seconds):.0f} s, the sweep {content['sweep_seconds']:.0f} s on a machine of the same kind.",
         "",
-        "| seed | temperature | worst factor of ε_eff, SGD | momentum 0.9 | B\\* / kink, SGD | momentum 0.9 | s |",
+        "| seed | temperature | worst ratio of ε_eff, SGD | momentum 0.9 | B\\* / kink, SGD | momentum 0.9 | s |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in rows:
@@ -201,7 +201,7 @@ def _write(path: Path | None, content: dict[str, Any], device: str = "cpu") -> N
 
 
 def main() -> None:
-    """Measure what the command line asks for."""
+    """Measure or write, as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", default="quickstart", choices=["quickstart", *PUBLISHED])
     parser.add_argument("--minutes", type=float, default=0.5)
@@ -210,7 +210,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--write", type=Path, help="measure nothing, write the results into this page")
+    parser.add_argument("--write", type=Path, help="write the results into this page instead of measuring")
     options = parser.parse_args()
     if options.write is not None:
         PAGE.write(options.write)

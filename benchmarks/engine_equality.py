@@ -1,4 +1,4 @@
-"""Does the fleet give the reference's numbers on this device and this PyTorch?
+"""Does the fleet reproduce the reference's numbers on this device and PyTorch?
 
 Run:     python benchmarks/engine_equality.py --device cuda --json benchmarks/results/engine_equality_cuda.json
 Cost:    under a minute
@@ -80,7 +80,7 @@ def main() -> None:
     """Compare every module, print a table, write JSON."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--commit", help="of the code, where it runs without its repository")
+    parser.add_argument("--commit", help="of the code, if it is not a checkout")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     rows = []

@@ -1,11 +1,12 @@
-"""Is the update by factors right on a GPU, how fast is it, and up to which batch size does it pay?
+"""Is the factored update correct on a GPU, how fast is it, and up to which batch size does it pay?
 
 Run:     python benchmarks/factored_update.py --json results/factored_update.json
 Cost:    about two minutes of GPU, most of it compilation
-Expect:  at B = 64 three quarters of the speed of a copy; at large B products by cuBLAS and a compiled update are faster
+Expect:  at B = 64 three quarters of copy speed; at large B cuBLAS matmuls and a compiled update are faster
 
-All matrices of the autoencoder in 35 runs, as a fleet updates them: products in bfloat16, weights and velocities in
-float32, rounded copies of the weights. The other way is cuBLAS for the gradients and one update compiled by Inductor.
+All matrices of the autoencoder in 35 runs, as a fleet updates them: matmuls in bfloat16, weights and velocities in
+float32, bfloat16 copies of the weights. The alternative is cuBLAS for the gradients and one update compiled by
+Inductor.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from isotherm.kernels import availability
 WIDTHS = (784, 1000, 500, 250, 30, 250, 500, 1000, 784)
 NUM_RUNS = 35
 BATCH_SIZES = (64, 128, 256, 512, 1024)
-# Weights, velocities and their new values in float32, and a copy in bfloat16.
+# Old and new weights and velocities in float32, and the bfloat16 weights.
 BYTES_PER_WEIGHT = 18
 
 
 class Layer(NamedTuple):
-    """A matrix of all runs, and the factors of its gradient as a program hands them over."""
+    """A matrix of all runs, and the factors of its gradient as a program passes them on."""
 
     value: Tensor
     velocity: Tensor
@@ -57,7 +58,7 @@ def layers(batch_size: int, *, num_runs: int = NUM_RUNS, widths: tuple[int, ...]
 
 
 def by_kernel(layer: Layer, rate_M1: Tensor, momentum_M1: Tensor, tile: Any) -> None:
-    """Update by the kernel."""
+    """Update with the Triton kernel."""
     from isotherm.kernels.triton.factored_update import update
 
     shape = len(layer.value), layer.left.shape[1], layer.right.shape[2]
@@ -66,7 +67,7 @@ def by_kernel(layer: Layer, rate_M1: Tensor, momentum_M1: Tensor, tile: Any) -> 
 
 
 def by_stream(layer: Layer, rate_M1: Tensor, momentum_M1: Tensor, **options: int) -> None:
-    """Update by the kernel that streams tiles, where it is made for a matrix, else by the other one."""
+    """Update with the streamed kernel where it supports the matrix, else with the Triton kernel."""
     streamed = availability.in_gluon("streamed_update")
     shape = len(layer.value), layer.left.shape[1], layer.right.shape[2]
     states = [t.view(shape) for t in layer[:3]]
@@ -84,7 +85,7 @@ def by_torch(layer: Layer, rate_M1: Tensor, momentum_M1: Tensor) -> None:
 
 
 def microseconds(work: Callable[[], object], *, repeats: int = 7, num: int = 10) -> float:
-    """Return the time of a call, recorded as a graph: the median of several looks."""
+    """Return the time of a call captured as a CUDA graph: the median of several measurements."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         work()
@@ -106,14 +107,14 @@ def microseconds(work: Callable[[], object], *, repeats: int = 7, num: int = 10)
 
 
 def copy_bytes_per_second() -> float:
-    """Return how fast a simple kernel reads and writes together; a recorded copy would go another, slower way."""
+    """Return how fast a simple kernel reads and writes together; a captured copy takes a slower path."""
     source = torch.randn(2**28, device="cuda")
     target = torch.empty_like(source)
     return 2e6 * source.numel() * source.element_size() / microseconds(lambda: torch.neg(source, out=target))
 
 
 def largest_error(batch_size: int) -> float:
-    """Return the largest difference of the velocities, in roundings of the gradient to bfloat16."""
+    """Return the largest difference of the velocities, in bfloat16 roundings of the gradient."""
     rate_M1, momentum_M1 = (torch.full((NUM_RUNS, 1), x, device="cuda") for x in (0.01, 0.9))
     worst = 0.0
     for ours in layers(batch_size):
@@ -123,14 +124,14 @@ def largest_error(batch_size: int) -> float:
         by_torch(theirs, rate_M1, momentum_M1)
         rounding = 2**-8 * gradient.abs() + 1e-5
         worst = max(worst, float(((ours.velocity - theirs.velocity).abs() / rounding).max()))
-        # A value may be computed once for each of its two types, and then differ in the last place.
+        # A value may be computed once for each of its two dtypes, and then differ in the last bit.
         if float((ours.half != ours.value.bfloat16()).double().mean()) > 1e-3:
-            sys.exit("the rounded copies are not those of the weights")
+            sys.exit("the bfloat16 weights do not match the weights")
     return worst
 
 
 def row(batch_size: int, tiles: list[Any], compiled: Callable[..., None], copy: float) -> dict[str, Any]:
-    """Return the times at a batch size, for every tile and by the compiled update."""
+    """Return the times at a batch size, for every tile and for the compiled update."""
     rate_M1, momentum_M1 = (torch.full((NUM_RUNS, 1), x, device="cuda") for x in (0.0, 0.9))
     made = layers(batch_size)
     num_bytes = BYTES_PER_WEIGHT * sum(layer.value.numel() for layer in made)

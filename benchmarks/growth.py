@@ -1,13 +1,13 @@
-"""How the cost of a fleet grows with its runs and its batch size, and what is gained when runs diverge.
+"""How the cost of a fleet grows with its runs and its batch size, and the gain when runs diverge.
 
 Run:     python benchmarks/growth.py --json benchmarks/results/growth_cpu.json [--device cuda]
          python benchmarks/growth.py --draw benchmarks/results/growth_cpu.json
 Cost:    about four minutes on one core
-Expect:  run-updates per second rise with the number of runs and then stay; a fleet that loses half of its runs early
-         needs at most 0.6 of the time of a whole one
+Expect:  run-updates per second rise with the number of runs and then level off; a fleet that loses half of its runs
+         early needs at most 0.6 of the time of an intact one
 
-One process with one thread, as a worker of `isotherm run` has it; a GPU has one process anyway. All sizes of one batch
-size take turns, so that a machine that slows down for a while slows all of them down.
+One process with one thread, like a worker of `isotherm run`; a GPU has one process anyway. All fleet sizes of one batch
+size take turns, so that a temporary slowdown of the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ TASK = "mlp_mnist1d"
 NUM_RUNS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000)
 BATCH_SIZES = (8, 32, 128, 512)
 NUM_SEEDS = 5
-# Examples of all runs together: beyond, nothing new is seen and the time is long.
+# Most examples of all runs together: beyond this, nothing new shows and it takes long.
 MOST_EXAMPLES = 2**17
 SHRINK_RUNS, SHRINK_BATCH, SHRINK_STEPS = 54, 32, 3_000
 
 
 def specs_of(task: Task, *, batch_size: int, num_runs: int, num_steps: int = NUM_STEPS) -> list[RunSpec]:
-    """Return so many runs, a few seeds at many learning rates."""
+    """Return `num_runs` runs, a few seeds at many learning rates."""
     return [
         spec_of(
             task,
@@ -86,7 +86,7 @@ def growth(task: Task, placed: PlacedTask, *, device: str, repeats: int, seconds
 
 
 def shrink(task: Task, placed: PlacedTask, *, repeats: int) -> dict[str, Any]:
-    """Return the times of a whole fleet and of one whose every second run diverges at once, taking turns."""
+    """Return alternating times of an intact fleet and of one whose every second run diverges immediately."""
     whole = specs_of(task, batch_size=SHRINK_BATCH, num_runs=SHRINK_RUNS, num_steps=SHRINK_STEPS)
     half = [dataclasses.replace(s, effective_learning_rate=1e30) if place % 2 else s for place, s in enumerate(whole)]
     times: dict[str, list[float]] = {"whole": [], "half": []}
@@ -153,7 +153,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.3)
-    parser.add_argument("--draw", type=Path, help="a JSON written before; nothing is measured")
+    parser.add_argument("--draw", type=Path, help="draw this JSON file instead of measuring")
     parser.add_argument("--figure", type=Path, default=Path("docs/figures/growth.png"))
     options = parser.parse_args()
     if options.draw is not None:

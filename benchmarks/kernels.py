@@ -1,12 +1,12 @@
-"""Are the kernels of ghost batch norm right, and how fast are they against Inductor and against the memory?
+"""Are the ghost batch norm kernels correct, and how fast are they compared with Inductor and with memory bandwidth?
 
-Run:     python benchmarks/kernels.py --json results/kernels.json     (--tune tries other ways to cut the work)
+Run:     python benchmarks/kernels.py --json results/kernels.json     (--tune tries other launch parameters)
 Cost:    about two minutes of GPU, most of it Inductor's compilation (--no-inductor); --tune a few minutes more
-Expect:  errors of float32 in the sums and of one rounding to bfloat16 elsewhere; times near the floor at B = 1024
+Expect:  float32 errors in the sums and errors of one rounding to bfloat16 elsewhere; times near the floor at B = 1024
 
-Every normalisation of WRN-16-4 at two batch sizes, in bfloat16 with ReLU and the channels last. Inputs take turns among
-sets larger than the cache. Inductor compiles the plain layer with the residual sums around it, forward and backward
-apart, as in a network. The floor is the bytes that our kernels move at the speed of a plain copy.
+Every normalisation of WRN-16-4 at two batch sizes, in bfloat16, with ReLU and channels last. Inputs alternate among
+sets larger than the cache. Inductor compiles the plain layer with the residual adds around it, forward and backward
+separately, as in a network. The floor is our kernels' memory traffic at copy speed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
 GHOST = 64
 EPS = 1e-5
 BATCH_SIZES = (64, 1024)
-# Larger than the cache of any GPU we know.
+# Larger than the L2 cache of any GPU we know of.
 BYTES_OF_SETS = 512 * 2**20
 # Relative to the largest value: one rounding to bfloat16 is at most 2^-8 of a value.
 LARGEST_ERRORS = {"x": 0.0, "y": 2**-8, "dx": 2**-8, "mean": 1e-5, "var": 1e-5, "dweight": 1e-4, "dbias": 1e-4}
@@ -40,7 +40,7 @@ LARGEST_ERRORS = {"x": 0.0, "y": 2**-8, "dx": 2**-8, "mean": 1e-5, "var": 1e-5, 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """Some of the network's normalisations: `adds_before` a residual sum, `adds_after` the gradient of a shortcut."""
+    """Equal normalisations of the network: `adds_before` a residual, `adds_after` the gradient of a shortcut."""
 
     num_channels: int
     size: int
@@ -50,7 +50,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What the tables call it."""
+        """The name in the tables."""
         sums = "a + b" if self.adds_before else "x"
         return f"{self.num_channels} x {self.size}², {sums}{', dx + g' if self.adds_after else ''}"
 
@@ -64,7 +64,7 @@ class Case:
 
     @property
     def passes(self) -> tuple[int, int]:
-        """How often the kernels read or write a whole batch, forward and backward."""
+        """The number of reads and writes of a whole batch, forward and backward."""
         return 5 if self.adds_before else 3, 6 if self.adds_after else 5
 
 
@@ -81,7 +81,7 @@ def cases() -> list[Case]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inputs:
-    """What a layer gets in both directions."""
+    """The inputs of a layer in both directions."""
 
     a: Tensor
     b: Tensor | None
@@ -92,7 +92,7 @@ class Inputs:
 
     @property
     def x(self) -> Tensor:
-        """What is normalised."""
+        """The tensor to normalise."""
         return self.a if self.b is None else self.a + self.b
 
 
@@ -117,7 +117,7 @@ def make_inputs(case: Case, batch_size: int, *, seed: int, device: str) -> Input
     )
 
 
-# -- right? ---------------------------------------------------------------------------------------------------------
+# -- correctness ------------------------------------------------------------------------------------------------------
 
 
 def errors(case: Case, batch_size: int, *, device: str) -> dict[str, float]:
@@ -128,7 +128,7 @@ def errors(case: Case, batch_size: int, *, device: str) -> dict[str, float]:
     x = given.x.double().requires_grad_()
     norm = plain_layer(case, given).double()
     pre_activation = norm(x)
-    # Where rounding decides the sign before the ReLU, no gradient arrives.
+    # Where rounding decides the sign before the ReLU, the gradient is ignored.
     dy = torch.where(pre_activation.abs() < 1e-4, 0, given.dy)
     expected_y = torch.relu(pre_activation)
     dx, dweight, dbias = torch.autograd.grad(expected_y, [x, norm.weight, norm.bias], dy.double())
@@ -171,24 +171,24 @@ def plain_layer(case: Case, given: Inputs, *, activation: Any = None) -> GhostBa
     return norm
 
 
-# -- fast? ----------------------------------------------------------------------------------------------------------
+# -- speed ------------------------------------------------------------------------------------------------------------
 
 
 class PlainSide(nn.Module):
-    """The layer and the residual sum before it, for Inductor."""
+    """The layer and the residual add before it, for Inductor."""
 
     def __init__(self, norm: GhostBatchNorm2d) -> None:
         super().__init__()
         self.norm = norm
 
     def forward(self, a: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return what is normalised, and the result."""
+        """Return the normalised tensor and the result."""
         x = a if b is None else a + b
         return x, self.norm(x)
 
 
 def milliseconds(functions: Sequence[Callable[[], Any]], *, repeats: int = 15) -> float:
-    """Return the median time of one call; the functions, one for each set of inputs, are recorded and played back."""
+    """Return the median time of one call; the functions, one per set of inputs, are captured and replayed."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -212,7 +212,7 @@ def milliseconds(functions: Sequence[Callable[[], Any]], *, repeats: int = 15) -
 
 
 def num_sets(case: Case, batch_size: int) -> int:
-    """Return how many sets of inputs are larger than the cache."""
+    """Return how many sets of inputs exceed the cache."""
     return max(2, min(24, -(-BYTES_OF_SETS // (4 * case.num_bytes(batch_size)))))
 
 
@@ -261,7 +261,7 @@ def time_kernels(case: Case, batch_size: int, *, device: str, launch: Launch = L
 
 
 def time_inductor(case: Case, batch_size: int, *, device: str) -> tuple[float, float]:
-    """Return milliseconds forward and backward of the plain layer, compiled."""
+    """Return milliseconds forward and backward of the compiled plain layer."""
     sets = [make_inputs(case, batch_size, seed=s, device=device) for s in range(num_sets(case, batch_size))]
     module = PlainSide(plain_layer(case, sets[0], activation="relu")).train()
     torch._dynamo.reset()
@@ -291,7 +291,7 @@ def time_inductor(case: Case, batch_size: int, *, device: str) -> tuple[float, f
 
 
 def bytes_per_millisecond(*, device: str, num_bytes: int = 2**30) -> float:
-    """Return how fast a simple kernel reads and writes; a recorded copy would go another, slower way."""
+    """Return how fast a simple kernel reads and writes; a captured copy takes a slower path."""
     source = torch.ones(num_bytes // 4, dtype=torch.float32, device=device)
     target = torch.empty_like(source)
     return 2 * num_bytes / milliseconds([lambda: torch.neg(source, out=target)])
@@ -323,7 +323,7 @@ def row(case: Case, batch_size: int, speed: float, *, device: str, inductor: boo
 
 
 def show(rows: Sequence[dict[str, Any]]) -> None:
-    """Print a table of every batch size, and the sums over the network."""
+    """Print a table for every batch size, and the totals over the network."""
     sides = ("", "floor_", "inductor_")
     for batch_size in sorted({r["batch_size"] for r in rows}):
         print(f"\nB = {batch_size}: microseconds, and errors relative to the largest value")
@@ -347,7 +347,7 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def tune(*, device: str) -> list[dict[str, Any]]:
-    """Return times of other ways to cut the work, fastest first for each shape."""
+    """Return times of other launch parameters, fastest first for each shape."""
     found = []
     for case, batch_size in itertools.product((c for c in cases() if not c.adds_before), BATCH_SIZES):
         tried = []
@@ -369,8 +369,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--commit", default="unknown")
-    parser.add_argument("--tune", action="store_true", help="also try other ways to cut the work")
-    parser.add_argument("--no-inductor", action="store_true", help="compile nothing, time the kernels alone")
+    parser.add_argument("--tune", action="store_true", help="also try other launch parameters")
+    parser.add_argument("--no-inductor", action="store_true", help="time the kernels only, without compiling")
     options = parser.parse_args()
     if not torch.cuda.is_available() or not availability.HAS_TRITON:
         sys.exit("the kernels need a CUDA device and Triton")
@@ -387,7 +387,7 @@ def main() -> None:
         "tuning": [],
     }
 
-    def write() -> None:  # as soon as there is something, so that nothing measured is lost
+    def write() -> None:  # early, so that no measurement is lost
         if options.json is not None:
             options.json.parent.mkdir(parents=True, exist_ok=True)
             options.json.write_text(json.dumps(report, indent=1) + "\n")

@@ -5,9 +5,9 @@
 Reads from benchmarks/results: bench_*.json (`isotherm bench --json`), growth_*.json (benchmarks/growth.py),
 profiles_*.json (benchmarks/profile_fleet.py), convolutions_*.json (benchmarks/convolutions.py), kernels_*.json
 (benchmarks/kernels.py), factored_update_*.json (benchmarks/factored_update.py), ceilings_*.json
-(benchmarks/ceilings.py) and gpu_tests_*.json (what pytest printed); and the calibration runs of results/calibration
-with those made again in its folder rerun. Writes every block between the markers `<!-- performance: NAME -->` and
-`<!-- end -->`, and docs/figures/growth.png. Nobody types numbers there.
+(benchmarks/ceilings.py) and gpu_tests_*.json (pytest's results); and the calibration runs of results/calibration, with
+their repetitions in its folder rerun. Writes every block between the markers `<!-- performance: NAME -->` and
+`<!-- end -->`, and docs/figures/growth.png. No number there is typed by hand.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""How fast a fleet is on a GPU, and which kernels the time goes to.
+"""How fast a fleet is on a GPU, and which kernels take the time.
 
 Run:     python benchmarks/profile_fleet.py wrn16x4_cifar10:1024 autoencoder_mnist:64 --json profiles.json
-Cost:    a minute or two of compilation for each work, three for the LSTM; a few seconds of timing
+Cost:    a minute or two of compilation for each workload, three for the LSTM; a few seconds of timing
 Expect:  the speeds of `isotherm bench --device cuda`, without peers
 
 Several of these processes may run at once with one `--turns FILE`: they compile at the same time, but from the first
-compiled operation on, so also while cuDNN tries its convolutions, one after another has the GPU to itself.
+compiled operation on, and so also while cuDNN tries its convolutions, one at a time has the GPU to itself.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ NUM_KERNELS = 15  # in a result file
 
 
 class Turns:
-    """The GPU for one process at a time, if there is a file to lock."""
+    """The GPU for one process at a time, if there is a lock file."""
 
     def __init__(self, path: Path | None) -> None:
         self._file = None if path is None else path.open("w")
         self._has = False
 
     def take(self) -> None:
-        """Wait for the GPU; from then on it is ours until the process ends."""
+        """Wait for the GPU and keep it until the process ends."""
         if self._file is not None and not self._has:
             fcntl.flock(self._file, fcntl.LOCK_EX)
             self._has = True
 
     def take_before_compiled_code(self) -> None:
-        """Wait as soon as something compiled is about to run."""
+        """Wait just before compiled code runs for the first time."""
         run = CompiledFxGraph.__call__
 
         def call(graph: CompiledFxGraph, *arguments: Any, **options: Any) -> Any:
@@ -55,7 +55,7 @@ class Turns:
 
 
 def profiled(work: Work, turns: Turns, *, repeats: int, seconds: float, num_kernels: int) -> dict[str, Any]:
-    """Return a work's speed in several windows, and the kernels of a short one after them."""
+    """Return a workload's speed in several windows, and the kernels of a short one after them."""
     task = made_task(work.task)
     specs = specs_of(work, task)
     speeds: list[float] = []
@@ -109,19 +109,19 @@ def kernels(profiler: torch.profiler.profile, num: int) -> list[dict[str, Any]]:
 
 
 def show(row: dict[str, Any]) -> None:
-    """Print a work's speed and kernels."""
+    """Print a workload's speed and kernels."""
     print(f"{row['label']}: {row['run_steps_per_second']:,.1f} run-steps/s, {row['images_per_second']:,.0f} images/s")
     for found in row["kernels"]:
         print(f"  {found['percent']:5.1f} % {found['calls']:6} x {found['microseconds']:8.1f} µs  {found['name']}")
 
 
 def main() -> None:
-    """Profile the works named on the command line."""
+    """Profile the workloads named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("works", nargs="+", help="as `isotherm bench --device cuda --list` names them")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.8)
-    parser.add_argument("--kernels", type=int, default=NUM_KERNELS, help="how many of the heaviest to list")
+    parser.add_argument("--kernels", type=int, default=NUM_KERNELS, help="number of kernels to list, heaviest first")
     parser.add_argument("--turns", type=Path, help="a file to lock while the GPU is used")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()

@@ -1,9 +1,9 @@
-"""How fast the fleet trains the paper's networks on this GPU, and whether it gives the reference's numbers.
+"""How fast the fleet trains the paper's networks on this GPU, and whether it reproduces the reference's numbers.
 
 Run:     python benchmarks/throughput.py --commit HASH --json results/calibration/throughput.json
-         (rows of the file are replaced by new ones, others stay)
-Cost:    about two minutes of GPU and, where nothing is compiled yet, ten of compilation
-Expect:  median of five windows of at least a second each, after compilation; made-up data of the right shape
+         (new rows replace those of the file, others stay)
+Cost:    about two minutes of GPU and, if nothing is compiled yet, ten of compilation
+Expect:  median of five windows of at least a second each, after compilation; synthetic data of the right shape
 
 Nothing else may use the GPU meanwhile. `--warm` compiles everything and measures nothing.
 """
@@ -112,7 +112,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--only", nargs="*", default=None, help="names of tasks")
     parser.add_argument("--warm", action="store_true", help="compile, measure one short window, write nothing")
-    parser.add_argument("--no-equality", action="store_true", help="only the speeds")
+    parser.add_argument("--no-equality", action="store_true", help="measure the speeds only")
     options = parser.parse_args()
     with refusing_warnings():
         _measure(options)
@@ -131,7 +131,7 @@ def _measure(options: argparse.Namespace) -> None:
     where = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "commit": options.commit}
 
     def keep(kind: str, found: dict[str, Any], *, by: tuple[str, ...]) -> None:
-        """Put a row in the place of an older one and write all, so that nothing measured is lost."""
+        """Replace an older row and write all, so that no measurement is lost."""
         found = {**found, **where}
         print(json.dumps(found), flush=True)
         others = [r for r in content[kind] if any(r[name] != found[name] for name in by)]
@@ -144,7 +144,7 @@ def _measure(options: argparse.Namespace) -> None:
             continue
         try:
             found = row(name, *settings, repeats=repeats, seconds=seconds)  # type: ignore[arg-type]
-        except Exception as error:  # one row's trouble is said in its place
+        except Exception as error:  # a row that fails is recorded with its error
             found = {"task": name, "batch_size": settings[0], "error": f"{type(error).__name__}: {error}"[:500]}
         keep("rows", found, by=("task", "batch_size"))
         gc.collect()

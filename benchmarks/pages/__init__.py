@@ -1,1 +1,1 @@
-"""What the documents say of measured results: the parts that scripts write from the result files."""
+"""The parts of the documents that scripts generate from result files."""

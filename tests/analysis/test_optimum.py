@@ -41,7 +41,7 @@ def test_many_curves_are_fitted_at_once() -> None:
     assert place.log_rate == pytest.approx(bottoms)
     assert place.lower.tolist() == [0.0, 1.0, 2.0]
     assert place.upper.tolist() == [2.0, 3.0, 4.0]
-    assert place.holds.all()
+    assert place.has_parabola.all()
 
 
 @pytest.mark.parametrize("factor", [1 / 20, 1 / 5, 5.0, 20.0, 100.0])
@@ -59,26 +59,26 @@ def test_a_fall_that_does_not_bend_may_go_on_to_the_neighbour() -> None:
 
 def test_without_two_below_the_fall_may_go_on_and_without_two_above_it_is_a_parabola() -> None:
     place = one([2.0, 1.0, 2.0, 5.0])
-    assert (place.low[0], place.high[0], place.told[0]) == (1.0, 2.0, False)
+    assert (place.low[0], place.high[0], place.has_two_below[0]) == (1.0, 2.0, False)
     place = one([5.0, 2.0, 1.0, 2.0])
-    assert (place.low[0], place.high[0], place.told[0]) == (2.0, 2.0, True)
-    assert not one([math.inf, 2.0, 1.0, 2.0]).told[0]
+    assert (place.low[0], place.high[0], place.has_two_below[0]) == (2.0, 2.0, True)
+    assert not one([math.inf, 2.0, 1.0, 2.0]).has_two_below[0]
 
 
 def test_up_to_three_times_as_steep_a_parabola_is_believed() -> None:
     for climb, believed in ((STEEP - 0.01, True), (STEEP + 0.01, False)):
         place = one([2.0, 1.0, 0.0, climb, 9.0])
-        assert place.believed[0] == believed
+        assert place.uses_parabola[0] == believed
         assert place.log_rate[0] == (pytest.approx(2.5 - climb / (1 + climb)) if believed else 2.0)
         assert place.centre[0] == pytest.approx(2.5 - climb / (1 + climb))
 
 
 def test_a_steeper_climb_that_the_fall_foretells_is_believed() -> None:
-    assert one(parabola(1.6, [0.0, 1.0, 2.0, 3.0])).believed[0]
+    assert one(parabola(1.6, [0.0, 1.0, 2.0, 3.0])).uses_parabola[0]
     losses = parabola(1.85, [0.0, 1.0, 2.0, 3.0])
     for above in (losses[3] + 4.0, math.inf):  # not foretold: the bottom by the fall alone
         steep = one([*losses[:3], above])
-        assert not steep.believed[0]
+        assert not steep.uses_parabola[0]
         assert steep.log_rate[0] == pytest.approx(1.85)
         assert one([*losses[1:3], above]).log_rate[0] == 1.0  # without two below, the lowest
 
@@ -90,7 +90,7 @@ def test_above_the_lowest_value_the_bottom_by_the_fall_is_no_estimate() -> None:
 def test_next_to_a_failure_and_at_an_end_the_range_is_half_a_step_below_up_to_the_next() -> None:
     for losses in ([4.0, 3.0, 2.0, math.inf], [4.0, 3.0, 2.0], [math.inf, math.inf, 2.0, 3.0]):
         assert found(losses) == (2.0, 1.5, 3.0)
-        assert not one(losses).holds[0]
+        assert not one(losses).has_parabola[0]
     assert found([1.0, 2.0, 3.0]) == (0.0, -0.5, 1.0)
     assert found([4.0, 2.0, 1.5, 3.0], [0.0, 2.0, 3.0, 3.5])[1] >= 2.0
 

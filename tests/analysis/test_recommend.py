@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from helpers_landscape import broken_line, first_sweep, landscape_study
+from helpers_report import make_plan, make_study, peaked
 from isotherm.analysis.analysis import analyse
 from isotherm.analysis.recommend import _smaller_batches
 from isotherm.core.statistics import Interval
@@ -37,7 +38,23 @@ def test_nothing_is_recommended_from_nothing() -> None:
 def test_an_optimum_at_the_edge_is_said_so() -> None:
     study = landscape_study(optimum=lambda _b, _m: 2.0**12, peak=lambda _b, _m: 0.7, momenta=(0.9,))
     (advice,) = analyse(study).recommendations
-    assert "may lie further out" in advice.evidence
+    assert "may lie beyond" in advice.evidence
+
+
+def test_an_incomplete_grid_is_said_so() -> None:
+    study = make_study(make_plan(), give=lambda axes, rate, place: None if rate == 4.0 else peaked(axes, rate, place))
+    (advice,) = analyse(study).recommendations
+    assert "Runs are missing: the optimum may still move." in advice.evidence
+
+
+def test_accuracy_is_told_in_percent_and_other_metrics_as_they_are() -> None:
+    (advice,) = analyse(make_study(make_plan())).recommendations
+    assert "Mean test accuracy 69.2 %; the best is 69.2 ± 5.3 % at B = 8 (n = 5)." in advice.evidence
+    assert str(advice).startswith("constant_steps, 2,000 steps, momentum 0.9: batch size 128, learning rate 0.1 (")
+    (advice,) = analyse(make_study(make_plan(metric="mean_squared_error"))).recommendations
+    assert "Mean test mean squared error 0.692; the best is 0.692 ± 0.053 at B = 8" in advice.evidence
+    (advice,) = analyse(make_study(make_plan(seeds=(0,), num_kept=1))).recommendations
+    assert "From a single seed: test accuracy 70.0 % at B = 8; run more seeds." in advice.evidence
 
 
 @pytest.mark.parametrize("last", [32, 512])  # below and above the kink

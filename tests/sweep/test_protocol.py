@@ -99,7 +99,7 @@ def test_optimum_and_every_rate_within_one_standard_deviation() -> None:
     )
     best = grid.optimum()
     assert best is not None
-    assert (best.place, best.effective_learning_rate) == (2, 1.0)
+    assert (best.index, best.effective_learning_rate) == (2, 1.0)
     assert best.interval == (0.5, 2.0)
     assert best.estimate.mean == 0.875
     assert best.estimate.standard_deviation == pytest.approx(0.125)

@@ -1,4 +1,4 @@
-"""One answer from a sweep: the largest batch that loses nothing, and the learning rate to use with it."""
+"""One answer from a sweep: the largest batch size that costs nothing, and its learning rate."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from isotherm.analysis.regimes import Regimes
 from isotherm.analysis.series import Series
 from isotherm.core.rates import tidy
 from isotherm.core.temperature import bare_learning_rate
-from isotherm.sweep.protocol import Estimate, Optimum
+from isotherm.sweep.protocol import Edge, Estimate, Optimum
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recommendation:
-    """What to use for one budget and momentum, and what it rests on.
+    """What to use for one budget and momentum, and the evidence.
 
-    `batch_size` is the largest whose mean test metric lies within one standard deviation, over seeds, of the best.
+    `batch_size` is the largest whose mean test metric is within one standard deviation over seeds of the best.
     """
 
+    sweep: str
     budget: str
     momentum: float
     batch_size: int
@@ -32,10 +33,11 @@ class Recommendation:
 
     def __str__(self) -> str:
         low, high = self.interval
+        optimiser = "SGD" if self.momentum == 0 else f"momentum {self.momentum:g}"
         return (
-            f"{self.budget}, momentum {self.momentum:g}: batch size {self.batch_size}, learning rate "
-            f"{self.learning_rate:.4g} (effective {self.effective_learning_rate:.4g}, within [{low:.4g}, {high:.4g}]); "
-            f"temperature {self.temperature:.3g}. {self.evidence}"
+            f"{self.sweep}, {self.budget}, {optimiser}: batch size {self.batch_size}, learning rate "
+            f"{self.learning_rate:.4g} (ε_eff = {self.effective_learning_rate:.4g}, interval [{low:.4g}, {high:.4g}]; "
+            f"temperature {self.temperature:.3g}). {self.evidence}"
         )
 
 
@@ -55,8 +57,10 @@ def recommend(series: Series) -> Recommendation | None:
     chosen = next(grid for grid in series.grids if grid.axes.batch_size == size)
     optimum = chosen.optimum
     assert optimum is not None
+    evidence = [_evidence(series, known, best=best, size=size), *_edge_words(optimum)]
     momentum = series.momentum
     return Recommendation(
+        sweep=series.plan.name,
         budget=str(series.budget),
         momentum=momentum,
         batch_size=size,
@@ -65,33 +69,42 @@ def recommend(series: Series) -> Recommendation | None:
         learning_rate=tidy(bare_learning_rate(optimum.effective_learning_rate, momentum=momentum)),
         temperature=optimum.effective_learning_rate / size,
         test_metric=known[size].mean,
-        evidence=" ".join([_evidence(known, best, size), *_edge_words(optimum), _smaller_batches(series.law, size)]),
+        evidence=" ".join([*evidence, _smaller_batches(series.law, size)]),
     )
 
 
-def _evidence(known: Mapping[int, Estimate], best: int, size: int) -> str:
+def _evidence(series: Series, known: Mapping[int, Estimate], *, best: int, size: int) -> str:
     here, top = known[size], known[best]
-    n = len(top.values_all)
-    if n < 2:
-        return f"Rests on a single seed: test metric {top.mean_all:.4g} at B = {best}; run more seeds."
-    spread = f"{top.mean_all:.4g} ± {top.standard_deviation_all:.2g}"
-    return f"Mean test metric {here.mean_all:.4g}; the best is {spread} at B = {best} (n = {n})."
+    metric, unit = series.plan.metric.replace("_", " "), " %" if series.is_percent else ""
+    if len(top.values_all) < 2:
+        return f"From a single seed: test {metric} {_number(series, top.mean_all)}{unit} at B = {best}; run more seeds."
+    spread = f"{_number(series, top.mean_all)} ± {series.scale * top.standard_deviation_all:.2g}{unit}"
+    found = f"Mean test {metric} {_number(series, here.mean_all)}{unit}"
+    return f"{found}; the best is {spread} at B = {best} (n = {len(top.values_all)})."
+
+
+def _number(series: Series, value: float) -> str:
+    return f"{series.scale * value:.1f}" if series.is_percent else f"{value:.4g}"
 
 
 def _edge_words(optimum: Optimum) -> list[str]:
-    return [f"The optimum touches the {optimum.edge}, so it may lie further out."] if optimum.at_edge else []
+    if optimum.edge is Edge.INCOMPLETE:
+        return ["Runs are missing: the optimum may still move."]
+    if optimum.at_edge:
+        return [f"Its interval touches the {optimum.edge} of the grid: the optimum may lie beyond."]
+    return []
 
 
 def _smaller_batches(fit: Regimes | None, size: int) -> str:
-    """Say what to do with a smaller batch, as far as the sweep can tell."""
+    """Say how to scale the learning rate for smaller batches, as far as the sweep can tell."""
     if fit is None or not fit.shows_kink or fit.kink is None:
-        return "How the learning rate scales with the batch is not determined by these batch sizes."
+        return "These batch sizes do not determine how the learning rate scales with the batch size."
     kink, slope = f"B ≈ {fit.kink.estimate:.0f}", fit.slope
     found = f"B^{slope.estimate:.2f} [{slope.low:.2f}, {slope.high:.2f}]"
     if size > fit.kink.estimate:
-        where = f"This batch lies above the kink at {kink}: down to it keep the learning rate, below it"
+        where = f"This batch size lies above the kink at {kink}: keep the learning rate down to the kink; below it,"
     else:
-        where = f"Below {kink}"
+        where = f"Below {kink},"
     if slope.contains(1.0):
         return f"{where} keep the temperature, ε_eff ∝ B (found: {found})."
     return f"{where} scale the learning rate as ε_eff ∝ {found}; the optimal temperature is not constant there."

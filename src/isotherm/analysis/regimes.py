@@ -3,11 +3,11 @@
 The paper's figure 1c. In the noise dominated regime ε_eff* ∝ B (slope 1 in log2-log2); from the kink on curvature
 limits it and it stays level. Momentum leaves the rise as it is and moves the kink to larger batches.
 
-Intervals come from three things: the seeds of every grid, drawn anew; the learning rates, between which an optimum is
-known only as well as the parabolas to both sides of it agree (`optimum.py`); and the scatter of the optima about the
-line, where it is more than the first two explain. Their coverage is checked by simulation in the tests. Three learning
-rates alone do not tell how steep either side is: then that of the plateau is too short where results fall off 20 times
-as steeply above the optimum as below it, or five times as steeply below it as above.
+Intervals combine three sources of error: resampled seeds; the spacing of the learning rates, between which an optimum
+is known only as well as the parabolas on both sides of it agree (`optimum.py`); and the scatter of the optima about the
+line, where it exceeds the first two. Tests check their coverage by simulation. Grids of three learning rates do not
+show how steep either side is: the interval of the plateau is then too short where results fall off 20 times as steeply
+above the optimum as below it, or five times as steeply below it as above.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from isotherm.sweep.protocol import Grid
 
 NUM_DRAWS = 2000
 
-# Rising lines of SGD and momentum agree where they are known to lie within so many octaves of each other.
+# The rising lines of SGD and momentum agree if they are known to lie within this many octaves of each other.
 SAME_LINE = 1.0
 
 
@@ -39,11 +39,11 @@ SAME_LINE = 1.0
 class Regimes:
     """The broken line through the optima of one budget and momentum; intervals at 95 %.
 
-    `shortfall` is by how many octaves the optimum at the largest batch stays below the line through the rising part; 0
-    where a resampled sweep shows no kink. `kink` is None where the fit has none or most resampled sweeps do not show
-    it; its upper limit, and the plateau's, is infinite where more than one in forty do not. Without a kink `plateau` is
-    what the line has reached at the largest batch. `at_end` are the batch sizes at which the best learning rate is the
-    lowest or highest one tried. `line` is the fit itself, in log2.
+    `line` is the fit itself, in log2. `kink` is None where the fit has none or most resampled sweeps show none; its
+    upper limit, and the plateau's, is infinite where more than one in forty shows none. Without a kink `plateau` is the
+    value of the line at the largest batch. `shortfall` is by how many octaves the line at the largest batch stays below
+    the continued rise; 0 where a resampled sweep shows no kink. `at_end` lists the batch sizes whose best learning rate
+    is the lowest or highest one tried.
     """
 
     momentum: float
@@ -65,42 +65,42 @@ class Regimes:
 
     @property
     def end_words(self) -> list[str]:
-        """Words on optima that are the lowest or highest learning rate tried; none where there are none."""
+        """A warning where optima are the lowest or highest learning rate tried; else empty."""
         if not self.at_end:
             return []
         sizes = ", ".join(map(str, self.at_end))
-        return [f"cannot be judged: the optimum is the end of its grid at B = {sizes}"]
+        return [f"cannot be judged: the optimum lies at the end of its grid at B = {sizes}"]
 
     @property
     def doubts(self) -> list[str]:
-        """Why the data determine no kink; none where they do."""
+        """Why the data determine no kink; empty where they do."""
         doubts = self.end_words
         if len(self.batch_sizes) < 4:
-            doubts.append("three batch sizes are too few")
+            doubts.append("three batch sizes are not enough")
         elif self.slope.low <= 0:
-            doubts.append("the optimum is not seen to rise with the batch size")
+            doubts.append("the optimum does not clearly rise with the batch size")
         elif self.kink is None or self.shortfall.low <= 0:
             doubts.append(f"{self.part_with_kink:.0%} of resampled sweeps show one")
         return doubts
 
     @property
     def shows_kink(self) -> bool:
-        """Whether the data determine a kink: four points or more, a rise before it, and no rise like it after it."""
+        """Whether the data determine a kink: at least four points, a rise up to it and less of a rise beyond."""
         return not self.doubts
 
     @property
     def slope_words(self) -> str:
-        """The law at small batches."""
+        """The law at small batches, in words."""
         return f"ε_eff* ∝ B^{self.slope.estimate:.2f} [{self.slope.low:.2f}, {self.slope.high:.2f}] at small B"
 
     @property
     def unseen_words(self) -> str:
-        """What to say where the data determine no kink."""
+        """The sentence for data that determine no kink."""
         return f"kink not seen below B = {self.batch_sizes[-1]}"
 
     @property
     def kink_words(self) -> str:
-        """Where the kink is and what comes after it, or that it is not seen and why."""
+        """The kink and the plateau beyond it, or why no kink is seen."""
         if self.kink is None or not self.shows_kink:
             return f"{self.unseen_words} ({'; '.join(self.doubts)})"
         kink, plateau = self.kink, self.plateau
@@ -111,8 +111,8 @@ class Regimes:
 
     @property
     def seed_words(self) -> list[str]:
-        """What to keep in mind of a sweep without replicates; nothing elsewhere."""
-        return ["from one seed: the intervals leave out the luck of seeds"] if self.num_seeds == 1 else []
+        """A caveat for sweeps with a single seed; else empty."""
+        return ["one seed only: the intervals do not include variation between seeds"] if self.num_seeds == 1 else []
 
     def __str__(self) -> str:
         return "; ".join([self.slope_words, self.kink_words, *self.seed_words])
@@ -123,7 +123,7 @@ class JointRegimes:
     """Plain SGD and momentum at one budget, compared by broken lines that share a slope; intervals at 95 %.
 
     `plain` and `heavy` are the laws of the two: these very lines, unless plain SGD has several momenta beside it.
-    `offset` is by how many octaves momentum's rising line lies above that of plain SGD; the paper finds none.
+    `offset` is how many octaves momentum's rising line lies above that of plain SGD; the paper finds none.
     `plateau_ratio` is momentum's plateau over that of plain SGD; a limit is 0 or infinite where a plateau is not seen.
     """
 
@@ -149,20 +149,20 @@ class JointRegimes:
 
     @property
     def same_line(self) -> bool | None:
-        """Whether the two agree below their kinks, to a factor of two either way; None where the data do not say."""
+        """Whether the two agree below their kinks to a factor of two; None where the data cannot tell."""
         if not self.offset.contains(0.0):
             return False
         return True if self.offset.low > -SAME_LINE and self.offset.high < SAME_LINE else None
 
     @property
     def largest_plateau_ratio(self) -> float:
-        """(1 + m) / (1 - m): by how much momentum raises the effective learning rate that curvature allows."""
+        """(1 + m) / (1 - m): the factor by which momentum raises the largest stable effective learning rate."""
         momentum = self.heavy.momentum
         return (1 + momentum) / (1 - momentum)
 
     @property
     def words(self) -> list[str]:
-        """All findings, one after another; without those that the laws of the two tell where these stand alone."""
+        """All findings; without the laws of the two where these were fitted alone."""
         if not self.shares_slope:
             return [self.line_words, self.ratio_words]
         kinks = [f"{found.label}: {found.kink_words}" for found in (self.plain, self.heavy)]
@@ -174,12 +174,13 @@ class JointRegimes:
         """Whether the rising lines agree."""
         offset = self.offset
         where = f"{offset.estimate:+.2f} [{offset.low:+.2f}, {offset.high:+.2f}] octaves from that of SGD"
-        judged = {True: "they agree to a factor of two", False: "they differ", None: "too wide to tell if they agree"}
+        agree = "they agree to a factor of two"
+        judged = {True: agree, False: "they differ", None: "too uncertain to tell if they agree"}
         return f"below the kink the line of {self.heavy.label} lies {where}: {judged[self.same_line]}"
 
     @property
     def ratio_words(self) -> str:
-        """The ratio of the plateaus, or what is known of it."""
+        """The ratio of the plateaus, or what is known about it."""
         ratio, most = self.plateau_ratio, f"curvature allows up to {self.largest_plateau_ratio:.3g}"
         if self.plain.shows_kink and self.heavy.shows_kink:
             return (
@@ -221,7 +222,7 @@ def fit_joint_regimes(plain: Sequence[Grid], heavy: Sequence[Grid], *, num_draws
 
 
 def _regimes(sample: Sample, slopes: Floats, kinks: Floats, plateaus: Floats) -> Regimes:
-    """Return what the lines say of a sample, the first of which is through its optima."""
+    """Return the regimes of a sample from its lines, the first of which goes through the optima found."""
     seen = ~np.isnan(kinks)
     part = float(np.mean(seen[1:]))
     corners, levels = 2.0 ** np.where(seen, kinks, sample.x[-1]), 2.0**plateaus
@@ -242,7 +243,7 @@ def _regimes(sample: Sample, slopes: Floats, kinks: Floats, plateaus: Floats) ->
 
 
 def _interval(values: Floats, *, lowest: Floats | None = None, highest: Floats | None = None) -> Interval:
-    """Return the first value with limits from all others, or from how low and how high these may really be."""
+    """Return the first value with limits from all others, or from separate values for either limit."""
     estimate = float(values[0])
     low, _ = percentile_limits((values if lowest is None else lowest)[1:])
     _, high = percentile_limits((values if highest is None else highest)[1:])

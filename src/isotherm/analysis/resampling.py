@@ -1,4 +1,4 @@
-"""What the optima of a sweep might have been: seeds drawn anew, and moves between the learning rates tried."""
+"""Resampled optima: what a sweep might have found with other seeds and other learning rates."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from isotherm.sweep.protocol import Grid
 
 
 class Sample:
-    """The optima of grids over rising batch sizes, and as many that might have been.
+    """The optima of grids over rising batch sizes, and resampled ones.
 
-    `x` is log2 of the batch sizes. `lines` are log2 of the optima, shape (1 + num_draws, num_grids), of which the first
-    are those found. In a draw every optimum moves by itself: to where it is with seeds drawn anew, and between the
-    learning rates. All optima on one side of the kink that were found in one way move within their ranges together as
-    well, since a line and a grid of learning rates that climb alike miss each other by the same amount everywhere.
+    `x` is log2 of the batch sizes. `lines` are log2 of the optima, shape (1 + num_draws, num_grids); the first row is
+    what was found. In a draw every optimum moves independently: to its position with resampled seeds, and between
+    learning rates. In addition, all optima on one side of the kink that were estimated in the same way move together
+    within their ranges: where line and grid climb alike, they miss each other by the same amount everywhere.
     """
 
     def __init__(self, grids: Sequence[Grid], generator: np.random.Generator, num_draws: int) -> None:
@@ -30,38 +30,38 @@ class Sample:
         self.at_end = [table.at_end for table in tables]
         found = np.array([table.found for table in tables])
         located = [table.locate(table.seeds(generator, num_draws)) for table in tables]
-        reaches = [reach(place) for place in located]
+        reaches = [reach(one) for one in located]
         below, above, alone = (np.stack(parts, axis=1) for parts in zip(*reaches, strict=True))
         num_seeds = len(grids[0].cells[0].results)
-        # Seeds drawn from n vary by (n - 1) / n of what new ones would.
-        moves = np.stack([place.log_rate for place in located], axis=1) - found
+        # Resampling n seeds gives (n - 1) / n of the variance of new ones.
+        moves = np.stack([one.log_rate for one in located], axis=1) - found
         moves *= math.sqrt(num_seeds / max(1, num_seeds - 1))
         moves += generator.uniform(-1.0, 1.0, size=moves.shape) * alone
         line = fit_broken_line(self.x, found.tolist())
         moves *= _widening(found - line.at(self.x), moves)
         rising = np.array(self.x) <= (self.x[-1] if line.kink is None else line.kink)
-        # Mostly near an end of the range: where the loss is steep on one side, one of the parabolas there is right.
+        # Mostly near an end of the range: where the loss is steep on one side, the parabola at one end is right.
         rise, level, steep_rise, steep_level = np.sin(np.pi / 2 * generator.uniform(size=(4, num_draws, 1))) ** 2
-        believed = np.stack([place.believed for place in located], axis=1)
-        together = np.where(believed, np.where(rising, rise, level), np.where(rising, steep_rise, steep_level))
+        uses_parabola = np.stack([one.uses_parabola for one in located], axis=1)
+        together = np.where(uses_parabola, np.where(rising, rise, level), np.where(rising, steep_rise, steep_level))
         self.lines: Floats = np.concatenate([found[None], found + moves - below + together * (below + above)])
 
 
-def reach(place: Located) -> tuple[Floats, Floats, Floats]:
-    """Return how far optima may lie below and above their estimates, all alike, and how far either way by themselves.
+def reach(located: Located) -> tuple[Floats, Floats, Floats]:
+    """Return how far optima may lie below and above their estimates, all together, and how far each one alone.
 
-    The ends of the range are good to a quarter of a step, which adds in squares. Where nothing two below tells how
-    steep the loss is above, half a step is allowed for: enough for five times as steep as below.
+    The ends of the range are good to a quarter of a step, added in quadrature. Without two values below, which would
+    show how steep the loss is above, half a step is allowed: enough for five times as steep as below.
     """
-    quarter = (place.upper - place.lower) / 8
-    below, above = place.log_rate - place.low, place.high - place.log_rate
-    below, above = (np.where(place.holds, np.hypot(part, quarter), part) for part in (below, above))
-    above = np.where(place.believed & ~place.told, np.minimum(above, 2 * quarter), above)
-    return below, above, np.where(place.holds, quarter, 2 * quarter)
+    quarter = (located.upper - located.lower) / 8
+    below, above = located.log_rate - located.low, located.high - located.log_rate
+    below, above = (np.where(located.has_parabola, np.hypot(part, quarter), part) for part in (below, above))
+    above = np.where(located.uses_parabola & ~located.has_two_below, np.minimum(above, 2 * quarter), above)
+    return below, above, np.where(located.has_parabola, quarter, 2 * quarter)
 
 
 def _widening(residuals: Floats, moves: Floats) -> float:
-    """Return by how much the optima scatter more about their line than their moves explain; 1 where they do not."""
+    """Return the factor by which the optima scatter about their line more than their moves explain; at least 1."""
     freedom = len(residuals) - 3
     if freedom < 1:
         return 1.0
@@ -69,9 +69,9 @@ def _widening(residuals: Floats, moves: Floats) -> float:
 
 
 class ResampledGrid:
-    """A grid whose seeds can be drawn anew: gives log2 of the optimum for every draw.
+    """A grid whose seeds can be resampled: gives log2 of the optimum for every draw.
 
-    Cells that cannot be optimal, and runs that diverged, count as infinitely bad.
+    Cells that cannot be optimal and diverged runs count as infinitely bad.
     """
 
     def __init__(self, grid: Grid, objective: str | None = None, direction: Direction | None = None) -> None:
@@ -90,8 +90,8 @@ class ResampledGrid:
         self._spacing = float(np.min(steps))
         everyone = np.arange(self._num_seeds)[None]
         self._means_of_all = self._means(everyone)
-        self._place = int(np.argmax(self._means_of_all[:, 0]))
-        self.at_end = self._place in (0, len(grid.cells) - 1)
+        self._index = int(np.argmax(self._means_of_all[:, 0]))
+        self.at_end = self._index in (0, len(grid.cells) - 1)
         self.found = float(self.locate(everyone).log_rate[0])
 
     def seeds(self, generator: np.random.Generator, num_draws: int) -> NDArray[np.int64]:
@@ -99,7 +99,7 @@ class ResampledGrid:
         return generator.integers(self._num_seeds, size=(num_draws, self._num_seeds))
 
     def optima(self, seeds: NDArray[np.int64]) -> Floats:
-        """Return log2 of the best learning rate tried, for every draw of seeds, alike for all cells: (num_draws,)."""
+        """Return log2 of the best learning rate tried for every draw of seeds, the same in all cells: (num_draws,)."""
         return np.asarray(self._log_rates[self._best(self._means(seeds))])
 
     def jitter(self, generator: np.random.Generator, num_draws: int) -> Floats:
@@ -107,9 +107,9 @@ class ResampledGrid:
         return generator.uniform(-0.5, 0.5, size=num_draws) * self._spacing
 
     def locate(self, seeds: NDArray[np.int64]) -> Located:
-        """Return where the optimum lies between the learning rates, for every draw of seeds; shapes (num_draws,).
+        """Return the optimum, located between the learning rates, for every draw of seeds; shapes (num_draws,).
 
-        In a draw in which every cell fails it is that of all seeds.
+        A draw in which every cell fails gets the optimum of all seeds.
         """
         means = self._means(seeds)
         return locate(self._log_rates, -np.where(np.isfinite(means).any(axis=0), means, self._means_of_all).T)
@@ -120,6 +120,6 @@ class ResampledGrid:
         return np.asarray(best.mean(axis=2))
 
     def _best(self, means: Floats) -> NDArray[np.int64]:
-        """Return the place of the best cell in every draw; that of all seeds where every cell of a draw fails."""
+        """Return the index of the best cell in every draw; that of all seeds where every cell of a draw fails."""
         best = np.argmax(means, axis=0)
-        return np.where(np.isfinite(means[best, np.arange(means.shape[1])]), best, self._place)
+        return np.where(np.isfinite(means[best, np.arange(means.shape[1])]), best, self._index)

@@ -15,15 +15,15 @@ from isotherm.sweep.plan import GridAxes, SweepPlan
 from isotherm.sweep.protocol import Edge, Estimate, Grid, Optimum
 from isotherm.sweep.results import Results
 
-# A broken line needs so many optima.
+# The fewest optima that a broken line is fitted to.
 LEAST_FOR_LAW = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class TunedGrid:
-    """A grid at its optimum, for the quantity that was tuned, and at those for others.
+    """A grid with its optima: for the quantity that was tuned, and for others.
 
-    `test`, `train_loss` and `train_objective` are over the runs kept at the optimum. Everything is None where no
+    `test`, `train_loss` and `train_objective` are means over the runs kept at the tuned optimum. All are None where no
     learning rate is stable.
     """
 
@@ -84,6 +84,16 @@ class Series:
         """Sweep and optimiser in words."""
         return f"{self.plan.name}, {'SGD' if self.momentum == 0 else f'momentum {self.momentum:g}'}"
 
+    @property
+    def is_percent(self) -> bool:
+        """Whether the metric is shown in percent."""
+        return self.plan.metric == "accuracy"
+
+    @property
+    def scale(self) -> float:
+        """The factor by which the metric is shown."""
+        return 100.0 if self.is_percent else 1.0
+
     def pairs_with(self, other: Series) -> bool:
         """Tell whether this is plain SGD, and the other the same with momentum, both with a law."""
         return (
@@ -123,12 +133,12 @@ def series_without_laws(plan: SweepPlan, grids: Iterable[TunedGrid]) -> list[Ser
 def with_laws(found: list[Series]) -> tuple[list[Series], list[Pair]]:
     """Return the series of a whole study with their laws, and the pairs of plain SGD and momentum.
 
-    Plain SGD and its only momentum are fitted together, with one slope. Any other series is fitted alone, and what a
-    pair says of offset and plateaus is then beside the laws, from lines that share a slope.
+    Plain SGD and its only momentum are fitted together, with one slope. Every other series is fitted alone; offset and
+    ratio of plateaus of a pair then still come from lines that share a slope.
     """
     partners = {
-        place: [k for k, other in enumerate(found) if one.pairs_with(other) or other.pairs_with(one)]
-        for place, one in enumerate(found)
+        index: [k for k, other in enumerate(found) if one.pairs_with(other) or other.pairs_with(one)]
+        for index, one in enumerate(found)
     }
     laws: dict[int, Regimes] = {}
     joints: dict[tuple[int, int], JointRegimes] = {}
@@ -137,10 +147,10 @@ def with_laws(found: list[Series]) -> tuple[list[Series], list[Pair]]:
         joints[plain, heavy] = joint
         if partners[plain] == [heavy] and partners[heavy] == [plain]:
             laws |= {plain: joint.plain, heavy: joint.heavy}
-    for place, one in enumerate(found):
-        if place not in laws and len(one.grids) >= LEAST_FOR_LAW:
-            laws[place] = fit_regimes([g.grid for g in one.grids])
-    series = [dataclasses.replace(one, law=laws.get(place)) for place, one in enumerate(found)]
+    for index, one in enumerate(found):
+        if index not in laws and len(one.grids) >= LEAST_FOR_LAW:
+            laws[index] = fit_regimes([g.grid for g in one.grids])
+    series = [dataclasses.replace(one, law=laws.get(index)) for index, one in enumerate(found)]
     return series, [
         Pair(plain=series[a], heavy=series[b], joint=joint.beside(laws[a], laws[b])) for (a, b), joint in joints.items()
     ]
@@ -159,7 +169,7 @@ def _tuned(grid: Grid, metric_direction: Direction) -> TunedGrid:
     best = grid.optimum()
 
     def at_best(quantity: str) -> Estimate | None:
-        return None if best is None else grid.cells[best.place].estimate(quantity, kept=best.kept)
+        return None if best is None else grid.cells[best.index].estimate(quantity, kept=best.kept)
 
     tuned_on_test = grid.objective == "test_metric"
     return TunedGrid(

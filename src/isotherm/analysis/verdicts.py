@@ -16,8 +16,8 @@ from isotherm.core.records import Direction
 from isotherm.core.statistics import Interval, mean_difference, percentile_limits, standard_deviation, welch_interval
 
 SQUARE_ROOT = 0.5  # the slope of the rival rule, ε ∝ √B
-TOLERATED_RISE = 0.1  # of the training loss, as a part of it, that still counts as fitting no worse
-HARDLY_ANY = 0.05  # where no more than this part of resampled sweeps shows a kink, the optima rise to the end
+TOLERATED_RISE = 0.1  # relative rise of the training loss that still counts as fitting no worse
+HARDLY_ANY = 0.05  # if no more than this fraction of resampled sweeps shows a kink, there is none
 
 WIDER_GRIDS = "widen the grids of learning rates, or allow more extensions"
 MORE_SEEDS = "run more seeds"
@@ -48,7 +48,7 @@ class Verdict:
 
 
 def judge(series: Sequence[Series], pairs: Sequence[Pair]) -> list[Verdict]:
-    """Return a verdict on every claim of the paper that a study's series can speak to: two seeds are the least."""
+    """Return a verdict on every claim of the paper that a study can test; it takes at least two seeds."""
     judged = [s for s in series if s.law is not None and len(s.plan.seeds) > 1]
     verdicts: list[Verdict] = []
     for s in judged:
@@ -76,8 +76,10 @@ def _linear_scaling(s: Series, fit: Regimes) -> Verdict:
     """Judge by the slope, and by whether one temperature fits the optima that rise: a slope of 1 can be an accident."""
     slope = fit.slope
     law = f"ε_eff* ∝ B^{slope.estimate:.2f}, 95 % interval [{slope.low:.2f}, {slope.high:.2f}]"
-    against = _no_common_temperature(s, fit) if slope.contains(1.0) else ["1 lies outside"]
-    wide = ["too wide to tell 1 from 1/2"] if slope.contains(1.0) and slope.contains(SQUARE_ROOT) else []
+    against, wide = [], []
+    if not fit.at_end:
+        against = _no_common_temperature(s, fit) if slope.contains(1.0) else ["1 lies outside"]
+        wide = ["too wide to tell 1 from 1/2"] if slope.contains(1.0) and slope.contains(SQUARE_ROOT) else []
     holds = None if fit.at_end or (wide and not against) else not against
     return _verdict(
         claim=f"{s.label}: at small batches the optimal effective learning rate is proportional to the batch size",
@@ -88,10 +90,10 @@ def _linear_scaling(s: Series, fit: Regimes) -> Verdict:
 
 
 def _no_common_temperature(s: Series, fit: Regimes) -> list[str]:
-    """Return words on optima up to the kink that no single temperature fits, none where one does.
+    """Return the temperatures of the optima up to the kink where no single one fits them all; else nothing.
 
-    Each optimum leaves a range of temperatures, by its seeds and by the spacing of its learning rates; the level allows
-    for there being several.
+    Each optimum allows a range of temperatures, from its seeds and the spacing of its learning rates; the level is
+    corrected for the number of optima.
     """
     rising = [g for g in s.grids if fit.kink is None or g.axes.batch_size <= fit.kink.estimate * 2**0.25]
     generator = np.random.default_rng(0)
@@ -103,7 +105,7 @@ def _no_common_temperature(s: Series, fit: Regimes) -> list[str]:
     if max(low for low, _ in limits) <= min(high for _, high in limits):
         return []
     found = ", ".join(f"{g.axes.batch_size}: {g.temperature:.2g}" for g in rising)
-    return [f"not proportional, no one temperature fits all batch sizes: ε_eff*/B = {found}"]
+    return [f"no one temperature fits all batch sizes: ε_eff*/B = {found}"]
 
 
 def _kink(s: Series, fit: Regimes) -> Verdict:
@@ -125,19 +127,19 @@ def _kink(s: Series, fit: Regimes) -> Verdict:
 
 
 def _momentum(plain: Series, heavy: Series, fit: Regimes) -> list[Verdict]:
-    """Compare momentum with plain SGD on either side of plain SGD's kink, the last batch size on its isotherm."""
+    """Compare momentum with plain SGD below and above the kink of plain SGD."""
     if fit.kink is None or not fit.shows_kink:
         return [
             Verdict(
                 claim=f"{plain.budget}: momentum does not help below the kink of plain SGD, and helps above it",
                 holds=None,
-                evidence="plain SGD shows no kink here: there is no below and above",
+                evidence="plain SGD shows no kink here",
                 remedy="find the kink of plain SGD first",
             )
         ]
     by_size = {g.axes.batch_size: g for g in heavy.grids}
     pairs = [(g.axes.batch_size, g, by_size[g.axes.batch_size]) for g in plain.grids if g.axes.batch_size in by_size]
-    # The grid resolves the kink to about half a step of the batch sizes; a size less than that above takes no side.
+    # Batch sizes resolve the kink to about half a step; one less than that above it is on neither side.
     below = [pair for pair in pairs if pair[0] <= fit.kink.estimate * 2**0.25]
     above = [pair for pair in pairs if pair[0] > fit.kink.estimate * 2**0.75]
     return [
@@ -152,7 +154,7 @@ def _no_help_below(plain: Series, heavy: Series, pairs: Sequence[_Both]) -> Verd
     return _verdict(
         claim=f"{plain.budget}: below the kink of plain SGD momentum does not help",
         holds=holds,
-        evidence=f"{_gain_text(gain, pairs, _unit(plain))}; run to run {spread:.2f}",
+        evidence=f"{_gain_text(gain, pairs, _unit(plain))}; standard deviation over seeds {spread:.2f}",
         remedy=MORE_SEEDS,
     )
 
@@ -173,7 +175,7 @@ def _gain(plain: Series, heavy: Series, pairs: Sequence[_Both]) -> Interval:
 
 
 def _run_to_run(plain: Series, heavy: Series, pairs: Sequence[_Both]) -> float:
-    """Return the standard deviation of single runs, pooled: a gain below it would not be noticed."""
+    """Return the pooled standard deviation of single runs: a smaller gain would go unnoticed."""
     samples = [values for _, p, h in pairs for values in (_goodness(plain, p), _goodness(heavy, h))]
     return math.sqrt(float(np.mean([standard_deviation(values) ** 2 for values in samples])))
 
@@ -181,11 +183,11 @@ def _run_to_run(plain: Series, heavy: Series, pairs: Sequence[_Both]) -> float:
 def _gain_text(gain: Interval, pairs: Sequence[_Both], unit: str) -> str:
     sizes = ", ".join(str(size) for size, _, _ in pairs)
     text = f"mean gain on the test set {gain.estimate:+.2f} {unit} [{gain.low:+.2f}, {gain.high:+.2f}] over B = {sizes}"
-    return text + ("; it is even worse there" if gain.high < 0 else "")
+    return text + ("; momentum is worse there" if gain.high < 0 else "")
 
 
 def _large_batches(s: Series) -> Verdict:
-    """Compare the largest batch with the best one; the level allows for the best being picked among all others."""
+    """Compare the largest batch with the best one; the level is corrected for picking the best."""
     best = max(s.grids, key=lambda g: float(np.mean(_goodness(s, g))))
     last = s.grids[-1]
     claim = f"{s.label}: at equal steps the largest batch generalises worse although it fits no worse"
@@ -211,9 +213,9 @@ def _large_batches(s: Series) -> Verdict:
 
 
 def _test_above_train(s: Series) -> Verdict:
-    """Compare the two optima over the batch sizes at hand.
+    """Compare the two optima at every batch size.
 
-    The interval comes from resampling seeds and from the spacing of the learning rates, half a step for either optimum.
+    The interval comes from resampled seeds and the spacing of the learning rates, half a step for either optimum.
     """
     way = s.plan.metric_direction
     generator = np.random.default_rng(0)
@@ -231,7 +233,7 @@ def _test_above_train(s: Series) -> Verdict:
         drawn.append(test.optima(seeds) - train.optima(seeds) + gap)
     low, high = percentile_limits(np.mean(drawn, axis=0))
     above, below = sum(r > 0 for r in ratios), sum(r < 0 for r in ratios)
-    ends = f"; at {num_at_end} an optimum is the end of its grid" if num_at_end else ""
+    ends = f"; at {num_at_end} an optimum lies at the end of its grid" if num_at_end else ""
     holds = None if num_at_end else True if low > 0.0 else False if high <= 0.0 else None
     return _verdict(
         claim=f"{s.label}: the learning rate that is best on the test set lies above the one that fits best",
@@ -249,9 +251,9 @@ def _test_above_train(s: Series) -> Verdict:
 
 
 def _goodness(s: Series, grid: TunedGrid) -> tuple[float, ...]:
-    """Return the test metric of all seeds at the optimum, signed so that more is better; accuracy in percent."""
+    """Return the test metric of all seeds at the optimum, signed so that larger is better; accuracy in percent."""
     assert grid.test is not None
-    scale = s.plan.metric_direction.sign * (100.0 if s.plan.metric == "accuracy" else 1.0)
+    scale = s.plan.metric_direction.sign * s.scale
     return tuple(scale * value for value in grid.test.values_all)
 
 
@@ -261,4 +263,4 @@ def _train_losses(grid: TunedGrid) -> tuple[float, ...]:
 
 
 def _unit(s: Series) -> str:
-    return "points" if s.plan.metric == "accuracy" else s.plan.metric
+    return "points" if s.is_percent else s.plan.metric

@@ -32,15 +32,15 @@ class Interval:
 
 
 def best_k_of_n(values: Sequence[float], *, num_kept: int, direction: Direction) -> list[int]:
-    """Return the places of the best k values, best first; NaN (a diverged run) is worse than anything.
+    """Return the indices of the best k values, best first; NaN (a diverged run) is worse than anything.
 
-    Ties go to the earlier place.
+    Ties go to the earlier index.
 
     >>> best_k_of_n([0.5, 0.9, math.nan, 0.9], num_kept=3, direction=Direction.MAXIMISE)
     [1, 3, 0]
     """
     keys = [(True, 0.0) if math.isnan(v) else (False, -direction.sign * v) for v in values]
-    return sorted(range(len(values)), key=lambda place: keys[place])[:num_kept]
+    return sorted(range(len(values)), key=lambda index: keys[index])[:num_kept]
 
 
 def standard_deviation(values: Sequence[float]) -> float:
@@ -144,9 +144,9 @@ def fit_broken_lines(log_batch_size: Sequence[float], log_learning_rates: Floats
     """
     bends = _Bends(log_batch_size)
     products = bends.products(log_learning_rates)
-    places = np.argmax(products**2 / bends.squares + bends.preference, axis=1)
-    slopes = products[np.arange(len(places)), places] / bends.squares[places]
-    return slopes, bends.kinks_seen(places), bends.plateaus(log_learning_rates, slopes, places)
+    indices = np.argmax(products**2 / bends.squares + bends.preference, axis=1)
+    slopes = products[np.arange(len(indices)), indices] / bends.squares[indices]
+    return slopes, bends.kinks_seen(indices), bends.plateaus(log_learning_rates, slopes, indices)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,26 +171,26 @@ def fit_joint_lines(
     products, others = first.products(log_learning_rates[0]), second.products(log_learning_rates[1])
     pairs = np.arange(len(products))
     most = np.full(len(products), -np.inf)
-    places, other_places = np.zeros((2, len(products)), dtype=np.int64)
-    for place in range(products.shape[1]):
-        gains = products[:, [place]] + others
+    indices, other_indices = np.zeros((2, len(products)), dtype=np.int64)
+    for index in range(products.shape[1]):
+        gains = products[:, [index]] + others
         gains *= gains  # in place: the arrays are large
-        gains *= 1.0 / (first.squares[place] + second.squares)
+        gains *= 1.0 / (first.squares[index] + second.squares)
         gains += second.preference
         best = np.argmax(gains, axis=1)
-        gained = gains[pairs, best] + first.preference[place]
+        gained = gains[pairs, best] + first.preference[index]
         better = gained > most
         most = np.where(better, gained, most)
-        places, other_places = np.where(better, place, places), np.where(better, best, other_places)
-    slopes = (products[pairs, places] + others[pairs, other_places]) / (
-        first.squares[places] + second.squares[other_places]
+        indices, other_indices = np.where(better, index, indices), np.where(better, best, other_indices)
+    slopes = (products[pairs, indices] + others[pairs, other_indices]) / (
+        first.squares[indices] + second.squares[other_indices]
     )
     return JointLines(
         slopes=slopes,
-        kinks=(first.kinks_seen(places), second.kinks_seen(other_places)),
+        kinks=(first.kinks_seen(indices), second.kinks_seen(other_indices)),
         plateaus=(
-            first.plateaus(log_learning_rates[0], slopes, places),
-            second.plateaus(log_learning_rates[1], slopes, other_places),
+            first.plateaus(log_learning_rates[0], slopes, indices),
+            second.plateaus(log_learning_rates[1], slopes, other_indices),
         ),
     )
 
@@ -219,13 +219,13 @@ class _Bends:
         residuals = log_learning_rates - log_learning_rates.mean(axis=1, keepdims=True)
         return np.asarray(residuals @ self._centred.T)
 
-    def kinks_seen(self, places: NDArray[np.int64]) -> Floats:
-        """Return the kinks at these places, NaN for the last one."""
-        return np.where(places == len(self._kinks) - 1, np.nan, self._kinks[places])
+    def kinks_seen(self, indices: NDArray[np.int64]) -> Floats:
+        """Return the kinks at these indices, NaN for the last one."""
+        return np.where(indices == len(self._kinks) - 1, np.nan, self._kinks[indices])
 
-    def plateaus(self, log_learning_rates: Floats, slopes: Floats, places: NDArray[np.int64]) -> Floats:
+    def plateaus(self, log_learning_rates: Floats, slopes: Floats, indices: NDArray[np.int64]) -> Floats:
         """Return the levels that go with slopes and kinks."""
-        return np.asarray(log_learning_rates.mean(axis=1) - slopes * self._mean_rises[places])
+        return np.asarray(log_learning_rates.mean(axis=1) - slopes * self._mean_rises[indices])
 
 
 def percentile_limits(draws: Floats, *, level: float = 0.95) -> tuple[float, float]:

@@ -62,7 +62,7 @@ def bottom(log_rates: Floats, values: Floats) -> float:
     if index in (0, len(values) - 1):
         return math.nan
     near = locate(log_rates, values[None])
-    return float(np.where(near.holds & ~near.told, near.centre, near.log_rate)[0])
+    return float(np.where(near.has_parabola & ~near.has_two_below, near.centre, near.log_rate)[0])
 
 
 def optimum(rates: Sequence[float], losses_RS: Floats, *, seed: int = 0) -> Interval | None:
@@ -97,7 +97,7 @@ def resampled_optima(rates: Sequence[float], losses_RS: Floats, *, seed: int = 0
         noise_DR *= np.sqrt(freedom / generator.chisquare(freedom, size=(NUM_DRAWS, 1)))
     near = locate(x, means + noise_DR)
     found = near.low + generator.uniform(size=NUM_DRAWS) * (near.high - near.low)
-    return found + np.where(near.holds, generator.normal(scale=LEAST_ERROR, size=NUM_DRAWS), 0.0)
+    return found + np.where(near.has_parabola, generator.normal(scale=LEAST_ERROR, size=NUM_DRAWS), 0.0)
 
 
 def _error_of_means(losses_RS: Floats, index: int) -> tuple[float, int]:

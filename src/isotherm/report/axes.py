@@ -46,11 +46,11 @@ def power_of_two_axis(axes: Axes, which: Literal["x", "y"], values: set[float] |
         axis.set_major_formatter(FuncFormatter(lambda value, _: rate_text(value)))
         axis.set_minor_locator(NullLocator())
         return
-    places = sorted(values)
-    every = math.ceil(len(places) / MAX_TICKS)
-    axis.set_major_locator(FixedLocator(places[::every]))
+    positions = sorted(values)
+    every = math.ceil(len(positions) / MAX_TICKS)
+    axis.set_major_locator(FixedLocator(positions[::every]))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_locator(FixedLocator(places))
+    axis.set_minor_locator(FixedLocator(positions))
     axis.set_minor_formatter(NullFormatter())
 
 

@@ -42,7 +42,7 @@ _PLAIN_SGD = 1  # plain SGD looks the same in every figure of a report
 def series_styles(momenta: Sequence[float]) -> list[Style]:
     """Return a style for every series, given their momenta."""
     styles = [Style(colour, *marker) for colour, marker in zip(_COLOURS, _MARKERS, strict=True)]
-    free = [place for place in range(len(styles)) if place != _PLAIN_SGD]
+    free = [index for index in range(len(styles)) if index != _PLAIN_SGD]
     chosen: list[Style] = []
     num_others = 0
     for momentum in momenta:
@@ -57,8 +57,8 @@ def series_styles(momenta: Sequence[float]) -> list[Style]:
 def ordered_styles(number: int) -> list[Style]:
     """Return styles for an ordered axis, from dark to light; the lightest still shows on white."""
     scale = matplotlib.colormaps["viridis"]
-    places = [0.85 * k / max(1, number - 1) for k in range(number)]
-    return [Style(to_hex(scale(place)), *_MARKERS[k % len(_MARKERS)]) for k, place in enumerate(places)]
+    positions = [0.85 * k / max(1, number - 1) for k in range(number)]
+    return [Style(to_hex(scale(index)), *_MARKERS[k % len(_MARKERS)]) for k, index in enumerate(positions)]
 
 
 def dodges(number: int) -> list[float]:

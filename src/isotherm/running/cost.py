@@ -1,4 +1,4 @@
-"""What a study will cost: counted, and timed by a short probe that stores nothing."""
+"""The cost of a study: counted, and timed by short probes that store nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from isotherm.tasks.task import Task
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FleetCost:
-    """What the fleets of one shape will cost."""
+    """The cost of the fleets of one shape."""
 
     task: str
     batch_size: int
@@ -40,19 +40,19 @@ class FleetCost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
-    """What is still to be run of a study: base grids, extensions cannot be foreseen."""
+    """The cost of a study's missing runs in its base grids; extensions cannot be foreseen."""
 
     costs: tuple[FleetCost, ...]
     num_stored: int
 
     @property
     def num_runs(self) -> int:
-        """How many runs are missing."""
+        """Number of missing runs."""
         return sum(cost.num_runs for cost in self.costs)
 
     @property
     def num_examples(self) -> int:
-        """How many examples they go through."""
+        """Number of examples that they train on."""
         return sum(cost.num_examples for cost in self.costs)
 
     @property
@@ -79,9 +79,9 @@ def estimate(
     workers: int = 1,
     fleet_size: int | None = None,
 ) -> Estimate:
-    """Return what the missing runs of a study will cost; trains a few updates of every shape and keeps nothing.
+    """Return the cost of a study's missing runs; trains a few updates of every shape and keeps nothing.
 
-    Several workers are taken to share the work evenly, each at the speed of one thread alone.
+    Several workers are assumed to share the work evenly, each at the speed of one thread alone.
     """
     prepared = prepared_study(study)
     executor = LocalExecutor(prepared.tasks, device=device, fleet_size=fleet_size)

@@ -194,19 +194,19 @@ def _exactly_one(table: _Sweep, first: Literal["effective_learning_rates", "step
 
 
 def _sentence(error: dict[str, Any]) -> str:
-    """Return one of pydantic's findings as place, value, reason and remedy."""
-    place = ".".join(str(part + 1) if isinstance(part, int) else str(part) for part in error["loc"])
+    """Return one of pydantic's findings as location, value, reason and remedy."""
+    location = ".".join(str(part + 1) if isinstance(part, int) else str(part) for part in error["loc"])
     kind, value = error["type"], error.get("input")
     if kind == "extra_forbidden":
-        return f"unknown key {place!r}; {nearest(str(error['loc'][-1]), _keys_at(error['loc'][:-1]))}"
+        return f"unknown key {location!r}; {nearest(str(error['loc'][-1]), _keys_at(error['loc'][:-1]))}"
     if kind == "missing":
-        return f"the key {place!r} is missing; add it"
+        return f"the key {location!r} is missing; add it"
     shown = repr(value) if len(repr(value)) < 60 else type(value).__name__
-    return f"{place} = {shown} has the wrong type or value: {error['msg'][0].lower() + error['msg'][1:]}"
+    return f"{location} = {shown} has the wrong type or value: {error['msg'][0].lower() + error['msg'][1:]}"
 
 
-def _keys_at(place: tuple[Any, ...]) -> list[str]:
-    """Return the keys known in the table at a place of the file."""
+def _keys_at(location: tuple[Any, ...]) -> list[str]:
+    """Return the keys known in the table at a location of the file."""
     tables: dict[str, type[_Table]] = {"sweep": _Sweep, "isotherm": _Isotherm}
-    names = [part for part in place if part in tables]
+    names = [part for part in location if part in tables]
     return list((tables[names[-1]] if names else _File).model_fields)

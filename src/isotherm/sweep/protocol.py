@@ -81,13 +81,13 @@ class Cell:
         return self.is_complete and not self.is_unstable
 
     def kept(self, quantity: str, direction: Direction) -> list[int]:
-        """Return the places of the best k runs by a quantity."""
+        """Return the indices of the best k runs by a quantity."""
         values = [math.nan if r is None else r.quantity(quantity) for r in self.results]
         return best_k_of_n(values, num_kept=self.num_kept, direction=direction)
 
     def estimate(self, quantity: str, *, kept: Sequence[int]) -> Estimate:
         """Return a quantity over the kept runs and over all that have it."""
-        chosen = [r.quantity(quantity) for r in (self.results[place] for place in kept) if r is not None]
+        chosen = [r.quantity(quantity) for r in (self.results[index] for index in kept) if r is not None]
         everyone = [r.quantity(quantity) for r in self.results if r is not None]
         finite = [value for value in everyone if math.isfinite(value)]
         return Estimate(
@@ -106,7 +106,7 @@ class Cell:
 class Optimum:
     """The best learning rate of a grid for one quantity, and every one within a standard deviation of it."""
 
-    place: int
+    index: int
     effective_learning_rate: float
     interval: tuple[float, float]
     edge: Edge
@@ -120,7 +120,7 @@ class Optimum:
 
     def lies_at_end_of(self, grid: Grid) -> bool:
         """Whether the optimum itself is the lowest or highest learning rate tried."""
-        return self.place in (0, len(grid.cells) - 1)
+        return self.index in (0, len(grid.cells) - 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -155,20 +155,20 @@ class Grid:
         """
         name = self.objective if objective is None else objective
         way = self.direction if direction is None else direction
-        usable = [place for place, cell in enumerate(self.cells) if cell.is_usable]
+        usable = [index for index, cell in enumerate(self.cells) if cell.is_usable]
         if not usable:
             return None
-        kept = {place: tuple(self.cells[place].kept(name, way)) for place in usable}
-        estimates = {place: self.cells[place].estimate(name, kept=kept[place]) for place in usable}
-        usable = [place for place in usable if math.isfinite(estimates[place].mean)]
+        kept = {index: tuple(self.cells[index].kept(name, way)) for index in usable}
+        estimates = {index: self.cells[index].estimate(name, kept=kept[index]) for index in usable}
+        usable = [index for index in usable if math.isfinite(estimates[index].mean)]
         if not usable:
             return None
-        best = max(usable, key=lambda place: way.sign * estimates[place].mean)
+        best = max(usable, key=lambda index: way.sign * estimates[index].mean)
         limit = way.sign * estimates[best].mean - estimates[best].standard_deviation
-        within = [place for place in usable if way.sign * estimates[place].mean >= limit]
+        within = [index for index in usable if way.sign * estimates[index].mean >= limit]
         rates = [cell.effective_learning_rate for cell in self.cells]
         return Optimum(
-            place=best,
+            index=best,
             effective_learning_rate=rates[best],
             interval=(rates[within[0]], rates[within[-1]]),
             edge=self._edge(within),
@@ -183,7 +183,7 @@ class Grid:
     def at_optimum(self, quantity: str) -> Estimate | None:
         """Return another quantity at the optimum, over the same kept runs."""
         best = self.optimum()
-        return None if best is None else self.cells[best.place].estimate(quantity, kept=best.kept)
+        return None if best is None else self.cells[best.index].estimate(quantity, kept=best.kept)
 
     def edge(self) -> Edge:
         """Return where the optimum lies."""
@@ -282,8 +282,8 @@ def _extension(grid: Grid, *, for_train: bool) -> list[float]:
     """Return the learning rates to add, none where the optimum is interior or not known yet."""
     edge = grid.edge()
     train = grid.train_optimum() if for_train and grid.is_complete else None
-    train_lower = train is not None and train.place == 0
-    train_upper = train is not None and train.place == len(grid.cells) - 1
+    train_lower = train is not None and train.index == 0
+    train_upper = train is not None and train.index == len(grid.cells) - 1
     rates = [cell.effective_learning_rate for cell in grid.cells]
     below = rates[1] / rates[0] if len(rates) > 1 else 2.0
     above = rates[-1] / rates[-2] if len(rates) > 1 else 2.0

@@ -106,6 +106,14 @@ def test_no_pass_leaves_notes_on_nodes() -> None:
                 assert ast.unparse(node.slice) == "'val'", path
 
 
+def test_arguments_are_not_read_by_number() -> None:
+    """They have names: `operands`, `source_of`."""
+    for path in (ENGINE / "graph").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute):
+                assert node.value.attr != "args", f"{path.name}: {ast.unparse(node)}"
+
+
 @pytest.mark.parametrize("name", LISTS)
 def test_lists_repeat_nothing_but_the_removal_of_dead_code(name: str) -> None:
     others = [each for each in LISTS[name] if each is not pipeline.drop_dead_code]

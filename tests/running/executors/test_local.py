@@ -332,7 +332,7 @@ def test_out_of_memory_of_a_real_fleet_halves_it(monkeypatch, caplog):
     with caplog.at_level(logging.WARNING, logger="isotherm"):
         stored = run_all(executor_for(task), specs)
     assert len(stored) == 4
-    assert "out of memory with 4 runs; going on with 2" in caplog.text
+    assert "out of memory with 4 runs; continuing with 2" in caplog.text
     assert "one run at a time" not in caplog.text
 
 

@@ -161,7 +161,10 @@ class _Aligner:
             inner = self._uncut(transpose.source)
         else:
             inner = None if cast is None else self._uncut(cast.source)
-        return None if inner is None else call(self._graph, node.target, inner, *node.args[1:], **node.kwargs)
+        if inner is None:
+            return None
+        _, *others = node.args
+        return call(self._graph, node.target, inner, *others, **node.kwargs)
 
 
 def _expect_no_views(node: fx.Node) -> None:

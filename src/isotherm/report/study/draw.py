@@ -72,7 +72,7 @@ def figure_of(record: SweepFigure | LearningRateFigure) -> Figure:
     width = PANEL_WIDTH * number + (0.0 if isinstance(record, SweepFigure) else LEGEND_WIDTH)
     layout = ConstrainedLayoutEngine(w_pad=0.06, wspace=0.04)
     figure = Figure(figsize=(width, PANEL_HEIGHT), layout=layout)
-    draw(record, [figure.add_subplot(1, number, place + 1) for place in range(number)])
+    draw(record, [figure.add_subplot(1, number, index + 1) for index in range(number)])
     return figure
 
 
@@ -152,11 +152,11 @@ def _draw_optima(axes: Axes, x: Sequence[float], series: SweepSeries, style: Sty
         dashes: Literal["-", "--"] = "-" if series.law.shows_kink else "--"
         axes.plot(*zip(*series.corners, strict=True), color=style.colour, linewidth=1.3, linestyle=dashes, zorder=2.0)
     arrow: dict[str, Any] = {"color": style.colour, "markersize": 4, "linestyle": "none"}
-    for place, point in zip(x, points, strict=True):
+    for at, point in zip(x, points, strict=True):
         if point.edge in (Edge.UPPER, Edge.BOTH):
-            axes.plot(place, point.interval[1] * ARROW_GAP, marker="^", **arrow)
+            axes.plot(at, point.interval[1] * ARROW_GAP, marker="^", **arrow)
         if point.edge in (Edge.LOWER, Edge.BOTH):
-            axes.plot(place, point.interval[0] / ARROW_GAP, marker="v", **arrow)
+            axes.plot(at, point.interval[0] / ARROW_GAP, marker="v", **arrow)
     if show_train:
         train = [point.train_optimal_effective_learning_rate for point in points]
         hollow: dict[str, Any] = {"markerfacecolor": "white", "markeredgecolor": style.colour, "markeredgewidth": 1.1}
@@ -168,7 +168,7 @@ def _draw_kinks(axes: Axes, record: SweepFigure) -> None:
     styles = series_styles([series.momentum for series in record.series])
     shown = [(series.law, style) for series, style in zip(record.series, styles, strict=True) if series.law is not None]
     _add_strip(axes, KINK_ROW * (0.5 + len(shown)))
-    place = axes.get_xaxis_transform()  # x in data, y as a part of the panel's height
+    strip = axes.get_xaxis_transform()  # x in data, y as a part of the panel's height
     for row, (law, style) in enumerate(reversed(shown)):
         height = KINK_ROW * (row + 0.6)
         if law.kink is None or not law.shows_kink:
@@ -177,7 +177,7 @@ def _draw_kinks(axes: Axes, record: SweepFigure) -> None:
             continue
         (kink, level), (low, high) = (law.kink.estimate, law.plateau.estimate), (law.kink.low, law.kink.high)
         look: dict[str, Any] = {"color": style.colour, "marker": "d", "markersize": 4, "capsize": 2.0, "linewidth": 1.0}
-        axes.errorbar([kink], [height], xerr=([kink - low], [high - kink]), transform=place, **look)
+        axes.errorbar([kink], [height], xerr=([kink - low], [high - kink]), transform=strip, **look)
         foot = axes.transData.inverted().transform(axes.transAxes.transform((0.0, height)))[1]
         axes.plot([kink, kink], [foot, level], color=style.colour, linewidth=0.7, linestyle=(0, (1, 2)), zorder=1)
 
@@ -235,11 +235,11 @@ def _draw_unstable(record: LearningRateFigure, axes: Sequence[Axes]) -> None:
     styles = ordered_styles(len(record.series))
     for panel in axes:
         _add_strip(panel, ROW_HEIGHT * (1 + len(record.series)))
-        place = panel.get_xaxis_transform()  # x in data, y as a part of the panel's height
+        strip = panel.get_xaxis_transform()  # x in data, y as a part of the panel's height
         for row, (series, style) in enumerate(zip(record.series, styles, strict=True)):
             rates = [p.effective_learning_rate for p in series.points if p.state is CellState.UNSTABLE]
             look: dict[str, Any] = {"linestyle": "none", "marker": "x", "markersize": 3.5, "color": style.colour}
-            panel.plot(rates, [ROW_HEIGHT * (row + 0.8)] * len(rates), transform=place, **look)
+            panel.plot(rates, [ROW_HEIGHT * (row + 0.8)] * len(rates), transform=strip, **look)
 
 
 def _add_strip(axes: Axes, part: float) -> None:

@@ -248,8 +248,8 @@ def _setting(plan: SweepPlan, momenta: Sequence[float]) -> str:
 
 
 def _family_setting(plan: SweepPlan, axes: GridAxes) -> str:
-    place = f"B = {axes.batch_size:,}" if _is_over_budgets(plan) else str(axes.budget)
-    return f"{plan.task}, {place}, {momentum_label(axes.momentum)}"
+    fixed = f"B = {axes.batch_size:,}" if _is_over_budgets(plan) else str(axes.budget)
+    return f"{plan.task}, {fixed}, {momentum_label(axes.momentum)}"
 
 
 def _common_name(names: Sequence[str]) -> str:

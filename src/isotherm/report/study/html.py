@@ -58,8 +58,8 @@ def write_page(
 def _content(analysis: Analysis, records: StudyFigures, seconds: float | None, generated: str | None) -> dict[str, Any]:
     from plotly.offline import get_plotlyjs  # only a page needs it, and not every machine that trains has it
 
-    figures = [_page_figure(record, f"sweep-{place}") for place, record in enumerate(records.sweeps)]
-    rate_figures = [_page_figure(record, f"rates-{place}") for place, record in enumerate(records.learning_rates)]
+    figures = [_page_figure(record, f"sweep-{index}") for index, record in enumerate(records.sweeps)]
+    rate_figures = [_page_figure(record, f"rates-{index}") for index, record in enumerate(records.learning_rates)]
     return {
         "name": analysis.plan.name,
         "question": analysis.plan.question,

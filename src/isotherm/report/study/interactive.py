@@ -95,24 +95,24 @@ def _sweep_panels(record: SweepFigure) -> list[Panel]:
     loss: list[Plain] = []
     rates: list[Plain] = []
     factors = dodges(len(record.series))
-    for place, (series, style, factor) in enumerate(zip(record.series, _styles(record), factors, strict=True)):
+    for index, (series, style, factor) in enumerate(zip(record.series, _styles(record), factors, strict=True)):
         x = [point.x * factor for point in series.points]
         hover = [_sweep_hover(record, series.label, point) for point in series.points]
-        test.append(series_trace(place, x, [p.test.mean for p in series.points], style, hover))
+        test.append(series_trace(index, x, [p.test.mean for p in series.points], style, hover))
         test[-1]["error_y"] = spread_bars([p.test for p in series.points], style)
-        loss.append(series_trace(place, x, [p.train_loss.mean for p in series.points], style, hover))
+        loss.append(series_trace(index, x, [p.train_loss.mean for p in series.points], style, hover))
         loss[-1]["error_y"] = spread_bars([p.train_loss for p in series.points], style)
         if series.guide is not None:
-            rates.append(_guide_trace(place, series.guide))
+            rates.append(_guide_trace(index, series.guide))
         if record.tuned_on != TRAIN_LOSS_LABEL:
-            rates.append(_train_optima_trace(place, x, series.points, style))
-        rates.append(series_trace(place, x, [p.effective_learning_rate for p in series.points], style, hover))
+            rates.append(_train_optima_trace(index, x, series.points, style))
+        rates.append(series_trace(index, x, [p.effective_learning_rate for p in series.points], style, hover))
         rates[-1]["error_y"] = interval_bars(series.points, style)
         if series.law is not None:
             rates[-1]["mode"] = "markers"
-            rates.append(_law_trace(place, series, style))
-            rates.append(_kink_trace(place, series.law, style, height=_kink_height(record, place)))
-        rates.append(_edge_trace(place, x, series.points, style))
+            rates.append(_law_trace(index, series, style))
+            rates.append(_kink_trace(index, series.law, style, height=_kink_height(record, index)))
+        rates.append(_edge_trace(index, x, series.points, style))
     x_axis = axis_look(record.x_label) | log_ticks({p.x for p in record.points}, text=lambda value: f"{value:,g}")
     rate_values = [value for p in record.points for value in (*p.interval, p.train_optimal_effective_learning_rate)]
     rate_values += [end[1] for series in record.series if series.guide for end in series.guide]
@@ -153,27 +153,27 @@ def _spread_lines(record: SweepFigure | LearningRateFigure, test: Spread, train_
     ]
 
 
-def _guide_trace(place: int, guide: tuple[tuple[float, float], tuple[float, float]]) -> Plain:
+def _guide_trace(index: int, guide: tuple[tuple[float, float], tuple[float, float]]) -> Plain:
     (x, y), (end_x, end_y) = guide
     line = {"color": INK, "width": 1.3, "dash": "2px,4px"}
-    return series_meta(place) | {"x": [x, end_x], "y": [y, end_y], "mode": "lines", "line": line, "hoverinfo": "skip"}
+    return series_meta(index) | {"x": [x, end_x], "y": [y, end_y], "mode": "lines", "line": line, "hoverinfo": "skip"}
 
 
-def _law_trace(place: int, series: SweepSeries, style: Style) -> Plain:
+def _law_trace(index: int, series: SweepSeries, style: Style) -> Plain:
     """Return the broken line, dashed where the data determine no kink."""
     dash = "solid" if series.law is not None and series.law.shows_kink else "dash"
     line = {"color": style.colour, "width": 2, "dash": dash}
     ends = {"x": [x for x, _ in series.corners], "y": [y for _, y in series.corners]}
-    return series_meta(place) | ends | {"mode": "lines", "line": line, "hoverinfo": "skip"}
+    return series_meta(index) | ends | {"mode": "lines", "line": line, "hoverinfo": "skip"}
 
 
-def _kink_trace(place: int, law: Regimes, style: Style, *, height: float) -> Plain:
+def _kink_trace(index: int, law: Regimes, style: Style, *, height: float) -> Plain:
     """Return the kink with its interval below the data, or words that it is not seen."""
     hover = {"hovertemplate": f"<b>{plotly_text(law.label)}</b>: {plotly_text(law.kink_words)}<extra></extra>"}
     if law.kink is None or not law.shows_kink:
         words = {"mode": "text", "text": [plotly_text(law.unseen_words)], "textposition": "middle left"}
         return (
-            series_meta(place)
+            series_meta(index)
             | {"x": [law.batch_sizes[-1]], "y": [height], "textfont": {"color": style.colour}}
             | words
             | hover
@@ -182,24 +182,24 @@ def _kink_trace(place: int, law: Regimes, style: Style, *, height: float) -> Pla
     limits = {"symmetric": False, "array": [kink.high - kink.estimate], "arrayminus": [kink.estimate - kink.low]}
     marker = {"symbol": "diamond", "size": MARKER_SIZE, "color": style.colour}
     bar = {"mode": "markers", "marker": marker, "error_x": bar_look(style) | limits}
-    return series_meta(place) | {"x": [kink.estimate], "y": [height]} | bar | hover
+    return series_meta(index) | {"x": [kink.estimate], "y": [height]} | bar | hover
 
 
-def _kink_height(record: SweepFigure, place: int) -> float:
+def _kink_height(record: SweepFigure, index: int) -> float:
     """Return a learning rate below all optima, a lower one for every further series."""
     lowest = min(min(p.interval[0], p.train_optimal_effective_learning_rate) for p in record.points)
-    return lowest / math.pow(1.5, 1.5 + place)
+    return lowest / math.pow(1.5, 1.5 + index)
 
 
-def _train_optima_trace(place: int, x: Sequence[float], points: Sequence[SweepPoint], style: Style) -> Plain:
+def _train_optima_trace(index: int, x: Sequence[float], points: Sequence[SweepPoint], style: Style) -> Plain:
     y = [point.train_optimal_effective_learning_rate for point in points]
     hover = [f"lowest training loss at ε<sub>eff</sub> = {rate_text(value)}" for value in y]
-    trace = series_trace(place, x, y, style, hover)
+    trace = series_trace(index, x, y, style, hover)
     marker = {"symbol": f"{style.symbol}-open", "size": MARKER_SIZE + 4, "color": style.colour}
     return trace | {"mode": "markers", "marker": marker}
 
 
-def _edge_trace(place: int, x: Sequence[float], points: Sequence[SweepPoint], style: Style) -> Plain:
+def _edge_trace(index: int, x: Sequence[float], points: Sequence[SweepPoint], style: Style) -> Plain:
     """Return arrows beyond interval ends that touch an end of the grid."""
     arrows: list[tuple[float, float, str]] = []
     for at, point in zip(x, points, strict=True):
@@ -208,8 +208,8 @@ def _edge_trace(place: int, x: Sequence[float], points: Sequence[SweepPoint], st
         if point.edge in (Edge.UPPER, Edge.BOTH):
             arrows.append((at, point.interval[1] * ARROW_GAP, "arrow-up"))
     marker = {"symbol": [symbol for _, _, symbol in arrows], "size": MARKER_SIZE + 2, "color": style.colour}
-    places = {"x": [at for at, _, _ in arrows], "y": [rate for _, rate, _ in arrows]}
-    return series_meta(place) | places | {"mode": "markers", "marker": marker, "hoverinfo": "skip"}
+    positions = {"x": [at for at, _, _ in arrows], "y": [rate for _, rate, _ in arrows]}
+    return series_meta(index) | positions | {"mode": "markers", "marker": marker, "hoverinfo": "skip"}
 
 
 # -- the grids: two panels against learning rate --------------------------------------------------------------------
@@ -228,8 +228,8 @@ def _learning_rate_panels(record: LearningRateFigure) -> list[Panel]:
         data: list[Plain] = []
         spreads = [spread for point in points if (spread := of(point)) is not None]
         floors = _rows_below(spreads, len(record.series), log=scale.get("type") == "log")
-        for place, (series, style) in enumerate(zip(record.series, _styles(record), strict=True)):
-            data += _grid_traces(record, series, place, style, of=of, floor=floors[place])
+        for index, (series, style) in enumerate(zip(record.series, _styles(record), strict=True)):
+            data += _grid_traces(record, series, index, style, of=of, floor=floors[index])
         layout = panel_layout(axis_look(RATE_LABEL) | rates, axis_look(label) | scale)
         made.append(Panel(name=panel_name(label, RATE_LABEL), data=data, layout=layout))
     return made
@@ -238,7 +238,7 @@ def _learning_rate_panels(record: LearningRateFigure) -> list[Panel]:
 def _grid_traces(
     record: LearningRateFigure,
     series: LearningRateSeries,
-    place: int,
+    index: int,
     style: Style,
     *,
     of: Callable[[LearningRatePoint], Spread | None],
@@ -250,7 +250,7 @@ def _grid_traces(
     best = [(p, s) for p, s in shown if p.effective_learning_rate == series.optimum]
     unstable = [p for p in series.points if p.state is CellState.UNSTABLE]
     line = series_trace(
-        place,
+        index,
         [p.effective_learning_rate for p, _ in shown],
         [s.mean for _, s in shown],
         style,
@@ -270,10 +270,10 @@ def _grid_traces(
         "hovertemplate": "%{text}<extra></extra>",
     }
     return [
-        series_meta(place) | _at(within) | band,
+        series_meta(index) | _at(within) | band,
         line,
-        series_meta(place) | _at(best) | ring,
-        series_meta(place) | crosses,
+        series_meta(index) | _at(best) | ring,
+        series_meta(index) | crosses,
     ]
 
 

@@ -17,14 +17,14 @@ _GRID, _AXIS = "#e8ebee", "#9aa5b1"
 _MAX_TICKS = 7
 
 
-def series_meta(place: int) -> Plain:
+def series_meta(index: int) -> Plain:
     """Return what every trace of a series has."""
-    return {"type": "scatter", "meta": {"series": place}, "showlegend": False}
+    return {"type": "scatter", "meta": {"series": index}, "showlegend": False}
 
 
-def series_trace(place: int, x: Sequence[float], y: Sequence[float], style: Style, hover: Sequence[str]) -> Plain:
+def series_trace(index: int, x: Sequence[float], y: Sequence[float], style: Style, hover: Sequence[str]) -> Plain:
     """Return a line with markers and hover texts."""
-    return series_meta(place) | {
+    return series_meta(index) | {
         "x": list(x),
         "y": list(y),
         "mode": "lines+markers",
@@ -87,9 +87,9 @@ def axis_look(label: str) -> Plain:
 
 def log_ticks(values: set[float], *, text: Callable[[float], str]) -> Plain:
     """Return a logarithmic axis with ticks at some of the values, evenly chosen."""
-    places = sorted(values)
-    places = places[:: math.ceil(len(places) / _MAX_TICKS) or 1]
-    return {"type": "log", "tickmode": "array", "tickvals": places, "ticktext": [text(value) for value in places]}
+    positions = sorted(values)
+    positions = positions[:: math.ceil(len(positions) / _MAX_TICKS) or 1]
+    return {"type": "log", "tickmode": "array", "tickvals": positions, "ticktext": [text(value) for value in positions]}
 
 
 def octaves(values: Sequence[float]) -> set[float]:

@@ -166,7 +166,7 @@ def optima_text(sweep: SweepAnalysis) -> OptimaTable:
         title=_title(plan),
         columns=(*(name for name, _ in varying), *_columns(plan)),
         rows=tuple(
-            (*(values[place] for _, values in varying), *_text_row(plan, tuned)) for place, tuned in enumerate(grids)
+            (*(values[index] for _, values in varying), *_text_row(plan, tuned)) for index, tuned in enumerate(grids)
         ),
         notes=tuple(f"{EDGE_FLAGS[edge]} {FLAG_WORDS[edge]}" for edge in edges if edge in FLAG_WORDS),
     )

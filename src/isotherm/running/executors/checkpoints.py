@@ -1,7 +1,7 @@
-"""The checkpoints of a store's fleets: a folder beside it, with a file for every long fleet that is not in it yet.
+"""The checkpoints of a store: a folder beside it, with a file for every long fleet whose results are not stored yet.
 
-A file tells the runs of its fleet, so the same fleet is formed again after a kill, however much else was finished in
-the meantime. Only who holds the store's lock, and the workers it started, use the folder.
+A file names the runs of its fleet, so the same fleet is formed again after a kill, however much else was finished in
+the meantime. Only the process that holds the store's lock, and its workers, use the folder.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ SUFFIX = ".checkpoint"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointFolder:
-    """Where the checkpoints of a store's fleets are kept, and how often one is written.
+    """The folder of a store's checkpoints, and how often one is written.
 
     Args:
-        path: the folder; it is made when the first checkpoint is written.
-        seconds: time between two checkpoints of a fleet; one that is done before has none.
+        path: the folder; it is created with the first checkpoint.
+        seconds: between two checkpoints of a fleet; a shorter fleet has none.
     """
 
     path: Path
@@ -53,12 +53,12 @@ class CheckpointFolder:
     def unfinished(
         self, specs: Sequence[RunSpec], *, device: torch.device, fleet_size: int | None = None
     ) -> list[list[RunSpec]]:
-        """Return the fleets that can go on from a checkpoint and are wanted with all their runs; no run is in two.
+        """Return the fleets that can continue from a checkpoint and whose runs are all wanted; no run is in two.
 
         Args:
             specs: the runs that are wanted.
             device: where they will be trained.
-            fleet_size: a larger fleet starts over in pieces, as the user wants smaller ones.
+            fleet_size: larger fleets start over in pieces, as the user asked for smaller ones.
         """
         headers = dict(self._headers())
         by_key = {spec.key: spec for spec in specs} if headers else {}
@@ -78,7 +78,7 @@ class CheckpointFolder:
         return fleets
 
     def clean(self, wanted: Set[str]) -> None:
-        """Remove what no fleet will go on from: checkpoints with a run that is not wanted, pieces of a killed save.
+        """Remove what no fleet will continue from: checkpoints with unwanted runs, and pieces of an interrupted save.
 
         No fleet of the store may be in training.
         """
@@ -91,7 +91,7 @@ class CheckpointFolder:
         self._remove_if(lambda keys: bool(keys & stored))
 
     def remove_if_empty(self) -> None:
-        """Remove the folder, if there is one, unless something is left in it."""
+        """Remove the folder if it is empty."""
         with contextlib.suppress(OSError):
             self.path.rmdir()
 
@@ -101,7 +101,7 @@ class CheckpointFolder:
                 _remove(path)
 
     def _headers(self) -> Iterator[tuple[Path, Header]]:
-        """Yield every checkpoint and what it says of itself; one that cannot be what its name says is removed."""
+        """Yield every checkpoint and its header; a file that does not match its name is reported and removed."""
         for path in self._files(SUFFIX):
             try:
                 header = _checked_header(path)
@@ -116,12 +116,12 @@ class CheckpointFolder:
     def _files(self, ending: str) -> list[Path]:
         try:
             return sorted(path for path in self.path.iterdir() if SUFFIX in path.name and path.name.endswith(ending))
-        except OSError:  # mostly since no fleet has taken so long
+        except OSError:  # usually because no fleet has taken that long
             return []
 
 
 def _about(keys: Sequence[str], device: torch.device) -> dict[str, Any]:
-    """Return what a state depends on: the runs in their order, the kind of device, and the versions."""
+    """Return what a state depends on: the runs in order, the kind of device and the versions."""
     versions = {"isotherm": __version__, "torch": str(torch.__version__)}
     return {"runs": list(keys), "device": device.type, **versions}
 
@@ -131,12 +131,12 @@ def _identity(about: Mapping[str, Any]) -> str:
 
 
 def _checked_header(path: Path) -> Header:
-    """Return what a checkpoint says of itself, once it is what its name says."""
+    """Return the header of a checkpoint, once it matches the file's name."""
     header = read_header(path)
     runs, *others = (header.about.get(name) for name in ("runs", "device", "isotherm", "torch"))
     are_texts = isinstance(runs, list) and all(isinstance(text, str) for text in (*runs, *others))
     if not (are_texts and path.name == f"{header.identity}{SUFFIX}" and header.identity == _identity(header.about)):
-        raise UnusableError("its header is damaged, or it has the name of another")
+        raise UnusableError("its header is damaged, or the file was renamed")
     return header
 
 
@@ -145,5 +145,5 @@ def _words(about: Mapping[str, Any]) -> str:
 
 
 def _remove(path: Path) -> None:
-    with contextlib.suppress(OSError):  # it is tried again by the next run
+    with contextlib.suppress(OSError):  # the next run tries again
         path.unlink(missing_ok=True)

@@ -25,12 +25,12 @@ from isotherm.version import __version__
 
 logger = logging.getLogger("isotherm")
 
-# Examples and runs that a fleet holds at once on a CPU: more of them gain next to nothing, and large fleets leave
-# workers idle at the end (docs/performance.md). The sizes depend on the batch size alone, not on what is left to do:
-# after a kill the same fleets are formed again, and a run's last bits may depend on its company.
+# Most examples and runs of a fleet on a CPU: more gain next to nothing, and large fleets leave workers idle at the end
+# (docs/performance.md). Sizes depend on the batch size alone, not on what is left to do: after a kill the same fleets
+# are formed again, and a run's last bits may depend on the other runs of its fleet.
 CPU_EXAMPLES_PER_FLEET = 4_096
 CPU_RUNS_PER_FLEET = 28
-# On a GPU: runs of one batched program, and runs that are programs of their own; more of them gain nothing.
+# Most runs of a fleet on a GPU, as one batched program or each on its own stream; more gain nothing.
 GPU_RUNS_PER_FLEET = 64
 GPU_STREAMS = 6
 # Fixed cost of an update in examples, for the order of fleets and the estimate of the time left.
@@ -38,7 +38,7 @@ EXAMPLES_PER_UPDATE = 40
 
 
 def work_of(batch_size: int, num_updates: int) -> int:
-    """Return the work of so many updates: examples, and a fixed cost per update.
+    """Return the work of `num_updates` updates in examples, with a fixed cost per update.
 
     >>> work_of(60, 10)
     1000
@@ -51,7 +51,7 @@ def _work(fleet: Sequence[RunSpec]) -> int:
 
 
 class _ListenerError(BaseException):
-    """Whoever listens to the progress raised; passes through what catches a module's errors."""
+    """A progress listener raised an error; passes through handlers of the module's errors."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(error)
@@ -59,16 +59,16 @@ class _ListenerError(BaseException):
 
 
 class LocalExecutor:
-    """Runs specs of known tasks as fleets and yields each fleet's results as soon as it is done.
+    """Trains runs of known tasks in fleets and yields the results of each fleet as soon as it is done.
 
     Args:
         tasks: by (data_id, model_id), as the specs name them.
         device: "cpu" or "cuda".
-        fleet_size: runs per fleet; by default as many as pay.
-        on_steps: told the spec's batch size and how many run-updates were made, now and then.
-        on_evaluation: told the spec and what a look at the test set along the way gave.
-        checkpoints: where long fleets keep their state, to go on from after a kill; runs that are trained one at a time
-            have none. Whoever stores the results removes it.
+        fleet_size: runs per fleet; chosen automatically by default.
+        on_steps: told now and then the batch size and how many run-updates were made.
+        on_evaluation: told a run's spec and its scores on the test set along the way.
+        checkpoints: where long fleets save their state, to continue from after a kill; runs that are trained one at a
+            time have none. Whoever stores the results removes it.
         num_workers: processes that train at the same time and share the memory.
     """
 
@@ -84,28 +84,28 @@ class LocalExecutor:
         num_workers: int = 1,
     ) -> None:
         if fleet_size is not None and fleet_size < 1:
-            raise UserError(f"fleet_size={fleet_size} is not a positive number; leave it out to let Isotherm choose")
+            raise UserError(f"fleet_size={fleet_size} is not a positive number; leave it out for an automatic choice")
         self._tasks = dict(tasks)
         self._device = checked_device(device)
         self._fleet_size = fleet_size
         self._on_steps = on_steps
         self._on_evaluation = on_evaluation
         self._checkpoints = checkpoints
-        self._seconds_before = 0.0  # that the present fleet was trained before it was killed
+        self._seconds_before = 0.0  # of training the present fleet before a kill
         self._placed: dict[tuple[str, str, Precision], PlacedTask] = {}
         self._checks: dict[tuple[str, str, Precision], FleetChecks] = {}
         self._sizes: dict[tuple[str, str, Precision, int], int] = {}
         self._num_workers = num_workers
 
     def run(self, specs: Sequence[RunSpec]) -> Iterator[list[StoredRun]]:
-        """Yield the finished runs of one fleet after another, small work first."""
+        """Yield the finished runs of one fleet after another, the smallest work first."""
         for fleet in self.fleets(specs):
             yield self.run_one_fleet(fleet)
 
     def fleets(self, specs: Sequence[RunSpec]) -> list[list[RunSpec]]:
-        """Return the specs grouped into fleets; the grouping depends on nothing but the specs and the checkpoints.
+        """Return the specs grouped into fleets; the grouping depends only on the specs and the checkpoints.
 
-        A fleet that can go on from a checkpoint is formed again as it was.
+        A fleet that can continue from a checkpoint is formed again as it was.
         """
         fleets: list[list[RunSpec]] = []
         if self._checkpoints is not None:
@@ -208,7 +208,7 @@ class LocalExecutor:
         if checkpoint is not None:
             checkpoint.remove()  # the halves have their own
         half = len(specs) // 2
-        logger.warning("out of memory with %d runs; going on with %d", len(specs), half)
+        logger.warning("out of memory with %d runs; continuing with %d", len(specs), half)
         return self._results(specs[:half]) + self._results(specs[half:])
 
     def _tell(self, listener: Callable[..., None], *what: Any) -> None:
@@ -218,7 +218,7 @@ class LocalExecutor:
             raise _ListenerError(error) from error
 
     def _result_alone(self, spec: RunSpec) -> RunResult:
-        """Train one run by the reference; what it raises is recorded with that run and spoils no other."""
+        """Train one run by the reference; an error is recorded with that run and affects no other."""
         try:
             return run_reference(
                 self.placed(spec),

@@ -1,8 +1,8 @@
-"""Fleets in worker processes, one per core with one thread each, on the CPU.
+"""Fleets in worker processes on the CPU, one per core with one thread each.
 
-Small matrix products gain little from threads and lose much where cores are shared; a process per core keeps every core
-busy. Workers are forked, so a user's builder may be a lambda or a closure. They write nothing but checkpoints: results
-come back to the one process that holds the store.
+Small matmuls gain little from threads and lose much where cores are shared; a process per core keeps every core busy.
+Workers are forked, so a user's model builder may be a lambda or a closure. They write nothing but checkpoints: results
+are sent to the one process that holds the store.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ logger = logging.getLogger("isotherm")
 
 
 def can_fork() -> bool:
-    """Tell whether workers can be forked here: on Linux they can."""
+    """Tell whether workers can be forked here: only on Linux."""
     return sys.platform == "linux"
 
 
@@ -42,15 +42,15 @@ def num_cores() -> int:
 
 
 class PoolExecutor:
-    """The contract of `LocalExecutor` over worker processes; a context, since the workers must end.
+    """Like `LocalExecutor`, but with worker processes; a context manager, since the workers must end.
 
     Args:
         tasks: by (data_id, model_id), as the specs name them.
         num_workers: how many processes.
-        fleet_size: runs per fleet; by default as many as pay.
-        on_steps: told the spec's batch size and how many run-updates were made, now and then.
-        on_evaluation: told the spec and what a look at the test set along the way gave.
-        checkpoints: where long fleets keep their state, to go on from after a kill.
+        fleet_size: runs per fleet; chosen automatically by default.
+        on_steps: told now and then the batch size and how many run-updates were made.
+        on_evaluation: told a run's spec and its scores on the test set along the way.
+        checkpoints: where long fleets save their state, to continue from after a kill.
     """
 
     def __init__(
@@ -64,10 +64,10 @@ class PoolExecutor:
         checkpoints: CheckpointFolder | None = None,
     ) -> None:
         if num_workers < 1:
-            raise UserError(f"num_workers={num_workers} is not a positive number; use at most one per core")
+            raise UserError(f"num_workers={num_workers} is not a positive number; use at most one worker per core")
         if cuda_is_in_use():
             raise UserError(
-                f"num_workers={num_workers}: this process has used CUDA, and workers forked from it could not compute; "
+                f"num_workers={num_workers}: this process has used CUDA, so workers cannot be forked from it; "
                 "use workers=1, or run from a fresh process"
             )
         self._planner = LocalExecutor(
@@ -86,8 +86,8 @@ class PoolExecutor:
             self._workers[ours] = worker
 
     def run(self, specs: Sequence[RunSpec]) -> Iterator[list[StoredRun]]:
-        """Yield the finished runs of every fleet as it is done, the longest fleets started first."""
-        waiting = self._planner.fleets(specs)  # rising work: taken from the end
+        """Yield the finished runs of every fleet as soon as it is done; the longest fleets start first."""
+        waiting = self._planner.fleets(specs)  # in order of rising work; taken from the end
         busy: set[Connection] = set()
         idle = list(self._workers)
         while waiting or busy:
@@ -110,7 +110,7 @@ class PoolExecutor:
                 yield content
 
     def close(self) -> None:
-        """End the workers; a fleet in flight is lost but for its checkpoint."""
+        """End the workers; of a fleet in training only its checkpoint is left."""
         for connection, worker in self._workers.items():
             connection.close()
             worker.terminate()
@@ -166,9 +166,9 @@ def _work(
     fleet_size: int | None,
     checkpoints: CheckpointFolder | None,
 ) -> None:
-    """Serve fleets until the other end is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides
-    for other in others:  # the parent's ends, inherited: while held here, its death would go unnoticed
+    """Train fleets until the parent closes its end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent decides
+    for other in others:  # inherited from the parent: while they are open here, its death would go unnoticed
         other.close()
     torch.set_num_threads(1)
     logger.handlers[:] = [_Forwarder(connection)]
