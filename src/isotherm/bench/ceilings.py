@@ -30,7 +30,7 @@ class Floor:
     Args:
         flop: of a forward and a backward pass.
         num_bytes: see `bytes_per_step`.
-        flop_per_second: of a large matrix product in the work's precision.
+        flop_per_second: of a large matmul in the workload's precision.
         bytes_per_second: of a copy as large as the states of all runs together.
     """
 

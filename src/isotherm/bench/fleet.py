@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from isotherm.bench.workloads import MOMENTUM, Work
+from isotherm.bench.workloads import MOMENTUM, Workload
 from isotherm.core.records import Precision, RunSpec
 from isotherm.engine.placed_task import place_task
 from isotherm.running.executors.local import LocalExecutor
@@ -67,33 +67,33 @@ def spec_of(
     )
 
 
-def specs_of(work: Work, task: Task) -> list[RunSpec]:
-    """Return the runs of a work."""
+def specs_of(workload: Workload, task: Task) -> list[RunSpec]:
+    """Return the runs of a workload."""
     return [
         spec_of(
             task,
-            batch_size=work.batch_size,
+            batch_size=workload.batch_size,
             num_steps=NUM_STEPS,
-            rate=work.rate * 2.0**-place,
+            rate=workload.rate * 2.0**-place,
             seed=seed,
-            precision=work.precision,
-            l2=work.l2,
+            precision=workload.precision,
+            l2=workload.l2,
         )
-        for seed in range(work.num_seeds)
-        for place in range(work.num_rates)
+        for seed in range(workload.num_seeds)
+        for place in range(workload.num_rates)
     ]
 
 
-def ours(work: Work, turn: Turn) -> None:
-    """Train a work as `isotherm run` would: on a CPU in one worker per core, on a GPU as one fleet."""
-    task = made_task(work.task)
-    specs = specs_of(work, task)
-    num_workers = default_workers(work.device)
+def ours(workload: Workload, turn: Turn) -> None:
+    """Train a workload as `isotherm run` would: on a CPU in one worker per core, on a GPU as one fleet."""
+    task = made_task(workload.task)
+    specs = specs_of(workload, task)
+    num_workers = default_workers(workload.device)
     with refusing_warnings():
         if num_workers == 1:
-            if work.device == "cpu":
+            if workload.device == "cpu":
                 specs = specs[: LocalExecutor({("made", "made"): task}).default_fleet_size(specs[0])]
-            placed = place_task(task, precision=work.precision, device=work.device)
+            placed = place_task(task, precision=workload.precision, device=workload.device)
             FleetTimer(placed, specs).speeds_in_turn(turn)
             return
         _load_tracing()
