@@ -1,4 +1,4 @@
-"""The processes of a contender: what goes through their pipes, and what an end of theirs gives."""
+"""The processes of a contender: what goes through their pipes, and what happens when one ends."""
 
 from __future__ import annotations
 

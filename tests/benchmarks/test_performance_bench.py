@@ -1,4 +1,4 @@
-"""Rows of `isotherm bench` with peers, goals and floors."""
+"""Rows of `isotherm bench` with peers, targets and floors."""
 
 from __future__ import annotations
 
