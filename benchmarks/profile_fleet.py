@@ -22,7 +22,7 @@ from torch._inductor.output_code import CompiledFxGraph
 
 from isotherm.bench.fleet import refusing_warnings, specs_of
 from isotherm.bench.machine import commit, machine
-from isotherm.bench.workloads import Work, chosen_works
+from isotherm.bench.workloads import Workload, chosen_workloads
 from isotherm.engine.placed_task import place_task
 from isotherm.running.timing import FleetTimer
 from isotherm.tasks.builtin import made_task
@@ -54,7 +54,7 @@ class Turns:
         CompiledFxGraph.__call__ = call  # type: ignore[assignment, method-assign]
 
 
-def profiled(work: Work, turns: Turns, *, repeats: int, seconds: float, num_kernels: int) -> dict[str, Any]:
+def profiled(work: Workload, turns: Turns, *, repeats: int, seconds: float, num_kernels: int) -> dict[str, Any]:
     """Return a workload's speed in several windows, and the kernels of a short one after them."""
     task = made_task(work.task)
     specs = specs_of(work, task)
@@ -128,8 +128,8 @@ def main() -> None:
     turns = Turns(options.turns)
     turns.take_before_compiled_code()
     rows = []
-    for work in chosen_works(options.works, device="cuda"):
-        assert isinstance(work, Work)
+    for work in chosen_workloads(options.works, device="cuda"):
+        assert isinstance(work, Workload)
         row = profiled(work, turns, repeats=options.repeats, seconds=options.seconds, num_kernels=options.kernels)
         rows.append(row)
         show(row)

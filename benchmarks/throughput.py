@@ -29,7 +29,7 @@ from isotherm.running.timing import FleetTimer
 from isotherm.tasks.builtin import made_task
 
 # task, batch size, runs at once, effective learning rate
-WORKS: tuple[tuple[str, int, int, float], ...] = (
+WORKLOADS: tuple[tuple[str, int, int, float], ...] = (
     ("autoencoder_mnist", 64, 9, 0.04),
     ("lstm_ptb", 64, 9, 2.0),
     ("lstm_ptb", 16, 3, 1.4),
@@ -139,7 +139,7 @@ def _measure(options: argparse.Namespace) -> None:
         if options.json is not None and not options.warm:
             options.json.write_text(json.dumps(content, indent=1) + "\n")
 
-    for name, *settings in WORKS:
+    for name, *settings in WORKLOADS:
         if options.only is not None and name not in options.only:
             continue
         try:

@@ -1,4 +1,4 @@
-"""What the tests of `isotherm bench` share: a clock that moves when told, and sides that cost no time."""
+"""What the tests of `isotherm bench` share: a clock that moves when told, and contenders that cost no time."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from isotherm.bench.workloads import Work
+from isotherm.bench.workloads import Workload
 from isotherm.tasks.task import Task
 
-MLP = Work(task="mlp_mnist1d", device="cpu", batch_size=8, num_seeds=2, num_rates=2, rate=2.0**-3)
+MLP = Workload(task="mlp_mnist1d", device="cpu", batch_size=8, num_seeds=2, num_rates=2, rate=2.0**-3)
 
 
 class FakeClock:

@@ -1,4 +1,4 @@
-"""The processes of a side: what goes through their pipes, and what an end of theirs gives."""
+"""The processes of a contender: what goes through their pipes, and what an end of theirs gives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,17 @@ import pytest
 
 from helpers_bench import MLP
 from isotherm.bench import contenders
-from isotherm.bench.contenders import COMPILED, JAX, LIBRARY, PLAIN, PROCESSES, Side, SideError, chosen_peers, why_not
+from isotherm.bench.contenders import (
+    COMPILED,
+    JAX,
+    LIBRARY,
+    PLAIN,
+    PROCESSES,
+    Contender,
+    ContenderError,
+    chosen_peers,
+    why_not,
+)
 from isotherm.errors import UserError
 
 
@@ -37,7 +47,7 @@ def test_one_work_after_another_is_served_and_an_error_spoils_no_other(monkeypat
             near.send(message)
             answers.append(near.recv())
         near.send(("done", None))
-        near.send(("done", None))  # of a work that has ended already
+        near.send(("done", None))  # of a workload that has ended already
         near.close()
 
     other_end = threading.Thread(target=ask)
@@ -50,28 +60,28 @@ def test_one_work_after_another_is_served_and_an_error_spoils_no_other(monkeypat
 
 
 def test_a_process_that_has_ended_is_a_reason() -> None:
-    side = Side(PLAIN)
+    contender = Contender(PLAIN)
     near, far = multiprocessing.Pipe()
     far.close()
-    side._processes = {near: DeadProcess()}  # type: ignore[dict-item]
-    with pytest.raises(SideError, match="ended with exit code -9"):
-        side.open(MLP)
-    assert not side._processes
+    contender._processes = {near: DeadProcess()}  # type: ignore[dict-item]
+    with pytest.raises(ContenderError, match="ended with exit code -9"):
+        contender.open(MLP)
+    assert not contender._processes
 
 
 def test_speeds_of_several_processes_are_added_and_no_more_are_used_than_runs() -> None:
-    side = Side(PROCESSES)
+    contender = Contender(PROCESSES)
     pipes = [multiprocessing.Pipe() for _ in range(3)]
-    side._processes = {near: DeadProcess() for near, _ in pipes}  # type: ignore[misc]
+    contender._processes = {near: DeadProcess() for near, _ in pipes}  # type: ignore[misc]
     for speed in (0.0, 5.0):  # ready, then a window
         for _, far in pipes:
             far.send(("speed", speed))
-    side.open(dataclasses.replace(MLP, num_seeds=2, num_rates=1))
-    assert side.window(1.0) == 10.0
+    contender.open(dataclasses.replace(MLP, num_seeds=2, num_rates=1))
+    assert contender.window(1.0) == 10.0
     assert pipes[0][1].recv()[0] == "work"
     assert pipes[0][1].recv() == ("window", 1.0)
     assert not pipes[2][1].poll()
-    side.close()
+    contender.close()
 
 
 def test_peers_by_name() -> None:

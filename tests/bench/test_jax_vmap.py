@@ -26,8 +26,8 @@ def test_its_weights_are_those_of_sgd_written_out(name: str) -> None:
     pytest.importorskip("jax")
     task = made_task(name)
     small = dataclasses.replace(task, train=tuple(values[:64] for values in task.train))  # type: ignore[index, misc]
-    work = dataclasses.replace(MLP, task=name, rate=0.05, l2=0.01)
-    fleet = JaxFleet(small, work)
+    workload = dataclasses.replace(MLP, task=name, rate=0.05, l2=0.01)
+    fleet = JaxFleet(small, workload)
     indices = np.random.default_rng(0).integers(0, 64, (3, 2, 8))
     fleet.run_block(indices)
     x, y = small.train

@@ -31,8 +31,8 @@ def batches_of(task: Task, *, batch_size: int, seed: int) -> list[tuple[torch.Te
 
 @pytest.mark.parametrize("l2", [0.0, 0.1])
 def test_its_weights_are_those_of_sgd_written_out(l2: float) -> None:
-    task, work = made_task("mlp_mnist1d"), dataclasses.replace(MLP, l2=l2)
-    loop = PlainLoop(task, work, seed=3)
+    task, workload = made_task("mlp_mnist1d"), dataclasses.replace(MLP, l2=l2)
+    loop = PlainLoop(task, workload, seed=3)
     model = initial_model(task.model, seed=3)
     hand_written_updates(
         model,

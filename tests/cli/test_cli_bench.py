@@ -11,7 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from isotherm.bench.contenders import OURS, PEERS, PLAIN
-from isotherm.bench.workloads import WORKS
+from isotherm.bench.workloads import WORKLOADS
 from isotherm.cli.main import app
 
 runner = CliRunner()
@@ -69,7 +69,7 @@ def test_the_list_of_works_and_peers() -> None:
     code, text = invoke("--list", "--json", "list.json")
     assert code == 0
     content = json.loads(Path("list.json").read_text())
-    assert [work["label"] for work in content["works"]] == [work.label for work in WORKS]
+    assert [workload["label"] for workload in content["workloads"]] == [workload.label for workload in WORKLOADS]
     assert list(content["peers"]) == list(PEERS)
     for name in (*PEERS, "mlp_mnist1d:8", "25x plain"):
         assert name in text
@@ -110,8 +110,8 @@ def test_a_row_that_failed_and_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> 
         **{"peers": dict.fromkeys(PEERS), "reasons": {OURS: "one run [at a time]"}},
     }
 
-    def interrupted(works: Any, settings: Any, *, planned: Any, on_work: Any, on_row: Any) -> Any:
-        on_work(works[0])
+    def interrupted(workloads: Any, settings: Any, *, planned: Any, on_workload: Any, on_row: Any) -> Any:
+        on_workload(workloads[0])
         on_row({"rows": [row]})
         raise KeyboardInterrupt
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from isotherm.bench.workloads import WORKS, Work
+from isotherm.bench.workloads import WORKLOADS, Workload
 from pages.performance.bench import bench_row
 from pages.results import NOT_MEASURED, Row, load
 from pages.text import paragraph, percent, table
@@ -93,12 +93,12 @@ def profile(
     return found[-1] if found else None
 
 
-def speed_of(row: Row, work: Work) -> float:
+def speed_of(row: Row, work: Workload) -> float:
     """Return a profile's speed in the unit of the workload."""
     return float(row["images_per_second" if work.unit == "images/s" else "run_steps_per_second"])
 
 
-def part_of_goal(speed: float, work: Work) -> float | None:
+def part_of_goal(speed: float, work: Workload) -> float | None:
     """Return the fraction of its target that a speed reaches; None if the target's ceiling was not measured."""
     assert work.target is not None
     if work.target.of == "ours":
@@ -109,9 +109,9 @@ def part_of_goal(speed: float, work: Work) -> float | None:
     return float(measured["fraction_of_ceiling"] * speed / measured["ours"] / work.target.value)
 
 
-def gpu_works() -> list[Work]:
+def gpu_works() -> list[Workload]:
     """Return the workloads of a GPU."""
-    return [work for work in WORKS if isinstance(work, Work) and work.device == "cuda"]
+    return [work for work in WORKLOADS if isinstance(work, Workload) and work.device == "cuda"]
 
 
 def profiles_block() -> str:

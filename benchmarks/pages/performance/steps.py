@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from isotherm.bench.workloads import Work
+from isotherm.bench.workloads import Workload
 from pages.performance.bench import bench_row
 from pages.performance.profiles import (
     AE,
@@ -225,7 +225,7 @@ def steps_block() -> str:
     return f"{table(header, lines)}\n\n{paragraph(remark)}"
 
 
-def _windows(row: Row, work: Work) -> tuple[float, str]:
+def _windows(row: Row, work: Workload) -> tuple[float, str]:
     """Return a median in the workload's unit, and as text with the lowest and the highest window."""
     if "windows" not in row:  # of `isotherm bench`
         median, low, high = row["ours"], row["lowest"], row["highest"]

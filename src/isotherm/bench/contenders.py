@@ -1,4 +1,4 @@
-"""The sides of a comparison: ours and its peers, each in processes of its own that rest while another is timed."""
+"""The contenders: ours and its peers, each in processes of its own that wait while another is timed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from isotherm.bench.fleet import ours
 from isotherm.bench.jax_vmap import jax_vmap, why_no_jax
 from isotherm.bench.library import why_no_library_layers
 from isotherm.bench.plain import plain_loop
-from isotherm.bench.workloads import Work
+from isotherm.bench.workloads import Workload
 from isotherm.errors import UserError, nearest
 from isotherm.running.executors.pool import num_cores
 from isotherm.running.timing import Turn
@@ -38,18 +38,18 @@ PEERS = {
     PROCESSES: "plain loops at the same time, one thread each; on a GPU a few that share it",
     JAX: "all runs at once in JAX: vmap, scan and jit",
 }
-# More plain loops than these on one GPU only wait for each other.
+# On one GPU, more plain loops than this only wait for each other.
 PROCESSES_ON_A_GPU = 4
-# What a process that is told to end may take to do so.
+# Grace period of a process that is told to end.
 SECONDS_TO_END = 2.0
 
 
-class SideError(Exception):
-    """A side cannot be timed; the text says why."""
+class ContenderError(Exception):
+    """A contender cannot be timed; the message says why."""
 
 
 def chosen_peers(names: list[str]) -> list[str]:
-    """Return the peers that are meant, all or by name; '-' and '_' stand for spaces.
+    """Return the named peers, or all of them; '-' and '_' stand for spaces.
 
     >>> chosen_peers(["jax-vmap", "plain loop"])
     ['plain loop', 'jax vmap']
@@ -66,25 +66,27 @@ def _bare(name: str) -> str:
     return " ".join(name.replace("-", " ").replace("_", " ").replace(",", " ").lower().split())
 
 
-def why_not(peer: str, work: Work) -> str | None:
-    """Return why a peer cannot be timed at a work on this machine, or None."""
-    if peer == COMPILED and work.device == "cpu" and compiler() is None:
+def why_not(peer: str, workload: Workload) -> str | None:
+    """Return why a peer cannot be timed on a workload on this machine, or None."""
+    if peer == COMPILED and workload.device == "cpu" and compiler() is None:
         return "torch.compile needs a C++ compiler, and none is found (CXX, g++, clang++)"
     if peer == LIBRARY:
-        return why_no_library_layers(initial_model(made_task(work.task).model, seed=0), batch_size=work.batch_size)
-    if peer == PROCESSES and work.num_runs == 1:
+        return why_no_library_layers(
+            initial_model(made_task(workload.task).model, seed=0), batch_size=workload.batch_size
+        )
+    if peer == PROCESSES and workload.num_runs == 1:
         return "there is one run only"
-    return why_no_jax(work) if peer == JAX else None
+    return why_no_jax(workload) if peer == JAX else None
 
 
 def compiler() -> str | None:
-    """Return where a C++ compiler is, if anywhere."""
+    """Return the path of a C++ compiler, if there is one."""
     names = (os.environ.get("CXX"), "g++", "clang++")
     return next((found for name in names if name and (found := shutil.which(name))), None)
 
 
 def mps_is_running() -> bool:
-    """Tell whether NVIDIA's Multi-Process Service runs, without which processes take turns on a GPU."""
+    """Tell whether NVIDIA's Multi-Process Service is running, without which processes take turns on a GPU."""
     for path in Path("/proc").glob("[0-9]*/comm"):
         try:
             if path.read_text().startswith("nvidia-cuda-mps"):
@@ -94,34 +96,34 @@ def mps_is_running() -> bool:
     return False
 
 
-class Side:
-    """One side in its own processes, started at the first work and kept for the next; a context, since they must end.
+class Contender:
+    """A contender in processes of its own, started at the first workload and kept for the next; a context manager.
 
     Args:
         name: "ours", or one of `PEERS`.
-        num_processes: how many train at the same time; their speeds are added.
-        num_threads: of PyTorch in each.
+        num_processes: processes that train at the same time; their speeds are added.
+        num_threads: PyTorch threads in each.
     """
 
     def __init__(self, name: str, *, num_processes: int = 1, num_threads: int = 1) -> None:
         self.name = name
         self._num_processes, self._num_threads = num_processes, num_threads
         self._processes: dict[Connection, BaseProcess] = {}
-        self._used: list[Connection] = []  # by the work
+        self._used: list[Connection] = []  # by the workload
 
     @classmethod
     def on(cls, name: str, device: str) -> Self:
-        """Return a side as it uses a device."""
+        """Return a contender set up for a device."""
         cores = num_cores()
         if name == PROCESSES:
             return cls(name, num_processes=cores if device == "cpu" else PROCESSES_ON_A_GPU)
         return cls(name, num_threads=cores)
 
     def start(self) -> None:
-        """Start the processes unless they run; several sides' may start at the same time."""
+        """Start the processes unless they are running; those of several contenders may start at the same time."""
         if self._processes:
             return
-        # Fresh processes: a forked one may use neither CUDA nor several threads where its parent has.
+        # Fresh processes: a forked one may use neither CUDA nor several threads if its parent has.
         context = multiprocessing.get_context("spawn")
         for _ in range(self._num_processes):
             near, far = context.Pipe()
@@ -130,22 +132,22 @@ class Side:
             far.close()
             self._processes[near] = process
 
-    def open(self, work: Work) -> None:
-        """Begin a work; return when it is prepared and warm.
+    def open(self, workload: Workload) -> None:
+        """Begin a workload; return once it is prepared and warmed up.
 
         Raises:
-            SideError: it cannot be timed.
+            ContenderError: it cannot be timed.
         """
         self.start()
-        self._used = list(self._processes)[: work.num_runs]
-        self._answers([("work", (work, seed)) for seed in range(len(self._used))])
+        self._used = list(self._processes)[: workload.num_runs]
+        self._answers([("work", (workload, seed)) for seed in range(len(self._used))])
 
     def window(self, seconds: float) -> float:
-        """Return the run-steps per second of a window of so many seconds; raises as `open` does."""
+        """Return the run-steps per second of a window; raises as `open` does."""
         return sum(self._answers([("window", seconds)] * len(self._used)))
 
     def finish(self) -> None:
-        """End the work; the processes wait for the next."""
+        """End the workload; the processes wait for the next."""
         for connection in self._used:
             self._send(connection, ("done", None))
         self._used = []
@@ -175,7 +177,7 @@ class Side:
             self._send(connection, message)
         try:
             return [self._receive(connection) for connection in self._used]
-        except SideError:
+        except ContenderError:
             if len(self._used) > 1:  # the others would go on
                 self.close()
             raise
@@ -191,26 +193,26 @@ class Side:
             process = self._processes[connection]
             process.join(timeout=SECONDS_TO_END)
             exit_code = process.exitcode
-            self.close()  # the next work starts anew
-            raise SideError(f"its process ended with exit code {exit_code}") from error
+            self.close()  # the next workload starts anew
+            raise ContenderError(f"its process ended with exit code {exit_code}") from error
         if kind == "failed":
-            raise SideError(content)
+            raise ContenderError(content)
         return float(content)
 
 
-_Run = Callable[[Work, Turn, int], None]
+_Run = Callable[[Workload, Turn, int], None]
 _RUNS: Mapping[str, _Run] = {
-    OURS: lambda work, turn, _: ours(work, turn),
-    PLAIN: lambda work, turn, seed: plain_loop(work, turn, seed=seed),
-    COMPILED: lambda work, turn, seed: plain_loop(work, turn, seed=seed, compiled=True),
-    LIBRARY: lambda work, turn, seed: plain_loop(work, turn, seed=seed, library=True),
-    PROCESSES: lambda work, turn, seed: plain_loop(work, turn, seed=seed),
-    JAX: lambda work, turn, _: jax_vmap(work, turn),
+    OURS: lambda workload, turn, _: ours(workload, turn),
+    PLAIN: lambda workload, turn, seed: plain_loop(workload, turn, seed=seed),
+    COMPILED: lambda workload, turn, seed: plain_loop(workload, turn, seed=seed, compiled=True),
+    LIBRARY: lambda workload, turn, seed: plain_loop(workload, turn, seed=seed, library=True),
+    PROCESSES: lambda workload, turn, seed: plain_loop(workload, turn, seed=seed),
+    JAX: lambda workload, turn, _: jax_vmap(workload, turn),
 }
 
 
 def _serve(connection: Connection, name: str, num_threads: int) -> None:
-    """Serve works until the other end is closed."""
+    """Serve workloads until the other end is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides
     warnings.simplefilter("ignore")
     torch.set_num_threads(num_threads)
@@ -229,7 +231,7 @@ def _serve(connection: Connection, name: str, num_threads: int) -> None:
                 _RUNS[name](content[0], turn, content[1])
             except (EOFError, BrokenPipeError, ConnectionResetError):
                 return
-            except Exception as error:  # whatever a library may raise is this side's alone
+            except Exception as error:  # whatever a library raises concerns this contender alone
                 first = str(error).strip().partition("\n")[0]
                 connection.send(("failed", f"{type(error).__name__}: {first}"[:500]))
             gc.collect()

@@ -1,4 +1,4 @@
-"""Both sides in one run, window by window in turn, and what came out of it as rows."""
+"""All contenders in one run, in alternating windows, and their speeds as rows."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from isotherm.bench.ceilings import (
     copy_bytes_per_second,
     matmul_flop_per_second,
 )
-from isotherm.bench.contenders import OURS, PEERS, PLAIN, PROCESSES, Side, SideError, mps_is_running, why_not
+from isotherm.bench.contenders import OURS, PEERS, PLAIN, PROCESSES, Contender, ContenderError, mps_is_running, why_not
 from isotherm.bench.machine import commit, machine
-from isotherm.bench.workloads import STUDY_PEERS, AnyWork, StudyWork, Target, Work, study_parts
+from isotherm.bench.workloads import STUDY_PEERS, AnyWorkload, StudyWorkload, Target, Workload, study_parts
 from isotherm.core.records import Precision, RunSpec
 from isotherm.engine.memory import state_bytes
 from isotherm.running.flop import flop_per_example
@@ -30,15 +30,15 @@ NOT_ASKED = "not asked for"  # the reason why a contender that the user left out
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Speeds:
-    """What the windows of a work gave.
+    """The speeds measured on a workload.
 
     Args:
-        by_side: run-steps per second in every window, of the sides that could be timed.
-        reasons: why the others could not.
-        floor: what the machine allows.
+        by_contender: run-steps per second in every window, of the contenders that could be timed.
+        reasons: why the others could not be timed.
+        floor: limits of the machine.
     """
 
-    by_side: dict[str, list[float]]
+    by_contender: dict[str, list[float]]
     reasons: dict[str, str]
     floor: Floor
 
@@ -49,9 +49,9 @@ class Settings:
 
     Args:
         device: "cpu" or "cuda".
-        peers: whom to compare with.
-        repeats: windows of every side.
-        seconds: how long a window is, about.
+        peers: contenders to compare with.
+        repeats: windows per contender.
+        seconds: approximate length of a window.
     """
 
     device: str
@@ -67,13 +67,13 @@ def interleaved(
     seconds: float,
     before_each: Callable[[], None] = lambda: None,
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """Time all sides in turn, so often; return every side's speeds, and why one dropped out.
+    """Time all contenders in turn, repeatedly; return their speeds, and why one dropped out.
 
     Args:
-        windows: times a window of so many seconds, by side.
-        repeats: how often.
-        seconds: handed to every side.
-        before_each: called before every turn of all sides.
+        windows: for each contender, a function that times a window of given length.
+        repeats: number of rounds.
+        seconds: length of a window.
+        before_each: called before every round.
 
     >>> interleaved({"ours": lambda s: 2 * s, "plain loop": lambda s: s}, repeats=2, seconds=3.0)
     ({'ours': [6.0, 6.0], 'plain loop': [3.0, 3.0]}, {})
@@ -85,7 +85,7 @@ def interleaved(
         for name in list(found):
             try:
                 found[name].append(windows[name](seconds))
-            except SideError as error:
+            except ContenderError as error:
                 reasons[name] = str(error)
                 del found[name]
     return found, reasons
@@ -93,20 +93,20 @@ def interleaved(
 
 @dataclass(kw_only=True)
 class Bench:
-    """Sides and ceilings that all works of a run share; a context, since the sides hold processes.
+    """Contenders and ceilings shared by all workloads of a run; a context manager.
 
     Args:
         settings: how to measure.
     """
 
     settings: Settings
-    sides: dict[str, Side] = field(default_factory=dict)
+    contenders: dict[str, Contender] = field(default_factory=dict)
     matmul: dict[Precision, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._stack = contextlib.ExitStack()
         for name in (OURS, *self.settings.peers):
-            self.sides[name] = self._stack.enter_context(Side.on(name, self.settings.device))
+            self.contenders[name] = self._stack.enter_context(Contender.on(name, self.settings.device))
 
     def __enter__(self) -> Bench:
         return self
@@ -114,71 +114,71 @@ class Bench:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def speeds(self, work: Work, *, peers: Sequence[str]) -> Speeds:
-        """Time a work against some of the peers."""
-        reasons = {peer: reason for peer in peers if (reason := why_not(peer, work))}
-        used = {name: self.sides[name] for name in (OURS, *peers) if name not in reasons}
-        for side in used.values():
-            side.start()
-        ready: dict[str, Side] = {}
-        for name, side in used.items():  # one after another: cuDNN times its convolutions meanwhile
+    def speeds(self, workload: Workload, *, peers: Sequence[str]) -> Speeds:
+        """Time a workload against some of the peers."""
+        reasons = {peer: reason for peer in peers if (reason := why_not(peer, workload))}
+        used = {name: self.contenders[name] for name in (OURS, *peers) if name not in reasons}
+        for contender in used.values():
+            contender.start()
+        ready: dict[str, Contender] = {}
+        for name, contender in used.items():  # one after another: cuDNN times its convolutions meanwhile
             try:
-                side.open(work)
-                ready[name] = side
-            except SideError as error:
+                contender.open(workload)
+                ready[name] = contender
+            except ContenderError as error:
                 reasons[name] = str(error)
-        task = made_task(work.task)
+        task = made_task(workload.task)
         num_parameters = sum(p.numel() for p in initial_model(task.model, seed=0).parameters())
-        size, copies = work.num_runs * state_bytes(num_parameters), [0.0]
+        size, copies = workload.num_runs * state_bytes(num_parameters), [0.0]
 
-        def measure_ceilings() -> None:  # while all sides rest
-            copies.append(copy_bytes_per_second(work.device, size))
-            product = matmul_flop_per_second(work.device, work.precision)
-            self.matmul[work.precision] = max(product, self.matmul.get(work.precision, 0.0))
+        def measure_ceilings() -> None:  # while all contenders are idle
+            copies.append(copy_bytes_per_second(workload.device, size))
+            product = matmul_flop_per_second(workload.device, workload.precision)
+            self.matmul[workload.precision] = max(product, self.matmul.get(workload.precision, 0.0))
 
         found, dropped = interleaved(
-            {name: side.window for name, side in ready.items()},
+            {name: contender.window for name, contender in ready.items()},
             repeats=self.settings.repeats,
             seconds=self.settings.seconds,
             before_each=measure_ceilings,
         )
-        for side in used.values():
-            side.finish()
+        for contender in used.values():
+            contender.finish()
         floor = Floor(
-            flop=work.batch_size * flop_per_example(task),
-            num_bytes=bytes_per_step(num_parameters, work.precision),
-            flop_per_second=self.matmul[work.precision],
+            flop=workload.batch_size * flop_per_example(task),
+            num_bytes=bytes_per_step(num_parameters, workload.precision),
+            flop_per_second=self.matmul[workload.precision],
             bytes_per_second=max(copies),
         )
-        return Speeds(by_side=found, reasons={**reasons, **dropped}, floor=floor)
+        return Speeds(by_contender=found, reasons={**reasons, **dropped}, floor=floor)
 
 
 def measure(
-    works: Sequence[AnyWork],
+    workloads: Sequence[AnyWorkload],
     settings: Settings,
     *,
     planned: Callable[[str], Sequence[RunSpec]],
-    on_work: Callable[[AnyWork], None] = lambda _: None,
+    on_workload: Callable[[AnyWorkload], None] = lambda _: None,
     on_row: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Time works one after another and return everything as JSON values.
+    """Time workloads one after another and return everything as JSON values.
 
     Args:
-        works: what.
-        settings: how.
-        planned: the runs of a study by its name.
-        on_work: told of a work before it is timed.
-        on_row: handed everything so far after each work.
+        workloads: what to time.
+        settings: how to measure.
+        planned: returns the runs of a study, by its name.
+        on_workload: receives each workload before it is timed.
+        on_row: receives all results so far after each workload.
     """
     content: dict[str, Any] = {"rows": [], "machine": machine(settings.device), "commit": commit(), "ceilings": {}}
     with Bench(settings=settings) as bench:
-        for work in works:
-            on_work(work)
-            if isinstance(work, StudyWork):
-                row = _study_row(bench, work, planned(work.name))
+        for workload in workloads:
+            on_workload(workload)
+            if isinstance(workload, StudyWorkload):
+                row = _study_row(bench, workload, planned(workload.name))
             else:
-                row = _row_of(work, bench.speeds(work, peers=settings.peers))
-            content["rows"].append(_completed(row, work.target))
+                row = _row_of(workload, bench.speeds(workload, peers=settings.peers))
+            content["rows"].append(_completed(row, workload.target))
             content["ceilings"] = {
                 "matmul_flop_per_second": dict(bench.matmul),
                 "copy_bytes_per_second": {r["label"]: r["copy_bytes_per_second"] for r in content["rows"]},
@@ -187,47 +187,47 @@ def measure(
     return content
 
 
-def _row_of(work: Work, speeds: Speeds) -> Row:
-    units, floor = work.units_per_step, speeds.floor
-    in_units = {name: [units * speed for speed in found] for name, found in speeds.by_side.items()}
+def _row_of(workload: Workload, speeds: Speeds) -> Row:
+    units, floor = workload.units_per_step, speeds.floor
+    in_units = {name: [units * speed for speed in found] for name, found in speeds.by_contender.items()}
     fraction = None
-    if OURS in speeds.by_side:
-        fraction = statistics.median(speeds.by_side[OURS]) * floor.flop / floor.flop_per_second
+    if OURS in speeds.by_contender:
+        fraction = statistics.median(speeds.by_contender[OURS]) * floor.flop / floor.flop_per_second
     return {
-        "work": work.name,
-        "label": work.label,
-        "device": work.device,
-        "batch_size": work.batch_size,
-        "num_runs": work.num_runs,
-        **_summary(in_units, floor=floor.run_steps_per_second * units, unit=work.unit),
+        "work": workload.name,
+        "label": workload.label,
+        "device": workload.device,
+        "batch_size": workload.batch_size,
+        "num_runs": workload.num_runs,
+        **_summary(in_units, floor=floor.run_steps_per_second * units, unit=workload.unit),
         "fraction_of_ceiling": fraction,
         "flop_per_unit": floor.flop / units,
         "bytes_per_unit": floor.num_bytes / units,
         "copy_bytes_per_second": floor.bytes_per_second,
-        "remark": _remark(work),
+        "remark": _remark(workload),
         "reasons": speeds.reasons,
     }
 
 
-def _remark(work: Work) -> str:
-    workers = default_workers(work.device)
-    if work.device == "cpu":
-        return f"ours: {work.num_runs} runs split evenly over {workers} worker{'s' * (workers > 1)}, one per core"
+def _remark(workload: Workload) -> str:
+    workers = default_workers(workload.device)
+    if workload.device == "cpu":
+        return f"ours: {workload.num_runs} runs split evenly over {workers} worker{'s' * (workers > 1)}, one per core"
     return f"{PROCESSES}: processes share the GPU, MPS is {'' if mps_is_running() else 'not '}running"
 
 
-def _study_row(bench: Bench, work: StudyWork, specs: Sequence[RunSpec]) -> Row:
+def _study_row(bench: Bench, workload: StudyWorkload, specs: Sequence[RunSpec]) -> Row:
     """Return all updates of a study as one row, extrapolated batch size by batch size."""
-    parts = study_parts(work, specs)
+    parts = study_parts(workload, specs)
     peers = [peer for peer in bench.settings.peers if peer in STUDY_PEERS]
-    speeds = [bench.speeds(part.work, peers=peers) for part in parts]
+    speeds = [bench.speeds(part.workload, peers=peers) for part in parts]
     steps = [part.run_steps for part in parts]
     reasons = {name: reason for found in speeds for name, reason in found.reasons.items()}
     others = {peer: "not extrapolated to a study" for peer in bench.settings.peers if peer not in peers}
     names = [name for name in (OURS, *peers) if name not in reasons]
     together = {
         name: [
-            overall(steps, [found.by_side[name][window] for found in speeds])
+            overall(steps, [found.by_contender[name][window] for found in speeds])
             for window in range(bench.settings.repeats)
         ]
         for name in names
@@ -237,9 +237,9 @@ def _study_row(bench: Bench, work: StudyWork, specs: Sequence[RunSpec]) -> Row:
     )
     flop = [found.floor.flop for found in speeds]
     return {
-        "work": work.name,
-        "label": work.label,
-        "device": work.device,
+        "work": workload.name,
+        "label": workload.label,
+        "device": workload.device,
         "batch_size": None,
         "num_runs": len(specs),
         **summary,
@@ -247,7 +247,7 @@ def _study_row(bench: Bench, work: StudyWork, specs: Sequence[RunSpec]) -> Row:
         "flop_per_unit": sum(n * f for n, f in zip(steps, flop, strict=True)) / sum(steps),
         "bytes_per_unit": speeds[0].floor.num_bytes,
         "copy_bytes_per_second": min(found.floor.bytes_per_second for found in speeds),
-        "remark": _study_remark(sum(steps), [part.work.batch_size for part in parts], summary, bench.settings),
+        "remark": _study_remark(sum(steps), [part.workload.batch_size for part in parts], summary, bench.settings),
         "reasons": {**others, **reasons},
     }
 
@@ -274,7 +274,7 @@ def overall(amounts: Sequence[float], speeds: Sequence[float]) -> float:
 
 
 def _summary(in_units: Mapping[str, Sequence[float]], *, floor: float, unit: str) -> Row:
-    """Return medians and extremes of every side, and what they are next to each other."""
+    """Return medians and extremes of every contender, and their ratios."""
     medians = {name: statistics.median(found) for name, found in in_units.items()}
     ours, plain = medians.get(OURS), medians.get(PLAIN)
     peers = {name: found for name, found in in_units.items() if name != OURS}
@@ -294,7 +294,7 @@ def _summary(in_units: Mapping[str, Sequence[float]], *, floor: float, unit: str
 
 
 def _completed(row: Row, target: Target | None) -> Row:
-    """Return a row that names every peer, with None and a reason where there is no speed, and the target."""
+    """Return a row with every peer, None and a reason for those without a speed, and the target."""
     missing = [peer for peer in PEERS if peer not in row["peers"]]
     reached = None if target is None else row[target.of]
     return {

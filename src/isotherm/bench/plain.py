@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from isotherm.bench.library import with_library_layers
-from isotherm.bench.workloads import MOMENTUM, Work
+from isotherm.bench.workloads import MOMENTUM, Workload
 from isotherm.core.l2 import is_penalised
 from isotherm.core.temperature import bare_learning_rate
 from isotherm.kernels.ops.registry import register_with_compiler
@@ -19,45 +19,45 @@ from isotherm.tasks.builtin import made_task
 from isotherm.tasks.seeding import initial_model
 from isotherm.tasks.task import Task
 
-# A window begins after this part of its length, untimed, with every number of threads that is tried.
+# A window is preceded by this fraction of its length, untimed, with each number of threads tried.
 WARM_UP = 0.1
 
 
 class PlainLoop:
-    """Trains one run for ever, update by update.
+    """Trains one run endlessly, update by update.
 
-    Every epoch is a fresh permutation, and what is left of it after the last whole batch is dropped; a text is read in
-    parallel streams with the state carried on. Nothing is logged. On a GPU images have their channels last, and cuDNN
-    may try which of its convolutions is fastest.
+    Every epoch is a fresh permutation without its incomplete last batch; a text is read in parallel streams that carry
+    their state along. Nothing is logged. On a GPU images are channels last, and cuDNN may search for its fastest
+    convolutions.
 
     Args:
         task: model, loss, data, transform and clipping.
-        work: batch size, learning rate, L2, device and precision; "mixed" is autocast to bfloat16.
-        module: trained in place of the task's model.
-        compiled: compile the forward pass and the loss, and with them their gradient.
-        seed: of the initial weights and of the order of the data.
+        workload: batch size, learning rate, L2, device and precision; "mixed" is autocast to bfloat16.
+        module: trained instead of the task's model.
+        compiled: compile forward pass, loss and gradient.
+        seed: of the initial weights and the data order.
     """
 
     def __init__(
-        self, task: Task, work: Work, *, module: nn.Module | None = None, compiled: bool = False, seed: int = 0
+        self, task: Task, workload: Workload, *, module: nn.Module | None = None, compiled: bool = False, seed: int = 0
     ) -> None:
-        self.task, self.work, self.device = task, work, torch.device(work.device)
+        self.task, self.workload, self.device = task, workload, torch.device(workload.device)
         model = initial_model(task.model, seed=seed) if module is None else module
         self.model = model.to(self.device).train()
         inputs, targets = task.train
         assert isinstance(inputs, Tensor)
         self._inputs, self._targets = inputs.to(self.device), targets.to(self.device)
         self._generator = torch.Generator(self.device).manual_seed(seed)
-        self._is_mixed = work.precision == "mixed"
+        self._is_mixed = workload.precision == "mixed"
         self._channels_last = self.device.type == "cuda" and inputs.ndim == 4
         if self._channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._parameters = [p for p in self.model.parameters() if p.requires_grad]
-        l2 = task.l2 if work.l2 is None else work.l2
+        l2 = task.l2 if workload.l2 is None else workload.l2
         decayed = [p for p in self._parameters if is_penalised(p, scope=task.l2_scope)]
         others = [p for p in self._parameters if not is_penalised(p, scope=task.l2_scope)]
         groups = [{"params": decayed, "weight_decay": l2}, {"params": others, "weight_decay": 0.0}]
-        rate = bare_learning_rate(work.rate, momentum=MOMENTUM)
+        rate = bare_learning_rate(workload.rate, momentum=MOMENTUM)
         self.optimizer = torch.optim.SGD([g for g in groups if g["params"]], lr=rate, momentum=MOMENTUM)
         if compiled:
             torch._dynamo.reset()
@@ -67,11 +67,11 @@ class PlainLoop:
         self._steps = self._updates()
 
     def step(self) -> None:
-        """Make one update."""
+        """Take one update."""
         next(self._steps)
 
     def speed(self, seconds: float, *, clock: Clock = time.perf_counter) -> float:
-        """Return updates per second in a window of so many seconds."""
+        """Return updates per second in a window of this many seconds."""
         start, num = clock(), 0
         while clock() - start < seconds or num == 0:
             next(self._steps)
@@ -90,14 +90,14 @@ class PlainLoop:
                 yield
 
     def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        num, size = len(self._inputs), self.work.batch_size
+        num, size = len(self._inputs), self.workload.batch_size
         order = torch.randperm(num, generator=self._generator, device=self.device)
         for start in range(0, num - size + 1, size):
             index = order[start : start + size]
             yield self._inputs[index], self._targets[index]
 
     def _stream_windows(self, unroll: int) -> Iterator[tuple[Tensor, Tensor]]:
-        size = self.work.batch_size
+        size = self.workload.batch_size
         length = len(self._inputs) // size
         inputs, targets = (tokens[: size * length].view(size, length) for tokens in (self._inputs, self._targets))
         self.state = self.model.initial_state(size).to(self.device)  # type: ignore[operator]
@@ -118,7 +118,7 @@ class PlainLoop:
         self.optimizer.step()
 
     def _forward(self, x: Tensor, y: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Return what is differentiated, summed over the tokens of a window, and the state after it."""
+        """Return the loss to differentiate, summed over the tokens of a window, and the state after it."""
         if state is None:
             return self.task.loss_function(self.model(x), y), None
         output, state = self.model(x, state)
@@ -128,24 +128,24 @@ class PlainLoop:
         return torch.randint(0, 2**32, shape, generator=self._generator, device=self.device)
 
 
-def plain_loop(work: Work, turn: Turn, *, library: bool = False, compiled: bool = False, seed: int = 0) -> None:
-    """Train one run of a work by the plain loop, on a CPU with one thread or all there are, whichever is faster now.
+def plain_loop(workload: Workload, turn: Turn, *, library: bool = False, compiled: bool = False, seed: int = 0) -> None:
+    """Train one run of a workload by the plain loop; on a CPU with one thread or all, whichever is faster.
 
     Args:
-        work: what.
-        turn: whose windows.
-        library: with PyTorch's own layers in place of ours.
-        compiled: with forward pass, loss and gradient compiled.
+        workload: what to train.
+        turn: asks for the windows to time.
+        library: use PyTorch's own layers instead of ours.
+        compiled: compile forward pass, loss and gradient.
         seed: of the run.
     """
     torch.backends.cudnn.benchmark = True
-    task = made_task(work.task)
+    task = made_task(workload.task)
     module = None
     if library:
-        module = with_library_layers(initial_model(task.model, seed=seed), batch_size=work.batch_size)
-    loop = PlainLoop(task, work, module=module, compiled=compiled, seed=seed)
+        module = with_library_layers(initial_model(task.model, seed=seed), batch_size=workload.batch_size)
+    loop = PlainLoop(task, workload, module=module, compiled=compiled, seed=seed)
     most = torch.get_num_threads()
-    threads = sorted({1, most}) if work.device == "cpu" else [most]
+    threads = sorted({1, most}) if workload.device == "cpu" else [most]
     try:
         for num in threads:
             torch.set_num_threads(num)

@@ -1,4 +1,4 @@
-"""What is timed: networks of the paper at a batch size with so many runs at once, and the speeds to be reached."""
+"""The workloads: networks of the paper at a batch size and a number of runs, with target speeds."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ STUDY_PEERS = ("plain loop", "one process per core")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """A speed to be reached; told beside what was measured, never demanded.
+    """A target speed, shown next to the measured one and never enforced.
 
-    `of` says of what: "ratio" is ours over the plain loop, "ours" our speed in the row's unit, and
-    "fraction_of_ceiling" our FLOP per second over those of a large matrix product.
+    `of` names the quantity: "ratio" is ours over the plain loop, "ours" our speed in the row's unit, and
+    "fraction_of_ceiling" our FLOP per second over those of a large matmul.
     """
 
     of: Literal["ratio", "ours", "fraction_of_ceiling"]
@@ -38,11 +38,11 @@ class Target:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Work:
+class Workload:
     """Runs of one task at one batch size, `num_seeds` seeds at each of `num_rates` learning rates.
 
-    The largest effective learning rate is `rate`, the next ones half of it each: small enough that no run diverges on
-    made-up data. `l2` is the task's unless given.
+    The largest effective learning rate is `rate`, and each further one is half the one before: small enough that no run
+    diverges on synthetic data. `l2` is the task's by default.
     """
 
     task: str
@@ -58,27 +58,27 @@ class Work:
 
     @property
     def name(self) -> str:
-        """The name by which all works of the task are chosen."""
+        """The name that selects all workloads of the task."""
         return self.task
 
     @property
     def label(self) -> str:
-        """The name by which this one is chosen."""
+        """The name that selects this workload."""
         return f"{self.task}:{self.batch_size}"
 
     @property
     def num_runs(self) -> int:
-        """How many runs are trained at once."""
+        """Number of runs trained at once."""
         return self.num_seeds * self.num_rates
 
     @property
     def units_per_step(self) -> int:
-        """How many of the row's unit one update of one run makes."""
+        """Units of the row per update of one run."""
         return self.batch_size if self.unit == "images/s" else 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StudyWork:
+class StudyWorkload:
     """All updates of a study's planned runs, extrapolated from windows at each of its batch sizes."""
 
     name: str
@@ -88,23 +88,23 @@ class StudyWork:
 
     @property
     def label(self) -> str:
-        """The name by which it is chosen."""
+        """The name that selects it."""
         return self.name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """A study's updates at one batch size: how they are timed, and how many run-steps there are of them."""
+    """A study's updates at one batch size: how to time them, and how many run-steps they are."""
 
-    work: Work
+    workload: Workload
     run_steps: int
 
 
-AnyWork = Work | StudyWork
+AnyWorkload = Workload | StudyWorkload
 
 
-def _mlp(batch_size: int, *, target: float) -> Work:
-    return Work(
+def _mlp(batch_size: int, *, target: float) -> Workload:
+    return Workload(
         task="mlp_mnist1d",
         device="cpu",
         batch_size=batch_size,
@@ -117,8 +117,8 @@ def _mlp(batch_size: int, *, target: float) -> Work:
 
 def _on_gpu(
     task: str, batch_size: int, runs: tuple[int, int], rate: float, target: Target, unit: Unit = "run-steps/s"
-) -> Work:
-    return Work(
+) -> Workload:
+    return Workload(
         task=task,
         device="cuda",
         batch_size=batch_size,
@@ -131,11 +131,11 @@ def _on_gpu(
     )
 
 
-WORKS: tuple[AnyWork, ...] = (
+WORKLOADS: tuple[AnyWorkload, ...] = (
     _mlp(8, target=25.0),
     _mlp(32, target=12.0),
     _mlp(128, target=5.0),
-    StudyWork(name="quickstart", task="mlp_mnist1d", target=Target(of="ratio", value=12.0)),
+    StudyWorkload(name="quickstart", task="mlp_mnist1d", target=Target(of="ratio", value=12.0)),
     _on_gpu("autoencoder_mnist", 64, (7, 5), 0.04, Target(of="ours", value=40_000)),
     _on_gpu("autoencoder_mnist", 4096, (7, 5), 0.04, Target(of="fraction_of_ceiling", value=0.45)),
     _on_gpu("lstm_ptb", 64, (7, 3), 1.0, Target(of="ours", value=1_200)),
@@ -147,39 +147,39 @@ WORKS: tuple[AnyWork, ...] = (
 )
 
 
-def chosen_works(names: Sequence[str], *, device: str) -> list[AnyWork]:
-    """Return the works of a device, all or by name: `mlp_mnist1d` means all its batch sizes, `mlp_mnist1d:8` one.
+def chosen_workloads(names: Sequence[str], *, device: str) -> list[AnyWorkload]:
+    """Return the workloads of a device, all or by name: `mlp_mnist1d` means all its batch sizes, `mlp_mnist1d:8` one.
 
-    >>> [work.label for work in chosen_works(["mlp_mnist1d:8", "quickstart"], device="cpu")]
+    >>> [workload.label for workload in chosen_workloads(["mlp_mnist1d:8", "quickstart"], device="cpu")]
     ['mlp_mnist1d:8', 'quickstart']
     """
-    here = [work for work in WORKS if work.device == device]
+    here = [workload for workload in WORKLOADS if workload.device == device]
     for name in names:
-        if any(name in (work.name, work.label) for work in here):
+        if any(name in (workload.name, workload.label) for workload in here):
             continue
-        elsewhere = next((work.device for work in WORKS if name in (work.name, work.label)), None)
+        elsewhere = next((workload.device for workload in WORKLOADS if name in (workload.name, workload.label)), None)
         if elsewhere is not None:
             raise UserError(
                 f"workload {name!r} is not timed on {device}; use --device {elsewhere}, or another workload"
             )
-        known = {known for work in here for known in (work.name, work.label)}
+        known = {known for workload in here for known in (workload.name, workload.label)}
         raise UserError(f"unknown workload {name!r} on {device}; {nearest(name, known)}")
-    return [work for work in here if not names or {work.name, work.label} & set(names)]
+    return [workload for workload in here if not names or {workload.name, workload.label} & set(names)]
 
 
-def study_parts(work: StudyWork, specs: Sequence[RunSpec]) -> list[Part]:
+def study_parts(workload: StudyWorkload, specs: Sequence[RunSpec]) -> list[Part]:
     """Return a study's planned runs by batch size.
 
-    At each size the speed is taken from as many runs as the study trains there with one number of updates.
+    The speed at each size is measured with as many runs as the study trains there with one number of updates.
     """
     parts = []
     for batch_size in sorted({spec.batch_size for spec in specs}):
         here = [spec for spec in specs if spec.batch_size == batch_size]
         seeds = len({spec.seed for spec in here})
         together = max(sum(s.num_steps == num for s in here) for num in {s.num_steps for s in here})
-        timed = Work(
-            task=work.task,
-            device=work.device,
+        timed = Workload(
+            task=workload.task,
+            device=workload.device,
             batch_size=batch_size,
             num_seeds=seeds,
             num_rates=max(1, together // seeds),
@@ -187,18 +187,18 @@ def study_parts(work: StudyWork, specs: Sequence[RunSpec]) -> list[Part]:
             precision=here[0].precision,
             l2=here[0].l2,
         )
-        parts.append(Part(work=timed, run_steps=sum(spec.num_steps for spec in here)))
+        parts.append(Part(workload=timed, run_steps=sum(spec.num_steps for spec in here)))
     return parts
 
 
-def work_entry(work: AnyWork) -> dict[str, object]:
-    """Return a work as plain values, for a list of them."""
+def workload_entry(workload: AnyWorkload) -> dict[str, object]:
+    """Return a workload as plain values, for a list."""
     return {
-        "work": work.name,
-        "label": work.label,
-        "device": work.device,
-        "batch_size": work.batch_size if isinstance(work, Work) else None,
-        "num_runs": work.num_runs if isinstance(work, Work) else None,
-        "unit": work.unit if isinstance(work, Work) else "run-steps/s",
-        "target": None if work.target is None else dataclasses.asdict(work.target),
+        "work": workload.name,
+        "label": workload.label,
+        "device": workload.device,
+        "batch_size": workload.batch_size if isinstance(workload, Workload) else None,
+        "num_runs": workload.num_runs if isinstance(workload, Workload) else None,
+        "unit": workload.unit if isinstance(workload, Workload) else "run-steps/s",
+        "target": None if workload.target is None else dataclasses.asdict(workload.target),
     }

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from isotherm.bench.measure import Settings
-    from isotherm.bench.workloads import AnyWork
+    from isotherm.bench.workloads import AnyWorkload
     from isotherm.core.records import RunSpec
 
 
@@ -63,33 +63,33 @@ def bench(options: BenchOptions) -> None:
 
 def _list(options: BenchOptions, console: Console) -> None:
     from isotherm.bench.contenders import PEERS
-    from isotherm.bench.workloads import WORKS, work_entry
+    from isotherm.bench.workloads import WORKLOADS, workload_entry
     from isotherm.cli.show.bench import print_list
 
     print_list(console)
-    give_json(options.json_path, {"works": [work_entry(one) for one in WORKS], "peers": PEERS})
+    give_json(options.json_path, {"workloads": [workload_entry(one) for one in WORKLOADS], "peers": PEERS})
 
 
 def _time(options: BenchOptions, console: Console) -> None:
     from isotherm.bench.contenders import chosen_peers
     from isotherm.bench.measure import Settings
-    from isotherm.bench.workloads import chosen_works
+    from isotherm.bench.workloads import chosen_workloads
     from isotherm.cli.show.bench import print_bench
     from isotherm.engine.placed_task import checked_device
 
     _check_numbers(options)
-    works = chosen_works(options.workloads or [], device=_checked_kind(options.device))
+    workloads = chosen_workloads(options.workloads or [], device=_checked_kind(options.device))
     peers = chosen_peers(options.contenders or [])
     checked_device(options.device)
     settings = Settings(device=options.device, peers=peers, repeats=options.repeats, seconds=options.seconds)
-    content = _measured(works, settings, json_path=options.json_path, console=console)
+    content = _measured(workloads, settings, json_path=options.json_path, console=console)
     print_bench(content["rows"], console)
     give_json(options.json_path, content)
     print_written((options.json_path,), console)
 
 
 def _measured(
-    works: Sequence[AnyWork], settings: Settings, *, json_path: Path | None, console: Console
+    workloads: Sequence[AnyWorkload], settings: Settings, *, json_path: Path | None, console: Console
 ) -> dict[str, Any]:
     """Time everything with a line for every row; what was timed is written as it comes."""
     from isotherm.bench.measure import measure
@@ -101,17 +101,17 @@ def _measured(
     def on_row(content: dict[str, Any]) -> None:
         nonlocal num_done
         num_done = len(content["rows"])
-        console.print(f"{num_done} of {len(works)}: {escaped(row_line(content['rows'][-1]))}", highlight=False)
+        console.print(f"{num_done} of {len(workloads)}: {escaped(row_line(content['rows'][-1]))}", highlight=False)
         if is_file:
             give_json(json_path, content)
 
     with console.status("") as status:
 
-        def on_work(work: AnyWork) -> None:
-            status.update(f"timing {work.label}")
+        def on_workload(workload: AnyWorkload) -> None:
+            status.update(f"timing {workload.label}")
 
         try:
-            return measure(works, settings, planned=_planned, on_work=on_work, on_row=on_row)
+            return measure(workloads, settings, planned=_planned, on_workload=on_workload, on_row=on_row)
         except KeyboardInterrupt as error:
             kept = f"{json_path} has the rows above" if is_file and num_done else "Nothing was written"
             raise stopped(f"{kept}.") from error

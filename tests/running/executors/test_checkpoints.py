@@ -238,7 +238,7 @@ def test_a_copy_under_another_name_is_not_used(
     assert sorted(seeds_of(folder.unfinished(specs, device=CPU))) == [[0, 1]]
     [text] = warnings()
     assert f"{other}" in text
-    assert "the name of another" in text
+    assert "the file was renamed" in text
 
 
 @pytest.mark.parametrize("runs", [None, "abc", [1, 2], {"a": 1}])

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from isotherm.bench.contenders import OURS, PEERS, PLAIN
 from isotherm.bench.measure import NOT_ASKED
-from isotherm.bench.workloads import WORKS, Work
+from isotherm.bench.workloads import WORKLOADS, Workload
 from isotherm.cli.common import escaped
 
 
@@ -28,9 +28,9 @@ def print_list(console: Console) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("workload", "device", "runs", "target"):
         table.add_column(name, justify="right" if name == "runs" else "left", overflow="fold")
-    for one in WORKS:
-        unit = one.unit if isinstance(one, Work) else "run-steps/s"
-        runs = str(one.num_runs) if isinstance(one, Work) else "as planned"
+    for one in WORKLOADS:
+        unit = one.unit if isinstance(one, Workload) else "run-steps/s"
+        runs = str(one.num_runs) if isinstance(one, Workload) else "as planned"
         table.add_row(one.label, one.device, runs, "–" if one.target is None else one.target.text(unit))
     console.print(table, highlight=False)
     for name, text in PEERS.items():

@@ -33,9 +33,10 @@ class Operands:
     @classmethod
     def of(cls, node: Any) -> Self | None:
         """Return the arguments of a call of `TARGET`, None of anything else."""
-        schema = cls.TARGET._schema.arguments
-        if not isinstance(node, fx.Node) or node.target is not cls.TARGET:
+        operation: Any = cls.TARGET
+        if not isinstance(node, fx.Node) or node.target is not operation:
             return None
+        schema = cls.TARGET._schema.arguments
         given = dict(zip((argument.name for argument in schema), node.args, strict=False)) | node.kwargs
         values = [given.get(argument.name, argument.default_value) for argument in schema]
         return cls(**{field.name: value for field, value in zip(fields(cls), values, strict=True)})
