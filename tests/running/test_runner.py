@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import multiprocessing
+import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -408,9 +409,9 @@ def test_interrupted_run_leaves_an_open_store_open() -> None:
         assert len(store.results()) == 4
 
 
-# A fault of the world, not of the model: part of no hash.
-# A namespace: the state of such an object is no part of a model's identity, a dict's content is.
+# A fault of the world, not of the model, and part of no hash: it sits in a module of the standard library.
 TROUBLE = types.SimpleNamespace(error=None, batch_size=8)
+sys.trouble_of_tests = TROUBLE  # type: ignore[attr-defined]
 
 
 class Troubled(nn.Module):
@@ -421,8 +422,9 @@ class Troubled(nn.Module):
         self.linear = nn.Linear(2, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.training and TROUBLE.error is not None and len(x) == TROUBLE.batch_size:
-            raise TROUBLE.error("the tape is torn")
+        trouble = sys.trouble_of_tests  # type: ignore[attr-defined]
+        if self.training and trouble.error is not None and len(x) == trouble.batch_size:
+            raise trouble.error("the tape is torn")
         return self.linear(x)  # type: ignore[no-any-return]
 
 

@@ -225,14 +225,14 @@ def _fault(path: Path, download: Download) -> str | None:
 
 def _fetch_one(dataset: Dataset, download: Download, own: Path, on_progress: Progress) -> None:
     own.mkdir(parents=True, exist_ok=True)
-    place = own / download.name
+    path = own / download.name
     if not download.members:
-        os.replace(_downloaded(dataset, download, own, on_progress), place)
+        os.replace(_downloaded(dataset, download, own, on_progress), path)
         return
-    if place.exists():  # the user's own file is kept
-        if fault := _fault(place, download):
-            raise UserError(f"{place} is not the published archive: {fault}; remove it and run this again")
-        _unpack(place, dataset, download, own)
+    if path.exists():  # the user's own file is kept
+        if fault := _fault(path, download):
+            raise UserError(f"{path} is not the published archive: {fault}; remove it and run this again")
+        _unpack(path, dataset, download, own)
         return
     part = _downloaded(dataset, download, own, on_progress)
     _unpack(part, dataset, download, own)

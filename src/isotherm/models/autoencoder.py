@@ -54,5 +54,5 @@ def autoencoder(*, units: Units = "tanh", encoder_widths: Sequence[int] = (784, 
 def _set_sparse(linear: nn.Linear) -> None:
     """Give every unit a few incoming weights from N(0, 1), at random positions."""
     num = min(NUM_INCOMING, linear.in_features)
-    places = torch.rand(linear.weight.shape).topk(num, dim=1).indices
-    linear.weight.zero_().scatter_(1, places, torch.randn(places.shape))
+    indices = torch.rand(linear.weight.shape).topk(num, dim=1).indices
+    linear.weight.zero_().scatter_(1, indices, torch.randn(indices.shape))

@@ -183,7 +183,7 @@ class BatchGradients:
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             self._objective(trainable, {name: buffer.clone() for name, buffer in self._buffers.items()}, x, y)
         of_gradient = sum(p.nbytes for p in self._trainable.values())
-        of_activations = sum(size for place, size in kept.items() if place not in own)
+        of_activations = sum(size for pointer, size in kept.items() if pointer not in own)
         each = _COPIES_OF_GRADIENT * of_gradient + _COPIES_OF_ACTIVATIONS * of_activations
         return max(1, _MEMORY // each)
 

@@ -49,10 +49,10 @@ def finite_batches(
             if sampling is Sampling.WITH_REPLACEMENT:
                 yield examples_ND[generator.integers(num_examples, size=(num_paths, batch_size))]
                 continue
-            place = step % per_epoch
-            if place == 0:
+            index = step % per_epoch
+            if index == 0:
                 epoch = generator.permuted(in_order, axis=1)
-            yield examples_ND[epoch[:, place * batch_size : (place + 1) * batch_size]]
+            yield examples_ND[epoch[:, index * batch_size : (index + 1) * batch_size]]
 
     return batches()
 

@@ -304,8 +304,8 @@ class Hessian:
         return np.asarray(flat.double().cpu().numpy())
 
     def _unflat(self, flat: Floats) -> Tensors:
-        pieces = torch.split(torch.tensor(flat, device=self._device, dtype=self._dtype), self._sizes)
-        return {name: piece.view(p.shape) for (name, p), piece in zip(self._parameters.items(), pieces, strict=True)}
+        parts = torch.split(torch.tensor(flat, device=self._device, dtype=self._dtype), self._sizes)
+        return {name: part.view(p.shape) for (name, p), part in zip(self._parameters.items(), parts, strict=True)}
 
     def _placed(self, given: Mapping[str, Tensor], name: str, like: Tensor) -> Tensor:
         if name not in given:

@@ -251,11 +251,11 @@ def _windows_of(task: Task, module: nn.Module, *, unroll: int, num_before: int) 
     """Return the windows of a text as examples; inputs start with the windows before."""
     inputs, targets = task.train
     assert isinstance(inputs, Tensor)  # checked by the task
-    places = torch.arange((num_before + 1) * unroll)
+    offsets = torch.arange((num_before + 1) * unroll)
 
     def read(index: Tensor) -> tuple[Tensor, Tensor]:
-        place = index[:, None] * unroll + places
-        return inputs[place], targets[place[:, -unroll:]]
+        positions = index[:, None] * unroll + offsets
+        return inputs[positions], targets[positions[:, -unroll:]]
 
     def output(call: Callable[..., Any], x: Tensor) -> Any:
         like = next(module.parameters())

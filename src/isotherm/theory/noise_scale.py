@@ -158,8 +158,8 @@ def _checked_norms(values: ArrayLike, name: str) -> Floats:
             f"least {MIN_DRAWS} draws"
         )
     if not np.isfinite(norms).all() or norms.min() < 0:
-        place = int(np.argmax(~(norms >= 0) | np.isinf(norms)))
-        raise UserError(f"squared norm {place} of {name!r} is {norms[place]}; a gradient that overflowed says nothing")
+        index = int(np.argmax(~(norms >= 0) | np.isinf(norms)))
+        raise UserError(f"squared norm {index} of {name!r} is {norms[index]}; a gradient that overflowed says nothing")
     return norms
 
 

@@ -79,17 +79,17 @@ def find_optimum(
     if len(rates_L) < 3 or (np.diff(rates_L) <= 0).any():
         raise UserError(f"a grid needs at least three rising learning rates; got {rates_L.tolist()}")
     losses = final_losses(model, setting, effective_learning_rates=rates_L, growth_limit=growth_limit)
-    place = int(np.argmin(losses))
-    if math.isinf(losses[place]):
+    best = int(np.argmin(losses))
+    if math.isinf(losses[best]):
         raise UserError(
             f"no effective learning rate from {rates_L[0]:g} to {rates_L[-1]:g} is stable over "
             f"{setting.num_steps} steps with momentum={setting.momentum:g}; extend the grid downwards"
         )
     return Optimum(
         setting=setting,
-        effective_learning_rate=float(rates_L[place]),
-        loss=float(losses[place]),
-        edge={0: GridEdge.LOWER, len(rates_L) - 1: GridEdge.UPPER}.get(place, GridEdge.INTERIOR),
+        effective_learning_rate=float(rates_L[best]),
+        loss=float(losses[best]),
+        edge={0: GridEdge.LOWER, len(rates_L) - 1: GridEdge.UPPER}.get(best, GridEdge.INTERIOR),
     )
 
 

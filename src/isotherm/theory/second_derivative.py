@@ -80,11 +80,11 @@ def _squared_output(
     part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Callable[[Tensors], Tensor], Tensors]:
     """Return the sum of a layer's squared outputs as a function of its parameters and inputs, and their values."""
-    inputs = {f"input {place}": value for place, value in enumerate(args) if _is_real(value)}
+    inputs = {f"input {index}": value for index, value in enumerate(args) if _is_real(value)}
     parameters = {f"parameter {name}": value for name, value in part.named_parameters() if _is_real(value)}
 
     def function(tensors: Tensors) -> Tensor:
-        replaced = [tensors.get(f"input {place}", value) for place, value in enumerate(args)]
+        replaced = [tensors.get(f"input {index}", value) for index, value in enumerate(args)]
         own = {name: tensors[f"parameter {name}"] for name, value in part.named_parameters() if _is_real(value)}
         buffers = {name: buffer.clone() for name, buffer in part.named_buffers()}
         output = functional_call(part, (own, buffers), tuple(replaced), kwargs)

@@ -129,7 +129,7 @@ def _mean_squares(label: str, steps: Iterable[Floats], *, step_size: float, ever
     means, errors = [float(np.mean(square)) for square in squares], [standard_error(square) for square in squares]
     curve = Curve(
         label=label,
-        x=[step_size * every * (place + 1) for place in range(len(squares))],
+        x=[step_size * every * (index + 1) for index in range(len(squares))],
         y=means,
         low=[mean - 2 * error for mean, error in zip(means, errors, strict=True)],
         high=[mean + 2 * error for mean, error in zip(means, errors, strict=True)],
