@@ -338,6 +338,37 @@ CHANGES: dict[str, tuple[str, str]] = {
         "a, b = C(2), C(3)\nd = <<a||b>>.child",
         "return self.layer(x) * a.s * b.s * d.parent.s",
     ),
+    "global beside an import of the same name": (
+        "def act(x): return x * <<2||3>>\n",
+        "def other(h):\n            from layers import act\n            return act(h)\n        return act(other(x))\n"
+        "# file: layers.py\ndef act(x): return x\n",
+    ),
+    "one of two imports of the same name": (
+        "",
+        "def one(h):\n            from layers import act\n            return act(h)\n"
+        "        def two(h):\n            from others import act\n            return act(h)\n"
+        "        return two(one(x))\n"
+        "# file: layers.py\ndef act(x): return x * <<2||3>>\n# file: others.py\ndef act(x): return x\n",
+    ),
+    "object as a special method": (
+        "class F:\n    def __call__(self, x): return x * <<2||3>>\nclass C:\n    __call__ = F()\nc = C()",
+        "return c(self.layer(x))",
+    ),
+    "constant in an enumeration": (
+        "import enum\nclass E(enum.Enum):\n    A = 1\n    S = enum.nonmember(<<2||3>>)",
+        "return self.layer(x) * E.S",
+    ),
+    "view of a dict": ("K = {'a': <<2||3>>}.values()", "return self.layer(x) * next(iter(K))"),
+    "subclasses beside the class": (
+        "class B: pass\nclass C(B):\n    s = <<2||3>>\n",
+        "return self.layer(x) * B.__subclasses__()[0].s if B else x",
+    ),
+    "method of a dataclass made by exec": (
+        "import dataclasses\nspace = {'dataclass': dataclasses.dataclass}\n"
+        "exec('@dataclass\\nclass C:\\n    s: int = 1\\n    def __call__(self, x): return x * <<2||3>>', space)\n"
+        "c = space['C']()",
+        "return c(self.layer(x))",
+    ),
     "deque": ("import collections\nC = collections.deque([<<2||3>>])", "return self.layer(x) * C[0]"),
     "decimal": ("import decimal\nC = decimal.Decimal('<<2||3>>')", "return self.layer(x) * float(C)"),
     "itemgetter": ("import operator\nG = operator.itemgetter(<<0||1>>)", "return self.layer(x) * G((2, 3))"),

@@ -1,6 +1,6 @@
-"""A sweep is the protocol over batch sizes, budgets and momenta, as a user writes it: with the task in it.
+"""A sweep as a user writes it: a task, and the batch sizes, budgets, momenta and learning rates to try.
 
-`Sweep.plan` gives the same without tensors.
+`Sweep.plan` returns the same without tensors.
 """
 
 from __future__ import annotations
@@ -36,22 +36,23 @@ class Sweep:
         effective_learning_rates: ε_eff = ε / (1 - m); one grid for all batch sizes, or an `IsothermGrid`.
         budget: one `Budget` or several.
         momentum: heavy-ball momentum, one value or several; 0 is plain SGD.
-        l2: coefficient λ of the penalty (λ/2)‖w‖²; None, here and for the next three, takes what the task says.
-        l2_scope: "weights" penalises what has two dimensions or more, "all" everything.
-        clip_norm: the gradient's norm is cut to this, before momentum; infinity cuts nothing.
-        schedule: hold, then ten drops.
-        num_seeds: runs of every cell.
-        num_kept: how many of them, the best, make up the paper's mean; default four fifths of the seeds.
-        tune_on: the data on which the learning rate is chosen. "test" is the paper's way; "validation" uses the
+        l2: coefficient λ of the penalty (λ/2)‖w‖². None, here and for `l2_scope`, `clip_norm` and `precision`, takes
+            the task's value.
+        l2_scope: "weights" penalises parameters of two or more dimensions, "all" every parameter.
+        clip_norm: the gradient's norm is clipped to this before momentum; infinity clips nothing.
+        schedule: of the learning rate; by default constant for half of training, then ten drops.
+        num_seeds: runs per cell.
+        num_kept: the best runs of a cell, over which its mean is taken; by default four fifths of the seeds.
+        tune_on: the data on which the learning rate is chosen. "test" is what the paper did; "validation" uses the
             task's validation set, or holds out `validation_fraction` of the training set.
-        tune_quantity: choose by the task's metric or by its loss; on training data always by the loss.
-        num_evaluations: looks at the test set along the way.
-        max_extensions: how often a grid whose optimum or interval touches an edge grows by two points there.
-        extend_for: "tuned" extends a grid for the optimum tuned for; "tuned_and_train" also until the learning rate
-            with the lowest training loss is not at an edge.
+        tune_quantity: choose by the task's metric or its loss; on training data always by the loss.
+        num_evaluations: evaluations on the test set during training.
+        max_extensions: how often a grid is extended by two learning rates where its optimum or interval touches an end.
+        extend_for: "tuned" extends a grid for the tuned optimum alone; "tuned_and_train" also until the learning rate
+            with the lowest training loss is not at an end.
         first_seed: seeds are first_seed .. first_seed + num_seeds - 1.
-        name: for people and reports.
-        precision: of the computation: "float32", "float64", or "mixed", bfloat16 with weights in float32.
+        name: shown in reports.
+        precision: "float32", "float64", or "mixed": bfloat16 with float32 weights.
         validation_fraction: see `tune_on`.
     """
 

@@ -43,8 +43,9 @@ def align_matmuls(step: StepGraph) -> None:
 
     What one matmul cuts off and the next would pad again is handed over whole, through activations and casts.
 
-    Expects: reshapes instead of views (`reshape_instead_of_view`), biases added after matmuls (`separate_biases`), and
-    all passes that add matmuls or kernels on matrices to have run.
+    Expects: reshapes instead of views (`flexible_views`), biases added after matmuls (`separate_biases`), casts of
+    weights gone (`bfloat16_weights`), and all matmuls and kernels on matrices that other passes add (`activations`,
+    `bias_gradients`, `row_sum_matmuls`).
     Leaves: matmuls in half precision, and our kernels on matrices, with aligned operands.
     """
     _Aligner(step).run()

@@ -35,7 +35,7 @@ def factor_gradients(step: StepGraph) -> None:
     (M, I, C) follow all other results in the order of the groups. Their matmul is the gradient as it was, but for the
     shape.
 
-    Expects: `step.bfloat16_groups`, aligned matmuls (`alignment`), and no dead code.
+    Expects: `step.bfloat16_groups`, aligned matmuls (`alignment`), and no dead code (`dead_code`).
     Leaves: `step.factored_groups`.
     """
     assert not step.factored_groups, "the gradients are factored already"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import fx
 
 from isotherm.engine.graph.image_additions import image_addition
-from isotherm.engine.graph.operands import GhostNorm, GhostNormOfSum
+from isotherm.engine.graph.operands import Addition, GhostNorm, GhostNormOfSum
 from isotherm.engine.graph.step_graph import StepGraph, expect_no, replace, replace_results, results_of, value_of
 from isotherm.kernels.ops import convolution_norm as convolution_norm_ops
 
@@ -24,22 +24,15 @@ def add_before_norms(step: StepGraph) -> None:
         if norm is None or addition is None or any(order[user] < order[node] for user in norm.x.users):
             continue
         with step.graph.inserting_before(node):
-            made = GhostNormOfSum(
-                a=addition.left,
-                b=addition.right,
-                weight=norm.weight,
-                bias=norm.bias,
-                ghost_size=norm.ghost_size,
-                eps=norm.eps,
-                relu=norm.relu,
-            )
-            fused = step.graph.call_function(GhostNormOfSum.TARGET, made.positional)
-            fused.meta["val"] = (value_of(norm.x), *node.meta["val"])
+            fused = _norm_of_sum(step.graph, node, norm, addition)
             total, *normalised = results_of(step.graph, fused)
         order[fused] = order[node]
-        _replace(step.graph, node, norm.x, total, normalised)
+        replace_results(step.graph, node, normalised)
+        replace(step.graph, norm.x, total)
 
 
-def _replace(graph: fx.Graph, norm: fx.Node, old_total: fx.Node, total: fx.Node, normalised: list[fx.Node]) -> None:
-    replace_results(graph, norm, normalised)
-    replace(graph, old_total, total)
+def _norm_of_sum(graph: fx.Graph, node: fx.Node, norm: GhostNorm, addition: Addition) -> fx.Node:
+    settings = norm.weight, norm.bias, norm.ghost_size, norm.eps, norm.relu
+    fused = graph.call_function(GhostNormOfSum.TARGET, (addition.left, addition.right, *settings))
+    fused.meta["val"] = (value_of(norm.x), *node.meta["val"])
+    return fused

@@ -6,10 +6,12 @@ they are, up to rounding. The lists below are the only place where passes are or
 Adding a graph pass
 -------------------
 1. Write `engine/graph/<subject>.py` with the one function; `cross_entropy_gradients.py` is a short one to copy. Its
-   docstring says what it *expects* of the graph (and asserts what could go wrong silently: see `expect_no`) and
-   what it *leaves*. Read the arguments of calls by name (`operands.Matmul.of(node).left`), make new calls with
-   `step_graph.call`, which records the shape of the result, and swap nodes with `step_graph.replace`. Passes leave
-   nothing on nodes for each other: what one needs to know it reads from the graph or from the fields of `StepGraph`.
+   docstring says what it *expects* of the graph and what it *leaves*. Name in backticks the files whose passes must
+   have run; a test holds the lists to it. Assert what would otherwise go wrong silently (`step_graph.expect_no`), but
+   only what no user's module can bring about.
+   Read the arguments of calls by name (`operands.Matmul.of(node).left`), make new calls with `step_graph.call`, which
+   records the shape of the result, and swap nodes with `step_graph.replace`. Passes leave nothing on nodes for each
+   other: what a pass needs to know it reads from the graph or from the fields of `StepGraph`.
 2. Put the function into `CPU_PASSES`, `GPU_PASSES` or both, after the passes that leave what it expects. If it calls
    kernels that need Triton, name it in `NEED_KERNELS` too.
 3. Copy `tests/engine/graph/test_cross_entropy_gradients.py`: a small graph before and after, equal results, what must

@@ -22,6 +22,8 @@ from isotherm.tasks.identity.walk import Walk
 _CONSTRUCTORS = {"__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "reset_parameters"}
 # What Python, abc, enum and torch.autograd keep on a class for themselves; some of it counts classes or methods.
 _BOOKKEEPING = {"_abc_impl", "_backward_cls", "_autograd_function_id", "_compiled_autograd_backward_state"}
+_COMPARISONS = {"__eq__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__"}
+_GENERATED = {"__init__", "__repr__", "__setattr__", "__delattr__", "__replace__"} | _COMPARISONS
 _STATE_OF_A_LIBRARY = {"cache_token"}  # of functools.singledispatch: counts the classes registered so far
 _METHOD_TYPES = (types.FunctionType, staticmethod, classmethod, property, functools.cached_property)
 _COMPILED_SUFFIXES = (".so", ".pyd", ".dylib")
@@ -44,7 +46,7 @@ def function(walk: Walk, value: types.FunctionType) -> object:
     return [
         "function",
         walk.sources.text(value),
-        {read.path: _read(walk, read) for read in sorted(reads, key=lambda read: read.path)},
+        _reads(walk, reads),
         walk.describe(list(value.__defaults__ or ())),
         walk.describe(sorted((value.__kwdefaults__ or {}).items())),
         {name: walk.describe(item) for name, item in sorted(held.items())},
@@ -70,6 +72,8 @@ def cached(walk: Walk, value: Any) -> object:
 
 def module(walk: Walk, value: types.ModuleType) -> object:
     """Describe a library's module by its name, a user's by all that it defines."""
+    if origin.is_isotherms(value):
+        return ["library", "isotherm", value.__name__.rpartition(".")[2]]
     if origin.is_library_module(value):
         return ["library", value.__name__]
     return ["module", {name: walk.describe(item) for name, item in sorted(contents(value).items())}]
@@ -146,6 +150,16 @@ def note_compiled(walk: Walk, value: Any) -> None:
         walk.reach.cannot_see(value, f"compiled code through {origin.name_of(value)}")
 
 
+def _reads(walk: Walk, reads: list[Read]) -> dict[str, list[object]]:
+    """Describe all that the names in a function stand for; functions inside it may use one name for two things."""
+    found: dict[str, list[object]] = {}
+    for read in sorted(reads, key=lambda read: read.path):
+        described = _read(walk, read)
+        if described not in found.setdefault(read.path, []):
+            found[read.path].append(described)
+    return found
+
+
 def _read(walk: Walk, read: Read) -> object:
     """Describe what a name stands for; constants of a library, such as math.pi, by their name."""
     if read.after == "__subclasses__" and isinstance(read.value, type):
@@ -165,7 +179,8 @@ def _members(kind: type) -> dict[str, Any]:
     hidden = (types.MemberDescriptorType, types.GetSetDescriptorType)
     found = {n: m for n, m in vars(kind).items() if n not in _BOOKKEEPING and not isinstance(m, hidden)}
     if issubclass(kind, enum.Enum):
-        found = {n: m for n, m in found.items() if isinstance(m, _METHOD_TYPES) and origin.is_users(_function(m))}
+        found = {n: m for n, m in found.items() if n not in kind.__members__ and not _is_librarys(m)}
+        found = {n: m for n, m in found.items() if isinstance(m, _METHOD_TYPES) or not n.startswith("_")}
     return {n: m for n, m in found.items() if _counts(kind, n, m)}
 
 
@@ -175,10 +190,16 @@ def _function(value: Any) -> Any:
     return next((getattr(value, name) for name in names if hasattr(value, name)), value)
 
 
+def _is_librarys(value: Any) -> bool:
+    function = _function(value)
+    return inspect.isfunction(function) and origin.is_library_function(function)
+
+
 def _counts(kind: type, name: str, value: Any) -> bool:
     if isinstance(value, types.FunctionType) and _is_generated(kind, value):
         return False
-    return isinstance(value, _METHOD_TYPES) or not (name.startswith("__") and name.endswith("__"))
+    is_special = name.startswith("__") and name.endswith("__")
+    return isinstance(value, _METHOD_TYPES) or not is_special or (callable(value) and "pydantic" not in name)
 
 
 def _fields(walk: Walk, kind: type) -> list[object]:
@@ -195,7 +216,7 @@ def _fields(walk: Walk, kind: type) -> list[object]:
 def _is_generated(kind: type, function: types.FunctionType) -> bool:
     """Tell whether a method was written by `dataclass`: its fields say all of it, its byte code only the release."""
     code = inspect.unwrap(function).__code__
-    return dataclasses.is_dataclass(kind) and function.__name__.startswith("__") and code.co_filename == "<string>"
+    return dataclasses.is_dataclass(kind) and function.__name__ in _GENERATED and code.co_filename == "<string>"
 
 
 def _step_to(kind: type, name: str) -> str:

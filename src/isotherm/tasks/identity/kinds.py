@@ -26,8 +26,9 @@ _BUILTIN = (
     *(types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType, np.ufunc),
 )
 _GENERIC = (types.GenericAlias, typing._GenericAlias)  # type: ignore[attr-defined]
+_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
 _EXACT: dict[type, Handler] = {
-    **dict.fromkeys((list, tuple, collections.deque), values.sequence),
+    **dict.fromkeys((list, tuple, collections.deque, *_VIEWS), values.sequence),
     **dict.fromkeys((set, frozenset), values.unordered),
     **dict.fromkeys((dict, collections.OrderedDict, collections.Counter, types.MappingProxyType), values.mapping),
     slice: values.slice_,

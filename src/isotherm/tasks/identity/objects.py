@@ -10,6 +10,7 @@ import functools
 import inspect
 import io
 import logging
+import operator
 import os
 import random
 import re
@@ -76,13 +77,22 @@ def variable(walk: Walk, value: Any) -> object:
 
 def local(walk: Walk, value: threading.local) -> object:
     """Describe what a thread's own variables are in this thread."""
-    return ["local", {name: walk.describe(item) for name, item in sorted(vars(value).items())}]
+    return [
+        "local",
+        walk.describe(type(value), "instance"),
+        {name: walk.describe(item) for name, item in sorted(vars(value).items())},
+    ]
 
 
 def partial(walk: Walk, value: functools.partial[Any]) -> object:
     """Describe a partial call by the function and its arguments."""
     keywords = [[name, walk.describe(item)] for name, item in sorted(value.keywords.items())]
-    return ["partial", walk.describe(value.func), [walk.describe(item) for item in value.args], keywords]
+    return [
+        walk.describe(type(value), "instance"),
+        walk.describe(value.func),
+        [walk.describe(item) for item in value.args],
+        keywords,
+    ]
 
 
 def member_of_enum(walk: Walk, value: enum.Enum) -> object:
@@ -106,13 +116,20 @@ def attributes(walk: Walk, value: nn.Module) -> object:
     """Describe what a module holds besides parameters, buffers and submodules."""
     if isinstance(value, torch.jit.ScriptModule):
         return _scripted(walk, value)
-    if isinstance(value, torch.fx.GraphModule):
-        return ["graph", value.code, [walk.describe(n.target) for n in value.graph.nodes if n.op == "call_function"]]
     hooks = [_hooks(walk, vars(value), name) for name in _HOOKS]
+    if isinstance(value, torch.fx.GraphModule):
+        return [hooks, value.code, [_target(walk, value, node) for node in value.graph.nodes]]
     if type(value).__module__.startswith("torch._dynamo"):  # torch.compile: what it computes is its submodule
         return hooks
     held = {name: item for name, item in vars(value).items() if name not in INTERNAL and not _is_cache(value, name)}
     return [hooks, {name: walk.describe(item) for name, item in sorted(held.items())}]
+
+
+def _target(walk: Walk, value: torch.fx.GraphModule, node: torch.fx.Node) -> object:
+    """Describe the function that a node of a traced graph calls, or the attribute that it reads."""
+    if node.op == "get_attr":
+        return walk.describe(operator.attrgetter(str(node.target))(value))
+    return walk.describe(node.target)
 
 
 def global_hooks(walk: Walk) -> object:
@@ -146,7 +163,8 @@ def library_object(walk: Walk, value: Any) -> object:
         reduced = value.__reduce_ex__(4)
     except Exception:  # whatever a library raises for what cannot be pickled
         walk.reach.cannot_see(value, f"the state of a {origin.name_of(type(value))} object")
-        return ["object", walk.describe(type(value), "instance"), wrapped]
+        held = walk.describe(_without_places(getattr(value, "__dict__", {})))
+        return ["object", walk.describe(type(value), "instance"), wrapped, held]
     if isinstance(reduced, str):
         return ["object", walk.describe(type(value), "instance"), reduced, wrapped]
     parts = [list(part) if isinstance(part, collections.abc.Iterator) else part for part in reduced[:5]]

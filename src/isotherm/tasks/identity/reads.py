@@ -58,7 +58,7 @@ def reads_of(function: types.FunctionType) -> list[Read]:
     codes = list(codes_within(function.__code__))
     listings = [[i for i in dis.get_instructions(code) if i.opname != "EXTENDED_ARG"] for code in codes]
     closure = closure_of(function)
-    local = {name: _Bound(value=value) for name, value in closure.items() if isinstance(value, types.ModuleType)}
+    local = {name: [_Bound(value=value)] for name, value in closure.items() if isinstance(value, types.ModuleType)}
     found = [Read(path=name, value=value) for name, value in closure.items() if name not in local]
     for listing in listings:
         _imports(listing, function.__globals__, local)
@@ -92,14 +92,15 @@ def contents(module: types.ModuleType | dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in space.items() if not (name.startswith("__") and name.endswith("__"))}
 
 
-def _loads(listing: list[dis.Instruction], space: dict[str, Any], local: dict[str, _Bound]) -> Iterator[Read]:
+def _loads(listing: list[dis.Instruction], space: dict[str, Any], local: dict[str, list[_Bound]]) -> Iterator[Read]:
     for index, instruction in enumerate(listing):
         for name in _names_loaded(instruction):
-            bound = local.get(name) or _global(instruction.opname, name, space)
-            if bound is not None and bound.value is builtins.globals:
-                yield Read(path="globals()", value=contents(space))
-            if bound is not None:
-                yield _followed(listing, index, name, bound)
+            bound = local.get(name, []) if instruction.opname != "LOAD_GLOBAL" else []
+            bound = [*bound, _global(name, space)] if instruction.opname.startswith(_GLOBALS) else bound
+            for one in bound:
+                yield _followed(listing, index, name, one)
+                if one.value is builtins.globals:
+                    yield Read(path="globals()", value=contents(space))
 
 
 def _names_loaded(instruction: dis.Instruction) -> tuple[str, ...]:
@@ -109,10 +110,7 @@ def _names_loaded(instruction: dis.Instruction) -> tuple[str, ...]:
     return tuple(name for name in names if name not in _UNSTABLE)
 
 
-def _global(operation: str, name: str, space: dict[str, Any]) -> _Bound | None:
-    """Return what a global name stands for; None for a local variable."""
-    if not operation.startswith(_GLOBALS):
-        return None
+def _global(name: str, space: dict[str, Any]) -> _Bound:
     return _Bound(value=space[name] if name in space else getattr(builtins, name, MISSING))
 
 
@@ -133,8 +131,8 @@ def _attribute(module: types.ModuleType, name: str) -> Any:
     return contents(module) if name == "__dict__" else getattr(module, name, MISSING)
 
 
-def _imports(listing: list[dis.Instruction], space: dict[str, Any], local: dict[str, _Bound]) -> None:
-    """Add to `local` what import statements inside the code bind."""
+def _imports(listing: list[dis.Instruction], space: dict[str, Any], local: dict[str, list[_Bound]]) -> None:
+    """Add to `local` what import statements inside the code bind; functions inside may use one name for two things."""
     for index, instruction in enumerate(listing):
         if instruction.opname != "IMPORT_NAME":
             continue
@@ -144,9 +142,10 @@ def _imports(listing: list[dis.Instruction], space: dict[str, Any], local: dict[
         if not names:  # `import a.b` binds a, `import a.b as c` binds b
             is_renamed = listing[index + 1].opname == "IMPORT_FROM"
             _module(full)
-            local[stores[0]] = _Bound(value=_module(full if is_renamed else full.partition(".")[0]))
+            bound = _Bound(value=_module(full if is_renamed else full.partition(".")[0]))
+            local.setdefault(stores[0], []).append(bound)
         for name, store in zip(names, stores, strict=False):
-            local[store] = _imported(full, name)
+            local.setdefault(store, []).append(_imported(full, name))
 
 
 def _stores(rest: list[dis.Instruction], num: int) -> list[str]:
@@ -159,7 +158,8 @@ def _absolute(name: str, level: int, space: dict[str, Any]) -> str:
     if not level:
         return name
     package = space.get("__package__") or str(space.get("__name__", "")).rpartition(".")[0]
-    return importlib.util.resolve_name("." * level + name, package)
+    base = package.rsplit(".", level - 1)[0]
+    return f"{base}.{name}" if name else base
 
 
 def _module(name: str) -> Any:
