@@ -1,1 +1,1 @@
-"""How fast this machine trains what the paper trains, against what people use instead."""
+"""How fast this machine trains the paper's networks, compared with the alternatives."""

@@ -1,4 +1,4 @@
-"""What a machine allows: FLOP per second of a matrix product, bytes per second of a copy, and floors from them."""
+"""The limits of a machine: FLOP per second of a matmul, bytes per second of a copy, and floors from both."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from isotherm.core.records import Precision
 from isotherm.running.executors.pool import num_cores
 from isotherm.tasks.seeding import seeded
 
-# Of square matrices; the fastest counts.
+# Sides of square matrices; the fastest counts.
 SIZES = {"cpu": (512, 1024), "cuda": (4096, 8192)}
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "mixed": torch.bfloat16}
 BYTES_PER_VALUE = 4
@@ -25,7 +25,7 @@ NUM_TRIES = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Floor:
-    """What one update of one run must at least do, and how fast the machine could do it.
+    """The least work of one update of one run, and how fast the machine could do it.
 
     Args:
         flop: of a forward and a backward pass.
@@ -50,12 +50,12 @@ class Floor:
 
 
 def bytes_per_step(num_parameters: int, precision: Precision = "float32") -> int:
-    """Return the bytes that one update of one run must at least move: 8 transfers per parameter, of 4 bytes in float32.
+    """Return the least memory traffic of one update of one run: 8 transfers per parameter, of 4 bytes in float32.
 
     SGD with momentum reads the weight twice (forward and backward pass), writes the gradient and reads it again, reads
     and writes the velocity, and reads and writes the weight. In mixed precision the first four are of 2 bytes, and a
-    rounded copy of the weight is written, another 2. Activations are left out, and so is anything that stays in
-    registers, whose saving no update of a network larger than them can avoid.
+    bfloat16 copy of the weight is written, another 2. Activations and whatever stays in registers are left out; no
+    network larger than the registers can avoid these transfers.
 
     >>> bytes_per_step(15_210), bytes_per_step(1, "mixed")
     (486720, 26)
@@ -68,10 +68,9 @@ def bytes_per_step(num_parameters: int, precision: Precision = "float32") -> int
 
 
 def matmul_flop_per_second(device: str, precision: Precision) -> float:
-    """Return the FLOP per second of the fastest large matrix product, of numbers as networks have them.
+    """Return the FLOP per second of the fastest large matmul of normally distributed numbers.
 
-    With equal numbers everywhere fewer bits of a processor change, which saves power, and a GPU that is short of it
-    gets faster than it is with any others.
+    Equal numbers flip fewer bits, which saves power, and a power-limited GPU multiplies them faster than real data.
     """
     best = 0.0
     for size in SIZES[device]:
@@ -85,7 +84,7 @@ def matmul_flop_per_second(device: str, precision: Precision) -> float:
 def copy_bytes_per_second(device: str, num_bytes: int) -> float:
     """Return bytes read and written per second by a copy, source and target together as large as `num_bytes`.
 
-    As large as what is trained, since what fits into a cache is faster than memory.
+    As large as the training state, since a smaller copy would run in the cache.
     """
     num = max(2**18, num_bytes // 2 // BYTES_PER_VALUE)
     source = _normal(num, device=device, dtype=torch.float32)
@@ -94,18 +93,18 @@ def copy_bytes_per_second(device: str, num_bytes: int) -> float:
 
 
 def _normal(*shape: int, device: str, dtype: torch.dtype) -> Tensor:
-    with seeded(0, "ceilings"):  # which disturbs nobody's numbers
+    with seeded(0, "ceilings"):  # a generator of its own, so that no other random numbers change
         return torch.randn(shape, device=device, dtype=dtype)
 
 
 class Repeated:
-    """An operation that is timed."""
+    """An operation to be timed."""
 
     def __init__(self, operation: Callable[[], object], device: str) -> None:
         self._operation, self._device = operation, device
 
     def least_seconds(self, *, seconds: float = 0.02) -> float:
-        """Return the shortest time of one call, from a few blocks of calls, on a CPU with all threads and with one."""
+        """Return the shortest time of one call over a few windows of calls, on a CPU with all threads and with one."""
         return min(self._least_seconds(num, seconds) for num in ({num_cores(), 1} if self._device == "cpu" else {1}))
 
     def _least_seconds(self, num_threads: int, seconds: float) -> float:
@@ -115,7 +114,7 @@ class Repeated:
             return min(self.time(num) for _ in range(NUM_TRIES)) / num
 
     def time(self, num: int) -> float:
-        """Return the seconds of so many calls."""
+        """Return the seconds of a number of calls."""
         self._wait()
         start = time.perf_counter()
         for _ in range(num):
@@ -130,7 +129,7 @@ class Repeated:
 
 @contextlib.contextmanager
 def _threads(num: int) -> Iterator[None]:
-    """Let PyTorch use so many threads within this context."""
+    """Let PyTorch use this many threads within this context."""
     before = torch.get_num_threads()
     torch.set_num_threads(num)
     try:

@@ -80,13 +80,13 @@ def why_not(peer: str, workload: Workload) -> str | None:
 
 
 def compiler() -> str | None:
-    """Return where a C++ compiler is, if anywhere."""
+    """Return the path of a C++ compiler, if there is one."""
     names = (os.environ.get("CXX"), "g++", "clang++")
     return next((found for name in names if name and (found := shutil.which(name))), None)
 
 
 def mps_is_running() -> bool:
-    """Tell whether NVIDIA's Multi-Process Service runs, without which processes take turns on a GPU."""
+    """Tell whether NVIDIA's Multi-Process Service is running, without which processes take turns on a GPU."""
     for path in Path("/proc").glob("[0-9]*/comm"):
         try:
             if path.read_text().startswith("nvidia-cuda-mps"):
@@ -123,7 +123,7 @@ class Contender:
         """Start the processes unless they are running; those of several contenders may start at the same time."""
         if self._processes:
             return
-        # Fresh processes: a forked one may use neither CUDA nor several threads where its parent has.
+        # Fresh processes: a forked one may use neither CUDA nor several threads if its parent has.
         context = multiprocessing.get_context("spawn")
         for _ in range(self._num_processes):
             near, far = context.Pipe()
@@ -231,7 +231,7 @@ def _serve(connection: Connection, name: str, num_threads: int) -> None:
                 _RUNS[name](content[0], turn, content[1])
             except (EOFError, BrokenPipeError, ConnectionResetError):
                 return
-            except Exception as error:  # whatever a library may raise is this side's alone
+            except Exception as error:  # whatever a library raises concerns this contender alone
                 first = str(error).strip().partition("\n")[0]
                 connection.send(("failed", f"{type(error).__name__}: {first}"[:500]))
             gc.collect()

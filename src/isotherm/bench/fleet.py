@@ -1,4 +1,4 @@
-"""The fleets that are timed, trained as `isotherm run` trains them."""
+"""Fleets to be timed, trained as `isotherm run` trains them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from isotherm.running.timing import FleetTimer, Turn, pool_speed
 from isotherm.tasks.builtin import made_task
 from isotherm.tasks.task import Task
 
-# So many that a fleet is compiled where that pays, and does not end while it is timed.
+# Enough that a fleet is compiled where that pays, and does not finish while it is timed.
 NUM_STEPS = 10_000_000
 
 
@@ -29,7 +29,7 @@ class _Refusal(logging.Handler):
 
 @contextlib.contextmanager
 def refusing_warnings() -> Iterator[None]:
-    """Within this context a warning of the engine is an error: something else than the fleet would be timed."""
+    """Raise the engine's warnings as errors within this context: they mean that something else would be timed."""
     logger, refusal = logging.getLogger("isotherm"), _Refusal(logging.WARNING)
     logger.addHandler(refusal)
     try:
@@ -48,7 +48,7 @@ def spec_of(
     precision: Precision,
     l2: float | None = None,
 ) -> RunSpec:
-    """Return a run of a made-up task."""
+    """Return a run of a task on synthetic data."""
     return RunSpec(
         task=task.name,
         data_id="made",
@@ -85,7 +85,7 @@ def specs_of(workload: Workload, task: Task) -> list[RunSpec]:
 
 
 def ours(workload: Workload, turn: Turn) -> None:
-    """Train a workload as `isotherm run` would: on a CPU in one worker per core, on a GPU as one fleet."""
+    """Train a workload as `isotherm run` would: with one worker per core on a CPU, as one fleet on a GPU."""
     task = made_task(workload.task)
     specs = specs_of(workload, task)
     num_workers = default_workers(workload.device)
@@ -104,5 +104,5 @@ def ours(workload: Workload, turn: Turn) -> None:
 
 
 def _load_tracing() -> None:
-    """Import what tracing needs before workers are forked, so that not every one of them does; takes no gradient."""
+    """Import what tracing needs before workers are forked, so that they need not; computes no gradient."""
     make_fx(torch.func.vmap(torch.neg))(torch.zeros(1, 1))

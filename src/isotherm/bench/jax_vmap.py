@@ -1,4 +1,4 @@
-"""Many runs of a network of linear layers in JAX: `vmap` over the runs, `scan` over updates, all compiled by `jit`."""
+"""Many runs of a network of linear layers in JAX: `vmap` over the runs, `scan` over updates, compiled by `jit`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from isotherm.tasks.seeding import initial_model
 from isotherm.tasks.task import Task
 
 TASKS = ("mlp_mnist1d", "autoencoder_mnist")
-# Updates in one call.
+# Updates per call.
 BLOCK = 64
 
 
@@ -64,7 +64,7 @@ class JaxFleet:
         self._block = self._jax.jit(self._scanned, donate_argnums=(0, 1))
 
     def run_block(self, indices_KSB: Any = None) -> None:
-        """Make the updates of a block with all runs; the examples are drawn unless given."""
+        """Take one call's updates with all runs; the examples are drawn unless given."""
         if indices_KSB is None:
             indices_KSB = self._drawn()
         indices_KMB = self._put(indices_KSB[:, self._seed_M])
@@ -73,7 +73,7 @@ class JaxFleet:
         )
 
     def speed(self, seconds: float) -> float:
-        """Return run-updates per second in a window of so many seconds."""
+        """Return run-updates per second in a window of this many seconds."""
         start, num = time.perf_counter(), 0
         while time.perf_counter() - start < seconds or num == 0:
             self.run_block()

@@ -1,4 +1,4 @@
-"""Our layers replaced by PyTorch's own where the two compute the same: nobody else would write ours out."""
+"""Our layers replaced by PyTorch's own where both compute the same, as users of PyTorch would write them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from isotherm.models.lstm import LSTMLanguageModel
 
 
 class LibraryLSTM(nn.Module):
-    """`LSTMLanguageModel` by `nn.Embedding`, `nn.LSTM` and `nn.Linear`, with the same weights."""
+    """`LSTMLanguageModel` built from `nn.Embedding`, `nn.LSTM` and `nn.Linear`, with the same weights."""
 
     def __init__(self, model: LSTMLanguageModel) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class LibraryLSTM(nn.Module):
 
 
 def why_no_library_layers(model: nn.Module, *, batch_size: int) -> str | None:
-    """Return why there is nothing to replace or no way to, or None."""
+    """Return why nothing can be replaced, or None."""
     if isinstance(model, LSTMLanguageModel):
         return None
     sizes = {part.ghost_size for part in model.modules() if isinstance(part, GhostBatchNorm2d)}
@@ -57,7 +57,7 @@ def why_no_library_layers(model: nn.Module, *, batch_size: int) -> str | None:
 
 
 def with_library_layers(model: nn.Module, *, batch_size: int) -> nn.Module:
-    """Return the model with `nn.LSTM`, or `nn.BatchNorm2d` where a batch is one ghost, in place of ours."""
+    """Return the model with `nn.LSTM`, or `nn.BatchNorm2d` if a batch is one ghost batch, instead of ours."""
     if reason := why_no_library_layers(model, batch_size=batch_size):
         raise RuntimeError(reason)
     if isinstance(model, LSTMLanguageModel):

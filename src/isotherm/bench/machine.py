@@ -1,4 +1,4 @@
-"""What was timed where: processor, cores, PyTorch, GPU, and the commit."""
+"""The machine of a measurement: processor, cores, PyTorch, GPU, and the commit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from isotherm.running.executors.pool import num_cores
 
 
 def machine(device: str) -> dict[str, Any]:
-    """Return this machine in plain values; the GPU where it is used."""
+    """Return this machine in plain values, with the GPU if it is used."""
     return {
         "cpu": cpu_name(),
         "cores": num_cores(),
@@ -33,7 +33,7 @@ def cpu_name() -> str:
 
 
 def commit() -> str | None:
-    """Return the commit of this package's source, None where it is not a checkout."""
+    """Return the commit of this package's source; None if it is not a checkout."""
     git, folder = shutil.which("git"), Path(isotherm.__file__).parent
     if git is None:
         return None

@@ -1,4 +1,4 @@
-"""All contenders in one run, window by window in turn, and their speeds as rows."""
+"""All contenders in one run, in alternating windows, and their speeds as rows."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Speeds:
         floor: limits of the machine.
     """
 
-    by_contender: dict[str, list[float]]
-    reasons: dict[str, str]
+    by_contender: Mapping[str, Sequence[float]]
+    reasons: Mapping[str, str]
     floor: Floor
 
 
@@ -131,7 +131,7 @@ class Bench:
         num_parameters = sum(p.numel() for p in initial_model(task.model, seed=0).parameters())
         size, copies = workload.num_runs * state_bytes(num_parameters), [0.0]
 
-        def measure_ceilings() -> None:  # while all contenders rest
+        def measure_ceilings() -> None:  # while all contenders are idle
             copies.append(copy_bytes_per_second(workload.device, size))
             product = matmul_flop_per_second(workload.device, workload.precision)
             self.matmul[workload.precision] = max(product, self.matmul.get(workload.precision, 0.0))
@@ -294,7 +294,7 @@ def _summary(in_units: Mapping[str, Sequence[float]], *, floor: float, unit: str
 
 
 def _completed(row: Row, target: Target | None) -> Row:
-    """Return a row that names every peer, with None and a reason where there is no speed, and the target."""
+    """Return a row with every peer, None and a reason for those without a speed, and the target."""
     missing = [peer for peer in PEERS if peer not in row["peers"]]
     reached = None if target is None else row[target.of]
     return {

@@ -19,23 +19,23 @@ from isotherm.tasks.builtin import made_task
 from isotherm.tasks.seeding import initial_model
 from isotherm.tasks.task import Task
 
-# A window begins after this part of its length, untimed, with every number of threads that is tried.
+# A window is preceded by this fraction of its length, untimed, with each number of threads tried.
 WARM_UP = 0.1
 
 
 class PlainLoop:
-    """Trains one run for ever, update by update.
+    """Trains one run endlessly, update by update.
 
-    Every epoch is a fresh permutation, and what is left of it after the last whole batch is dropped; a text is read in
-    parallel streams with the state carried on. Nothing is logged. On a GPU images have their channels last, and cuDNN
-    may try which of its convolutions is fastest.
+    Every epoch is a fresh permutation without its incomplete last batch; a text is read in parallel streams that carry
+    their state along. Nothing is logged. On a GPU images are channels last, and cuDNN may search for its fastest
+    convolutions.
 
     Args:
         task: model, loss, data, transform and clipping.
         workload: batch size, learning rate, L2, device and precision; "mixed" is autocast to bfloat16.
-        module: trained in place of the task's model.
-        compiled: compile the forward pass and the loss, and with them their gradient.
-        seed: of the initial weights and of the order of the data.
+        module: trained instead of the task's model.
+        compiled: compile forward pass, loss and gradient.
+        seed: of the initial weights and the data order.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class PlainLoop:
         self._steps = self._updates()
 
     def step(self) -> None:
-        """Make one update."""
+        """Take one update."""
         next(self._steps)
 
     def speed(self, seconds: float, *, clock: Clock = time.perf_counter) -> float:
-        """Return updates per second in a window of so many seconds."""
+        """Return updates per second in a window of this many seconds."""
         start, num = clock(), 0
         while clock() - start < seconds or num == 0:
             next(self._steps)
@@ -118,7 +118,7 @@ class PlainLoop:
         self.optimizer.step()
 
     def _forward(self, x: Tensor, y: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Return what is differentiated, summed over the tokens of a window, and the state after it."""
+        """Return the loss to differentiate, summed over the tokens of a window, and the state after it."""
         if state is None:
             return self.task.loss_function(self.model(x), y), None
         output, state = self.model(x, state)
@@ -132,10 +132,10 @@ def plain_loop(workload: Workload, turn: Turn, *, library: bool = False, compile
     """Train one run of a workload by the plain loop; on a CPU with one thread or all, whichever is faster.
 
     Args:
-        workload: what.
-        turn: whose windows.
-        library: with PyTorch's own layers in place of ours.
-        compiled: with forward pass, loss and gradient compiled.
+        workload: what to train.
+        turn: asks for the windows to time.
+        library: use PyTorch's own layers instead of ours.
+        compiled: compile forward pass, loss and gradient.
         seed: of the run.
     """
     torch.backends.cudnn.benchmark = True

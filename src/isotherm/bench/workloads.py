@@ -17,10 +17,10 @@ STUDY_PEERS = ("plain loop", "one process per core")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """A target speed, shown beside the measured one and never enforced.
+    """A target speed, shown next to the measured one and never enforced.
 
-    `of` says of what: "ratio" is ours over the plain loop, "ours" our speed in the row's unit, and
-    "fraction_of_ceiling" our FLOP per second over those of a large matrix product.
+    `of` names the quantity: "ratio" is ours over the plain loop, "ours" our speed in the row's unit, and
+    "fraction_of_ceiling" our FLOP per second over those of a large matmul.
     """
 
     of: Literal["ratio", "ours", "fraction_of_ceiling"]
@@ -41,8 +41,8 @@ class Target:
 class Workload:
     """Runs of one task at one batch size, `num_seeds` seeds at each of `num_rates` learning rates.
 
-    The largest effective learning rate is `rate`, the next ones half of it each: small enough that no run diverges on
-    made-up data. `l2` is the task's unless given.
+    The largest effective learning rate is `rate`, and each further one is half the one before: small enough that no run
+    diverges on synthetic data. `l2` is the task's by default.
     """
 
     task: str
@@ -94,7 +94,7 @@ class StudyWorkload:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """A study's updates at one batch size: how they are timed, and how many run-steps there are of them."""
+    """A study's updates at one batch size: how to time them, and how many run-steps they are."""
 
     workload: Workload
     run_steps: int
@@ -170,7 +170,7 @@ def chosen_workloads(names: Sequence[str], *, device: str) -> list[AnyWorkload]:
 def study_parts(workload: StudyWorkload, specs: Sequence[RunSpec]) -> list[Part]:
     """Return a study's planned runs by batch size.
 
-    At each size the speed is taken from as many runs as the study trains there with one number of updates.
+    The speed at each size is measured with as many runs as the study trains there with one number of updates.
     """
     parts = []
     for batch_size in sorted({spec.batch_size for spec in specs}):
@@ -192,7 +192,7 @@ def study_parts(workload: StudyWorkload, specs: Sequence[RunSpec]) -> list[Part]
 
 
 def workload_entry(workload: AnyWorkload) -> dict[str, object]:
-    """Return a workload as plain values, for a list of them."""
+    """Return a workload as plain values, for a list."""
     return {
         "work": workload.name,
         "label": workload.label,
