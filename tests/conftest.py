@@ -1,8 +1,16 @@
-"""One thread per worker, as pytest-xdist runs two of them; no time limit on examples that share the cores."""
+"""One thread per worker, as pytest-xdist runs two of them; no time limit on examples that share the cores.
+
+The one `conftest.py`: a second of that name cannot be collected beside it.
+"""
+
+import sys
+from pathlib import Path
 
 import hypothesis
 import pytest
 import torch
+
+from helpers_cli import STUDY_CODE, STUDY_FILE, TASK_CODE
 
 hypothesis.settings.register_profile("isotherm", deadline=None, derandomize=True, max_examples=50)
 hypothesis.settings.load_profile("isotherm")
@@ -11,3 +19,29 @@ hypothesis.settings.load_profile("isotherm")
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+# -- folders in which commands are run --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def study_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in a folder with a module of sweeps and a study file."""
+    _enter(tmp_path, monkeypatch, module="mycode", code=STUDY_CODE)
+    Path("study.toml").write_text(STUDY_FILE)
+
+
+@pytest.fixture
+def task_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in a folder with a module of tasks, and with no data anywhere."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("ISOTHERM_DATA", raising=False)
+    _enter(tmp_path, monkeypatch, module="taskcode", code=TASK_CODE)
+
+
+def _enter(folder: Path, monkeypatch: pytest.MonkeyPatch, *, module: str, code: str) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    sys.modules.pop(module, None)
+    Path(f"{module}.py").write_text(code)

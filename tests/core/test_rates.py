@@ -47,7 +47,7 @@ def test_isotherm_grid_uses_its_ratio() -> None:
         ({"temperature": math.inf}, r"temperature inf is not a positive number"),
         ({"temperature": "0.1"}, r"temperature '0.1' is not a positive number"),
         ({"temperature": True}, r"temperature True is not a positive number"),
-        ({"ceiling": 0.0}, r"ceiling=0.0 is not positive; it is the largest learning rate worth trying"),
+        ({"ceiling": 0.0}, r"ceiling=0.0 is not positive; give the largest learning rate worth trying"),
         ({"ceiling": math.nan}, r"ceiling=nan is not positive"),
         ({"num_below": -1}, r"num_below -1 is not a whole number of at least 0"),
         ({"num_above": -3}, r"num_above -3 is not a whole number of at least 0"),

@@ -38,8 +38,8 @@ class Speeds:
         floor: limits of the machine.
     """
 
-    by_contender: dict[str, list[float]]
-    reasons: dict[str, str]
+    by_contender: Mapping[str, Sequence[float]]
+    reasons: Mapping[str, str]
     floor: Floor
 
 

@@ -25,7 +25,7 @@ def powers_of_two(lowest: int, highest: int) -> tuple[float, ...]:
 
 
 def tidy(value: float) -> float:
-    """Return a computed learning rate as one would write it, so that it meets the one that was written.
+    """Return a computed learning rate rounded to 15 digits, so that it equals the same rate written by hand.
 
     >>> tidy(0.09 * 3 * 3), tidy(2.0**-30) == 2.0**-30
     (0.81, True)
@@ -36,10 +36,10 @@ def tidy(value: float) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IsothermGrid:
-    """Learning rates around an isotherm: at batch size B centred on min(T B, ceiling).
+    """Learning rates around an isotherm: at batch size B, centred on min(T B, ceiling).
 
-    A guess of the optimal temperature and of the largest useful learning rate, both by a power of the ratio or two,
-    is enough: the protocol extends a grid whose optimum lies at its edge.
+    Rough guesses of the optimal temperature and the largest useful learning rate are enough: the protocol extends a
+    grid whose optimum lies at an end.
 
     >>> IsothermGrid(temperature=2**-5, ceiling=8.0).at(64)
     (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -56,7 +56,7 @@ class IsothermGrid:
     def __post_init__(self) -> None:
         require_positive("temperature", self.temperature)
         if not is_number(self.ceiling) or not self.ceiling > 0:
-            raise UserError(f"ceiling={self.ceiling!r} is not positive; it is the largest learning rate worth trying")
+            raise UserError(f"ceiling={self.ceiling!r} is not positive; give the largest learning rate worth trying")
         require_whole("num_below", self.num_below, at_least=0, at_most=_MAX_POINTS)
         require_whole("num_above", self.num_above, at_least=0, at_most=_MAX_POINTS)
         if not is_number(self.ratio) or not (math.isfinite(self.ratio) and self.ratio > 1):

@@ -1,6 +1,6 @@
-"""Numbers about numbers: best k of n, intervals, and the broken line of optimal learning rate against batch size.
+"""Statistics: best k of n, confidence intervals, and broken lines of optimal learning rate against batch size.
 
-Pure NumPy and SciPy; knows nothing of runs or stores.
+Pure NumPy and SciPy; knows nothing about runs or stores.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Interval:
 def best_k_of_n(values: Sequence[float], *, num_kept: int, direction: Direction) -> list[int]:
     """Return the indices of the best k values, best first; NaN (a diverged run) is worse than anything.
 
-    Ties go to the earlier index.
+    Ties go to the lower index.
 
     >>> best_k_of_n([0.5, 0.9, math.nan, 0.9], num_kept=3, direction=Direction.MAXIMISE)
     [1, 3, 0]
@@ -44,7 +44,7 @@ def best_k_of_n(values: Sequence[float], *, num_kept: int, direction: Direction)
 
 
 def standard_deviation(values: Sequence[float]) -> float:
-    """Return the sample standard deviation (n - 1); 0 for a single value, which tells nothing about spread.
+    """Return the sample standard deviation (n - 1); 0 for a single value.
 
     >>> standard_deviation([1.0, 3.0]) == 2**0.5
     True
@@ -79,7 +79,7 @@ def welch_interval(first: Sequence[float], second: Sequence[float], *, level: fl
 
 
 def mean_difference(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], *, level: float = 0.95) -> Interval:
-    """Return the average over pairs of mean(first) - mean(second), with the interval for these very pairs.
+    """Return the average over pairs of mean(first) - mean(second), with its interval for these pairs.
 
     Variances are summed over pairs and the degrees of freedom are Welch's.
 
@@ -196,22 +196,22 @@ def fit_joint_lines(
 
 
 class _Bends:
-    """Every kink that a broken line over given points may have, a sixteenth of an octave apart, and its rise there.
+    """All candidate kinks of a broken line over given points, a sixteenth of an octave apart.
 
-    With the kink given, least squares is linear: a slope lowers the sum of squares by products² / squares.
+    With the kink fixed, least squares is linear: a slope lowers the sum of squares by products² / squares.
     """
 
     def __init__(self, log_batch_size: Sequence[float]) -> None:
         x = np.asarray(log_batch_size, dtype=np.float64)
         if len(x) < 3:
             raise ValueError(f"a broken line needs three points or more, got {len(x)}")
-        # At least two points rise; a kink at the last point means that none was seen.
+        # At least two points rise; a kink at the last point means that there is none.
         self._kinks = np.append(np.arange(x[1], x[-1] - 1e-9, 1 / 16), x[-1])
         rises = np.minimum(0.0, x - self._kinks[:, None])
         self._mean_rises = rises.mean(axis=1)
         self._centred = rises - self._mean_rises[:, None]
         self.squares: Floats = np.sum(self._centred**2, axis=1)
-        # Of equal fits the one with the later kink.
+        # Among equal fits, prefer the later kink.
         self.preference: Floats = np.linspace(0.0, 1e-11, len(self._kinks))
 
     def products(self, log_learning_rates: Floats) -> Floats:
@@ -220,16 +220,16 @@ class _Bends:
         return np.asarray(residuals @ self._centred.T)
 
     def kinks_seen(self, indices: NDArray[np.int64]) -> Floats:
-        """Return the kinks at these indices, NaN for the last one."""
+        """Return the kinks at these indices; NaN for the last one."""
         return np.where(indices == len(self._kinks) - 1, np.nan, self._kinks[indices])
 
     def plateaus(self, log_learning_rates: Floats, slopes: Floats, indices: NDArray[np.int64]) -> Floats:
-        """Return the levels that go with slopes and kinks."""
+        """Return the plateaus for these slopes and kinks."""
         return np.asarray(log_learning_rates.mean(axis=1) - slopes * self._mean_rises[indices])
 
 
 def percentile_limits(draws: Floats, *, level: float = 0.95) -> tuple[float, float]:
-    """Return the limits that hold the middle part of resampled values; infinite ones count as what they are.
+    """Return percentile limits of resampled values, which may be infinite.
 
     >>> percentile_limits(np.arange(101.0), level=0.9)
     (5.0, 95.0)

@@ -1,5 +1,5 @@
-"""What people see of results: figure data, figures, tables, and one self-contained HTML file.
+"""What people see: figures, tables and self-contained HTML pages.
 
-`figures` holds the numbers of every figure as plain records. `draw` (matplotlib) and `interactive` (plotly) only show
-them; `tables` writes CSV and the terminal's table; `html` puts everything on one page.
+`study` shows an analysis, `diagnosis` a diagnosis, `theory` the demonstrations. The numbers of a figure are plain
+records; drawing only shows them.
 """

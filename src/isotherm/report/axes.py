@@ -1,4 +1,4 @@
-"""What all figures on paper share: sizes, formats, axes and symbols of matplotlib."""
+"""What all matplotlib figures share: sizes, formats, axes and symbols."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ PANEL_WIDTH, PANEL_HEIGHT = 3.0, 2.8  # inches
 MAX_TICKS = 6
 
 INK, FAINT = "#222222", "#e4e4e4"
-# Text stays text in PDF and SVG, and the same record gives the same bytes.
+# Text remains text in PDF and SVG, and equal records give equal bytes.
 RC: dict[Any, Any] = {"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "isotherm", "font.size": 9.0}
 METADATA: dict[str, dict[str, None]] = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
 
 
 def finish(axes: Axes, letter: str) -> None:
-    """Give axes their letter and the look that all have."""
+    """Add the panel letter and the common look."""
     axes.set_title(letter, loc="left", fontweight="bold", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(visible=True, axis="y", color=FAINT, linewidth=0.7)
@@ -35,7 +35,7 @@ def finish(axes: Axes, letter: str) -> None:
 
 
 def power_of_two_axis(axes: Axes, which: Literal["x", "y"], values: set[float] | None) -> None:
-    """Set a base-2 logarithmic axis, with ticks at the values or, without any, at powers of two."""
+    """Set a base-2 logarithmic axis with ticks at the values, or at powers of two if none are given."""
     if which == "x":
         axes.set_xscale("log", base=2)
     else:
@@ -55,5 +55,5 @@ def power_of_two_axis(axes: Axes, which: Literal["x", "y"], values: set[float] |
 
 
 def with_math(text: str) -> str:
-    """Return text for matplotlib: the paper's symbol set as mathematics, dollar signs of a user's names as they are."""
+    """Return text for matplotlib, with ε_eff as mathematics and dollar signs escaped."""
     return text.replace("$", r"\$").replace("ε_eff", r"$\epsilon_{\mathrm{eff}}$")

@@ -1,4 +1,4 @@
-"""Writing files so that a reader sees the old one or the new one, never half of it."""
+"""Files written whole: a reader sees the old one or the new one, never half of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from isotherm.errors import UserError
 
 
 def write_atomically(path: Path, content: bytes) -> Path:
-    """Write a file beside its place, then move it there; folders are made as needed."""
+    """Write a temporary file, then move it to its path; folders are created as needed."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

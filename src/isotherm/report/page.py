@@ -1,4 +1,4 @@
-"""What all pages share: templates filled in with text that stays text, and the versions behind the numbers."""
+"""What all pages share: the template environment and the library versions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PACKAGES = ("torch", "numpy", "scipy")
 
 
 def page_environment() -> Environment:
-    """Return what fills in the pages' templates; text is escaped."""
+    """Return the template environment of all pages; text is escaped."""
     environment = Environment(
         loader=PackageLoader("isotherm.report", "templates"),
         autoescape=True,
@@ -29,7 +29,7 @@ def page_environment() -> Environment:
 
 
 def library_versions() -> list[tuple[str, str]]:
-    """Return the libraries that results depend on, with their versions."""
+    """Return the versions of the libraries that results depend on."""
     return [
         ("isotherm", __version__),
         ("run format", str(RUN_VERSION)),

@@ -1,7 +1,7 @@
 """Colours and markers, the same in matplotlib and plotly.
 
-The colours are those of Okabe and Ito, told apart by colour-blind readers; series differ in marker as well. Batch sizes
-are ordered, so their series take a scale from dark to light.
+The colours are Okabe and Ito's, which colour-blind readers can tell apart; series differ in marker too. Batch sizes are
+ordered, so their series run from dark to light.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from dataclasses import dataclass
 import matplotlib
 from matplotlib.colors import to_hex
 
-# As a power of two on the x axis: equal optima of two series stand side by side instead of on top of each other.
+# In octaves on the x axis, so that equal optima of two series stand side by side.
 DODGE = 0.11
-# The factor from an interval's end to the arrow that points beyond it, where it touches the grid's end.
+# The factor between an interval's end and the arrow beyond it, drawn where it touches the grid's end.
 ARROW_GAP = 1.25
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How one series looks; `marker` is matplotlib's name, `symbol` plotly's and the report's."""
+    """The look of a series; `marker` is matplotlib's name, `symbol` plotly's."""
 
     colour: str
     marker: str

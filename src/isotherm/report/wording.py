@@ -1,4 +1,4 @@
-"""Numbers and settings as people read them, one way in figures, tables and report."""
+"""Numbers and settings in words, the same in figures, tables and pages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from isotherm.sweep.protocol import Edge
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
-# Arrows point to where the true optimum may lie.
+# Arrows point towards where the true optimum may lie.
 EDGE_FLAGS = {
     Edge.INTERIOR: "",
     Edge.LOWER: "◂",
@@ -20,12 +20,12 @@ EDGE_FLAGS = {
 
 
 def is_percent(metric: str) -> bool:
-    """Tell whether a metric is shown in percent: accuracy is, everything else is shown as it is."""
+    """Tell whether a metric is shown in percent: only accuracy is."""
     return metric == "accuracy"
 
 
 def metric_label(metric: str, *, data: str = "test") -> str:
-    """Return an axis label in the paper's words.
+    """Return the axis label of a metric.
 
     >>> metric_label("accuracy"), metric_label("mean_squared_error")
     ('test accuracy (%)', 'test mean squared error')
@@ -45,7 +45,7 @@ def objective_words(objective: str, metric: str) -> str:
 
 
 def momentum_label(momentum: float) -> str:
-    """Return a series' name: plain SGD has no momentum.
+    """Return the name of a series.
 
     >>> momentum_label(0.0), momentum_label(0.9)
     ('SGD', 'momentum 0.9')
@@ -54,7 +54,7 @@ def momentum_label(momentum: float) -> str:
 
 
 def rate_text(value: float) -> str:
-    """Return a learning rate as a fraction or a power of two where it is one, else in three digits.
+    """Return a learning rate as a fraction or power of two where it is one, else with three digits.
 
     >>> [rate_text(value) for value in (8.0, 0.125, 2**-9, 0.1, 3.0)]
     ['8', '1/8', '2⁻⁹', '0.1', '3']
@@ -68,7 +68,7 @@ def rate_text(value: float) -> str:
 
 
 def power_text(value: float) -> str:
-    """Return 2ᵏ where a number is a power of two, else three digits: for temperatures, which are small.
+    """Return 2ᵏ where a number is a power of two, else three digits; for temperatures.
 
     >>> power_text(2**-7), power_text(0.003)
     ('2⁻⁷', '0.003')
@@ -78,7 +78,7 @@ def power_text(value: float) -> str:
 
 
 def interval_text(rate: float, interval: tuple[float, float]) -> str:
-    """Return an optimum with its interval, as the paper's tables have it; alone where no other rate is within.
+    """Return an optimum with its interval, as in the paper's tables; without it where it holds no other rate.
 
     >>> interval_text(0.25, (0.125, 0.5)), interval_text(0.25, (0.25, 0.25))
     ('1/4 (1/8–1/2)', '1/4')
@@ -88,9 +88,9 @@ def interval_text(rate: float, interval: tuple[float, float]) -> str:
 
 
 def spread_text(mean: float, standard_deviation: float, *, percent: bool, num: int = 2) -> str:
-    """Return mean ± standard deviation: percent with one decimal, else as many as the deviation warrants.
+    """Return mean ± standard deviation: percent with one decimal, else as many as the deviation supports.
 
-    A single value has no spread to tell.
+    A single value has no standard deviation.
 
     >>> spread_text(73.61, 0.42, percent=True), spread_text(2.9134, 0.0123, percent=False)
     ('73.6 ± 0.4', '2.913 ± 0.012')
@@ -118,7 +118,7 @@ def duration_text(seconds: float) -> str:
 
 
 def count_text(number: int, noun: str) -> str:
-    """Return a count with its noun, plural where it should be.
+    """Return a count with its noun, singular or plural.
 
     >>> count_text(1, "run"), count_text(1200, "run")
     ('1 run', '1,200 runs')
@@ -127,7 +127,7 @@ def count_text(number: int, noun: str) -> str:
 
 
 def _exponent(value: float) -> int | None:
-    """Return k where the value is 2ᵏ, to the last digits of a float; None elsewhere."""
+    """Return k where the value is 2ᵏ to float precision; else None."""
     if not (value > 0 and math.isfinite(value)):
         return None
     nearest = round(math.log2(value))

@@ -163,12 +163,12 @@ class _CutSplits(Mapping[str, Split]):
         self._splits = {"train": placed.splits["train"], "test": self._whole_test}
 
     def cut_training_set(self, num: int) -> int:
-        """Leave at most so many training examples; return how many there are."""
+        """Keep at most `num` training examples; return how many there are."""
         self._splits["train"] = _cut(self._splits["train"], num)
         return len(self._splits["train"][1])
 
     def resize_test_set(self, num: int) -> None:
-        """Leave at most so many test examples, or tokens, of all there were."""
+        """Keep at most `num` of all test examples or tokens."""
         self._splits["test"] = _cut(self._whole_test, num)
 
     def __getitem__(self, name: str) -> Split:

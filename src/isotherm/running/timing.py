@@ -85,7 +85,7 @@ class LapListener:
         self._lap_seconds = self._evaluation_seconds = 0.0
 
     def updated(self, num: int) -> None:
-        """Take the fleet's word that so many run-updates were made."""
+        """Note that `num` run-updates were made."""
         self._lap_seconds += self._elapsed()
         self._run_updates += num
         if not self._num_together:
@@ -99,7 +99,7 @@ class LapListener:
         self._on_lap(lap)
 
     def evaluated(self, index: int) -> None:
-        """Take the fleet's word that a run was evaluated."""
+        """Note that a run was evaluated."""
         self._evaluation_seconds += self._elapsed()
         if index < self._num_together - 1:  # on streams of their own, runs are evaluated one after another
             return
@@ -172,7 +172,7 @@ class FleetTimer:
             raise RuntimeError("the fleet ended before the time window did")
 
     def speeds(self, *, repeats: int, seconds: float) -> list[float]:
-        """Return run-updates per second in several time windows of so many seconds."""
+        """Return run-updates per second in several time windows of `seconds` seconds."""
         found: list[float] = []
 
         def turn(speed: float | None) -> float | None:
@@ -229,7 +229,7 @@ class Staircase:
         self._points: list[tuple[float, int]] = []
 
     def told(self, num: int) -> bool:
-        """Take a message; return whether the time window is complete."""
+        """Note a message of a worker; return whether the time window is complete."""
         self._num_messages += 1
         self._total += num
         if self._num_messages <= WARM_MESSAGES * self._num_workers:

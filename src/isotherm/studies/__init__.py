@@ -1,4 +1,4 @@
-"""Studies by name: each file holds one, as a function returning a `Study`."""
+"""The built-in studies by name: each file holds one, as a function that returns a `Study`."""
 
 from __future__ import annotations
 

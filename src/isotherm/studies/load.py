@@ -1,4 +1,4 @@
-"""From what a user names to a study: a shipped name, a TOML file, or `module:function`."""
+"""Studies loaded by reference: a built-in name, a TOML file, or `module:function`."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from isotherm.tasks.task import Task
 
 
 def load_study(reference: str, *, data: Path | None = None) -> Study:
-    """Return the study that a name, a path to a TOML file, or `module:function` stands for.
+    """Return the study that a built-in name, a TOML file or `module:function` refers to.
 
     Args:
-        reference: what the user named.
-        data: the folder that holds the data sets, for every task of the study; None as in `get_task`.
+        reference: what the user gave.
+        data: folder of the data sets, for every task of the study; None as in `get_task`.
     """
     if reference in STUDIES:
         return STUDIES[reference](data)
@@ -50,7 +50,7 @@ def _checked_study(made: object, reference: str) -> Study:
 
 
 def study_name(reference: str) -> str:
-    """Return the name of a study; of a file without loading its tasks, whose data may be elsewhere."""
+    """Return the name of a study; a file's tasks are not loaded, since their data may be missing here."""
     return _read_file(Path(reference)).name if _is_file(reference) else load_study(reference).name
 
 
@@ -70,7 +70,7 @@ class _Table(BaseModel):
 
 
 class _Isotherm(_Table):
-    """The fields of an `IsothermGrid`; what is left out keeps the default it has there."""
+    """The fields of an `IsothermGrid`; a missing key keeps the default."""
 
     temperature: float
     ceiling: float | None = None
@@ -80,7 +80,7 @@ class _Isotherm(_Table):
 
 
 class _Sweep(_Table):
-    """The fields of a `Sweep`; what is left out keeps the default it has there."""
+    """The fields of a `Sweep`; a missing key keeps the default."""
 
     name: str
     batch_sizes: list[int]
@@ -115,7 +115,7 @@ class _File(_Table):
 
 
 def read_study(path: Path, *, data: Path | None = None) -> Study:
-    """Return the study of a TOML file; every mistake in it is named with its place and the remedy."""
+    """Return the study of a TOML file; an error names the location of the mistake and the remedy."""
     file = _read_file(path)
     tasks: dict[str, Task] = {}
     sweeps = []
@@ -194,7 +194,7 @@ def _exactly_one(table: _Sweep, first: Literal["effective_learning_rates", "step
 
 
 def _sentence(error: dict[str, Any]) -> str:
-    """Return one of pydantic's findings as location, value, reason and remedy."""
+    """Return one of pydantic's errors as location, value, reason and remedy."""
     location = ".".join(str(part + 1) if isinstance(part, int) else str(part) for part in error["loc"])
     kind, value = error["type"], error.get("input")
     if kind == "extra_forbidden":
@@ -206,7 +206,7 @@ def _sentence(error: dict[str, Any]) -> str:
 
 
 def _keys_at(location: tuple[Any, ...]) -> list[str]:
-    """Return the keys known in the table at a location of the file."""
+    """Return the known keys of the table at a location in the file."""
     tables: dict[str, type[_Table]] = {"sweep": _Sweep, "isotherm": _Isotherm}
     names = [part for part in location if part in tables]
     return list((tables[names[-1]] if names else _File).model_fields)

@@ -1,7 +1,7 @@
 """Does SGD have two regimes, and does noise help it generalise? The whole protocol on a laptop.
 
-MNIST-1D with an MLP 40-100-100-10, L2 5e-4, five seeds at every learning rate, the best four of them, tuned on the test
-set as in the paper.
+MNIST-1D with an MLP 40-100-100-10, L2 5e-4, the best four of five seeds at every learning rate, tuned on the test set
+as in the paper.
 
 Run:     isotherm quickstart
 """
@@ -17,7 +17,7 @@ from isotherm.sweep.sweep import Sweep
 from isotherm.tasks.builtin import get_task
 from isotherm.tasks.task import Task
 
-# Guesses to centre the grids on; a grid whose optimum lies at its edge grows by itself.
+# Rough guesses on which the grids are centred; a grid whose optimum lies at an end is extended.
 TEMPERATURE = 2.0**-5
 CEILING_SGD = 2.0
 CEILING_MOMENTUM = 8.0

@@ -18,7 +18,7 @@ ExtendFor = Literal["tuned", "tuned_and_train"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GridAxes:
-    """What the runs of one grid share: a grid is all learning rates at one batch size, budget and momentum."""
+    """What the runs of a grid share: a grid is all learning rates at one batch size, budget and momentum."""
 
     batch_size: int
     budget: Budget
@@ -30,7 +30,7 @@ class GridAxes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepPlan:
-    """A sweep as plain values: what the store keeps and the protocol works on."""
+    """A sweep as plain values: what a store keeps and the protocol works on."""
 
     name: str
     task: str
@@ -77,7 +77,7 @@ class SweepPlan:
         ]
 
     def base_learning_rates(self, axes: GridAxes) -> tuple[float, ...]:
-        """Return the learning rates a grid starts with."""
+        """Return the learning rates of a grid before any extension."""
         return self.learning_rates[self.batch_sizes.index(axes.batch_size)]
 
     def run_spec(self, axes: GridAxes, *, effective_learning_rate: float, seed: int) -> RunSpec:
@@ -100,7 +100,7 @@ class SweepPlan:
         )
 
     def num_steps(self, axes: GridAxes) -> int:
-        """Return how many updates the runs of a grid make."""
+        """Return the number of updates of a grid's runs."""
         return axes.budget.num_steps(num_train=self.num_train, batch_size=axes.batch_size, unroll=self.unroll)
 
     def to_json(self) -> dict[str, Any]:
@@ -122,7 +122,7 @@ class SweepPlan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StudyPlan:
-    """A study as plain values; what the store keeps."""
+    """A study as plain values: what a store keeps."""
 
     name: str
     question: str

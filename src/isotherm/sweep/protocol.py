@@ -1,9 +1,9 @@
-"""The paper's protocol on results: cells, optimum, interval, edges, and which run comes next.
+"""The paper's protocol, applied to results: cells, optimum, interval, edges, and which runs come next.
 
-At every batch size a grid of learning rates, n seeds at each. The best k of n runs make a cell's mean and standard
-deviation; the optimum is the learning rate with the best mean; its interval is every learning rate whose mean lies
+Every batch size has a grid of learning rates with n seeds each. A cell's mean and standard deviation are over its best
+k of n runs. The optimum is the learning rate with the best mean; its interval holds every learning rate whose mean is
 within one standard deviation of the optimum's. A cell in which more than n - k runs diverged is unstable and cannot be
-optimal. Where optimum or interval touches an end of the grid, the grid grows there.
+optimal. Where the optimum or its interval touches an end of the grid, the grid is extended there.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from isotherm.core.records import Direction, Outcome, RunResult, RunSpec
 from isotherm.core.statistics import Interval, best_k_of_n, standard_deviation, t_interval
 from isotherm.sweep.plan import GridAxes, SweepPlan
 
-# Points added per extension, the specification's boundary rule.
+# Learning rates added per extension.
 POINTS_PER_EXTENSION = 2
 
 
 class Edge(enum.StrEnum):
-    """Where optimum and interval lie within the learning rates tried."""
+    """Whether the optimum or its interval touches an end of the grid."""
 
     INTERIOR = "interior"
     LOWER = "lower edge"
@@ -35,7 +35,7 @@ class Edge(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
-    """A quantity over the kept runs of a cell, and over all that finished."""
+    """A quantity over the kept runs of a cell, and over all finished ones."""
 
     mean: float
     standard_deviation: float
@@ -49,7 +49,7 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
-    """One setting with all its seeds; `results` follow the plan's seeds, None where a run is missing."""
+    """One setting with all its seeds; `results` are in the order of the plan's seeds, None where a run is missing."""
 
     effective_learning_rate: float
     results: tuple[RunResult | None, ...]
@@ -62,7 +62,7 @@ class Cell:
 
     @property
     def num_failed(self) -> int:
-        """How many runs failed for reasons that say nothing about the setting."""
+        """How many runs failed for reasons unrelated to the setting."""
         return sum(r is not None and r.outcome is Outcome.FAILED for r in self.results)
 
     @property
@@ -81,12 +81,12 @@ class Cell:
         return self.is_complete and not self.is_unstable
 
     def kept(self, quantity: str, direction: Direction) -> list[int]:
-        """Return the indices of the best k runs by a quantity."""
+        """Return the indices of the best k runs, ranked by a quantity."""
         values = [math.nan if r is None else r.quantity(quantity) for r in self.results]
         return best_k_of_n(values, num_kept=self.num_kept, direction=direction)
 
     def estimate(self, quantity: str, *, kept: Sequence[int]) -> Estimate:
-        """Return a quantity over the kept runs and over all that have it."""
+        """Return a quantity over the kept runs, and over all runs that have it."""
         chosen = [r.quantity(quantity) for r in (self.results[index] for index in kept) if r is not None]
         everyone = [r.quantity(quantity) for r in self.results if r is not None]
         finite = [value for value in everyone if math.isfinite(value)]
@@ -104,7 +104,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Optimum:
-    """The best learning rate of a grid for one quantity, and every one within a standard deviation of it."""
+    """The best learning rate of a grid for one quantity, and the interval within one standard deviation of it."""
 
     index: int
     effective_learning_rate: float
@@ -115,7 +115,7 @@ class Optimum:
 
     @property
     def at_edge(self) -> bool:
-        """Whether optimum or interval touches an end of the grid, so that the true one may lie beyond."""
+        """Whether the optimum or its interval touches an end of the grid, so that the true optimum may lie beyond."""
         return self.edge is not Edge.INTERIOR
 
     def lies_at_end_of(self, grid: Grid) -> bool:
@@ -149,10 +149,7 @@ class Grid:
         return sum(cell.num_diverged for cell in self.cells)
 
     def optimum(self, objective: str | None = None, direction: Direction | None = None) -> Optimum | None:
-        """Return the optimum for a quantity, by default the one tuned on; None where no cell is stable.
-
-        The edge verdict is about this quantity.
-        """
+        """Return the optimum for a quantity, by default the one tuned on; None where no cell is stable."""
         name = self.objective if objective is None else objective
         way = self.direction if direction is None else direction
         usable = [index for index, cell in enumerate(self.cells) if cell.is_usable]
@@ -177,7 +174,7 @@ class Grid:
         )
 
     def train_optimum(self) -> Optimum | None:
-        """Return the optimum for the final training loss, the same protocol with runs ranked by it."""
+        """Return the optimum for the final training loss, with runs ranked by that loss."""
         return self.optimum("train_loss", Direction.MINIMISE)
 
     def at_optimum(self, quantity: str) -> Estimate | None:
@@ -217,9 +214,9 @@ def build_grid(
 def extended_grid(
     plan: SweepPlan, axes: GridAxes, results: Mapping[str, RunResult], *, max_extensions: int | None = None
 ) -> Grid:
-    """Return the grid with every extension that its results ask for; incomplete where those are still to be run.
+    """Return the grid with every extension that its results call for; incomplete until those have been run.
 
-    Extensions follow from the results alone, so a resumed sweep asks for the same ones.
+    Extensions depend on the results alone, so a resumed sweep makes the same ones.
     """
     rates = list(plan.base_learning_rates(axes))
     grid = build_grid(plan, axes, results, rates)
@@ -235,17 +232,17 @@ def extended_grid(
 def missing_runs(
     plans: Sequence[SweepPlan], results: Mapping[str, RunResult], *, skip: Set[str] = frozenset()
 ) -> list[RunSpec]:
-    """Return the runs of `next_round`; none where the plans are complete."""
+    """Return the runs of `next_round`; none if the plans are complete."""
     return next_round(plans, results, skip=skip)[1]
 
 
 def next_round(
     plans: Sequence[SweepPlan], results: Mapping[str, RunResult], *, skip: Set[str] = frozenset()
 ) -> tuple[int, list[RunSpec]]:
-    """Return the first round that lacks runs, and those: round 0 are the base grids, 1 their first extensions.
+    """Return the first round with missing runs, and those runs: round 0 is the base grids, 1 their first extensions.
 
-    Failed runs count as missing unless their keys are in `skip`. Rounds are finished one after another, so what is run
-    together does not depend on where a sweep was interrupted.
+    Failed runs count as missing unless their keys are in `skip`. One round is finished before the next begins, so what
+    is run together does not depend on where a sweep was interrupted.
     """
     for round_ in range(max((plan.max_extensions for plan in plans), default=0) + 1):
         wanted: dict[str, RunSpec] = {}
@@ -262,7 +259,7 @@ def next_round(
 
 
 def all_runs(plans: Sequence[SweepPlan], results: Mapping[str, RunResult]) -> dict[str, RunSpec]:
-    """Return every run the plans ask for as far as is known now, by key."""
+    """Return every run that the plans call for so far, by key."""
     specs: dict[str, RunSpec] = {}
     for plan in plans:
         for axes in plan.grids():
@@ -279,7 +276,7 @@ def _specs(plan: SweepPlan, grid: Grid) -> list[RunSpec]:
 
 
 def _extension(grid: Grid, *, for_train: bool) -> list[float]:
-    """Return the learning rates to add, none where the optimum is interior or not known yet."""
+    """Return the learning rates to add; none if the optimum is interior or not known yet."""
     edge = grid.edge()
     train = grid.train_optimum() if for_train and grid.is_complete else None
     train_lower = train is not None and train.index == 0

@@ -1,4 +1,4 @@
-"""What a sweep gave: the plan with the results it has so far."""
+"""The results of a sweep or a study so far, with its plan."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from isotherm.sweep.protocol import Grid, all_runs, extended_grid
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Results:
-    """A sweep's plan and results by key."""
+    """A sweep's plan with its results by key."""
 
     plan: SweepPlan
     by_key: Mapping[str, RunResult]
 
     def as_study(self) -> StudyResults:
-        """Return the results of the study that has this sweep alone."""
+        """Return the results as those of a study with this one sweep."""
         plan = StudyPlan(name=self.plan.name, question="", sweeps=(self.plan,))
         return StudyResults(plan=plan, by_key=self.by_key)
 
     def grids(self, *, momentum: float | None = None, budget: Budget | None = None) -> list[Grid]:
-        """Return the grids, extended as the protocol asks, of one momentum and budget or of all."""
+        """Return the grids with their extensions, of one momentum and budget or of all."""
         return [
             extended_grid(self.plan, axes, self.by_key)
             for axes in self.plan.grids()
@@ -32,11 +32,11 @@ class Results:
         ]
 
     def optima(self) -> list[Grid]:
-        """Return the grids that have an optimum; each tells it with interval, best k of n and all n."""
+        """Return the grids that have an optimum."""
         return [grid for grid in self.grids() if grid.optimum() is not None]
 
     def runs(self) -> dict[str, RunSpec]:
-        """Return every run the sweep asks for so far, by key."""
+        """Return every run that the sweep calls for so far, by key."""
         return all_runs([self.plan], self.by_key)
 
     def counts(self) -> dict[str, int]:

@@ -250,7 +250,7 @@ def test_protocol_says_what_was_done() -> None:
     assert "+0.29 standard deviations" in text
     assert "0.75 of the true one" in text
     assert "best 12 of 15: +0.33, 0.76; best 5 of 7: +0.42, 0.70" in text
-    assert "on the very set that is reported" in text
+    assert "on the same set that is reported" in text
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_protocol_says_what_was_done() -> None:
         ({"tune_on": "validation"}, "The test set takes no part in choosing learning rates or runs"),
         ({"tune_on": "train"}, "chosen by the final training loss"),
         ({"num_kept": 5}, "All 5 runs are kept"),
-        ({"seeds": (0,), "num_kept": 1}, "tells nothing about spread"),
+        ({"seeds": (0,), "num_kept": 1}, "says nothing about spread"),
         ({"l2": 0.0}, "no L2 penalty"),
         ({}, "resampling the seeds of every grid"),
     ],

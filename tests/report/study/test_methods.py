@@ -15,15 +15,15 @@ def sentences(**changes: object) -> str:
 def test_plain_training_mentions_neither_clipping_nor_streams() -> None:
     text = sentences()
     assert "in float32." in text
-    assert "cut to a norm" not in text
+    assert "clipped to a norm" not in text
     assert "parallel streams" not in text
 
 
 def test_clipping_is_named_with_its_norm() -> None:
-    assert "gradients cut to a norm of 5 before momentum, in float32" in sentences(clip_norm=5.0)
+    assert "gradients clipped to a norm of 5 before momentum, in float32" in sentences(clip_norm=5.0)
 
 
-@pytest.mark.parametrize(("precision", "words"), [("mixed", "products in bfloat16"), ("float64", "in float64.")])
+@pytest.mark.parametrize(("precision", "words"), [("mixed", "matmuls in bfloat16"), ("float64", "in float64.")])
 def test_the_precision_is_named(precision: str, words: str) -> None:
     assert words in sentences(precision=precision)
 
@@ -41,5 +41,5 @@ def test_seeds_share_the_order_of_a_text_and_nothing_else_is_said_of_sequences()
     assert "different seeds share nothing" in sentences()
     assert "order of the text" not in sentences()
     both = " ".join(protocol_paragraphs([make_plan(), make_plan(unroll=35)]))
-    assert both.count("Neighbouring learning rates") == 1
+    assert both.count("Learning rates are thus compared") == 1
     assert both.index("share nothing") < both.index("On sequences")

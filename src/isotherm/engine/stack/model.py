@@ -131,7 +131,7 @@ class StackedModel:
         return self._placed.stream_scores(call, x, y, state)
 
     def initial_stream_state(self, num_runs: int) -> Tensor:
-        """Return the state before the first token of a sequence, for so many runs."""
+        """Return the state before the first token of a sequence, for `num_runs` runs."""
         state: Tensor = self._inner.initial_state(1).to(self._placed.device, self._placed.dtype)
         return state.expand(num_runs, *state.shape)
 

@@ -1,4 +1,4 @@
-"""Figures on paper: a record drawn with matplotlib, in the form of the paper's figures 1 and 5."""
+"""Static figures: a record drawn with matplotlib, in the form of the paper's figures 1 and 5."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ from isotherm.sweep.protocol import Edge
 
 LEGEND_WIDTH = 0.9
 MIN_OCTAVES = 4
-ROW_HEIGHT = 0.024  # of the crosses for unstable learning rates, as a part of the panel's height
-KINK_ROW = 0.055  # the same of the kinks
+ROW_HEIGHT = 0.024  # of the crosses for unstable learning rates, as a fraction of the panel's height
+KINK_ROW = 0.055  # the same for the kinks
 
 
 def draw(record: SweepFigure | LearningRateFigure, axes: Sequence[Axes]) -> None:
@@ -84,7 +84,7 @@ def num_panels(record: SweepFigure | LearningRateFigure) -> int:
 def save_figures(
     figures: StudyFigures, folder: str | Path, *, formats: Sequence[Format] = ("png", "pdf")
 ) -> list[Path]:
-    """Write every figure of a study in every format and return the files; figures without a point are not written."""
+    """Write every figure of a study that has points, in every format, and return the files."""
     for name in formats:
         if name not in FORMATS:
             raise UserError(f"figure format {name!r} is unknown; use some of {', '.join(FORMATS)}")
@@ -95,7 +95,7 @@ def save_figures(
         for stem, (_, record) in zip(stems, records, strict=True):
             figure = figure_of(record)
             figure.draw_without_rendering()
-            figure.set_layout_engine("none")  # laid out once for all formats
+            figure.set_layout_engine("none")  # laid out once, for all formats
             for name in formats:
                 content = io.BytesIO()
                 figure.savefig(content, format=name, dpi=DOTS_PER_INCH, metadata=METADATA[name])
@@ -142,7 +142,7 @@ def _draw_sweep(record: SweepFigure, axes: Sequence[Axes]) -> None:
 
 
 def _draw_optima(axes: Axes, x: Sequence[float], series: SweepSeries, style: Style, *, show_train: bool) -> None:
-    """Draw optima with their intervals, and the line through them: the broken one where there is one."""
+    """Draw optima with their intervals, and the broken line where one is fitted."""
     points = series.points
     rates = [point.effective_learning_rate for point in points]
     below = [rate - point.interval[0] for rate, point in zip(rates, points, strict=True)]
@@ -164,11 +164,11 @@ def _draw_optima(axes: Axes, x: Sequence[float], series: SweepSeries, style: Sty
 
 
 def _draw_kinks(axes: Axes, record: SweepFigure) -> None:
-    """Mark every kink with its interval in a strip of its own below the data, a row per series, or say it is unseen."""
+    """Mark every kink with its interval in a strip below the data, one row per series, or say that none is seen."""
     styles = series_styles([series.momentum for series in record.series])
     shown = [(series.law, style) for series, style in zip(record.series, styles, strict=True) if series.law is not None]
     _add_strip(axes, KINK_ROW * (0.5 + len(shown)))
-    strip = axes.get_xaxis_transform()  # x in data, y as a part of the panel's height
+    strip = axes.get_xaxis_transform()  # x in data, y as a fraction of the panel's height
     for row, (law, style) in enumerate(reversed(shown)):
         height = KINK_ROW * (row + 0.6)
         if law.kink is None or not law.shows_kink:
@@ -183,7 +183,7 @@ def _draw_kinks(axes: Axes, record: SweepFigure) -> None:
 
 
 def _explain_optima(axes: Axes, record: SweepFigure) -> None:
-    """Say what filled and hollow markers and the dotted line are, whatever the series."""
+    """Explain filled and hollow markers and the dotted line, for all series."""
     handles = [_proxy(f"best {record.tuned_on}", marker="o", markersize=4.5)]
     if record.tuned_on != TRAIN_LOSS_LABEL:
         handles.append(_proxy(f"best {TRAIN_LOSS_LABEL}", marker="o", markersize=7, markerfacecolor="white"))
@@ -229,13 +229,13 @@ def _draw_learning_rates(record: LearningRateFigure, axes: Sequence[Axes]) -> No
 
 
 def _draw_unstable(record: LearningRateFigure, axes: Sequence[Axes]) -> None:
-    """Mark unstable learning rates by crosses in a strip of their own below the data, a row per series."""
+    """Mark unstable learning rates by crosses in a strip below the data, one row per series."""
     if not _num_unstable(record):
         return
     styles = ordered_styles(len(record.series))
     for panel in axes:
         _add_strip(panel, ROW_HEIGHT * (1 + len(record.series)))
-        strip = panel.get_xaxis_transform()  # x in data, y as a part of the panel's height
+        strip = panel.get_xaxis_transform()  # x in data, y as a fraction of the panel's height
         for row, (series, style) in enumerate(zip(record.series, styles, strict=True)):
             rates = [p.effective_learning_rate for p in series.points if p.state is CellState.UNSTABLE]
             look: dict[str, Any] = {"linestyle": "none", "marker": "x", "markersize": 3.5, "color": style.colour}
@@ -243,7 +243,7 @@ def _draw_unstable(record: LearningRateFigure, axes: Sequence[Axes]) -> None:
 
 
 def _add_strip(axes: Axes, part: float) -> None:
-    """Lower the panel's foot so that this part of its height lies below the data."""
+    """Lower the bottom of the panel so that this fraction of its height lies below the data."""
     scale, (low, high) = axes.yaxis.get_transform(), axes.get_ylim()
     bottom, top = scale.transform([low, high])
     axes.set_ylim(float(scale.inverted().transform([bottom - (top - bottom) * part / (1 - part)])[0]), high)
@@ -256,7 +256,7 @@ def _num_unstable(record: LearningRateFigure) -> int:
 def _draw_grid(
     axes: Axes, series: LearningRateSeries, style: Style, *, of: Callable[[LearningRatePoint], Spread | None]
 ) -> None:
-    """Draw one grid: its interval as a broad band under the line, its optimum ringed."""
+    """Draw one grid: its interval as a broad band under the line, its optimum as a ring."""
     shown = [(point.effective_learning_rate, spread) for point in series.stable if (spread := of(point)) is not None]
     _error_bars(axes, [rate for rate, _ in shown], [spread for _, spread in shown], style, label=series.label)
     if series.interval is not None:
@@ -304,7 +304,7 @@ def _line(
 
 
 def _widen_to_octaves(axes: Axes) -> None:
-    """Show at least so many octaves, so that one step of the grid does not look like the world."""
+    """Show at least MIN_OCTAVES, so that one step of the grid does not look large."""
     low, high = axes.get_ylim()
     missing = MIN_OCTAVES - math.log2(high / low)
     if missing > 0:
@@ -312,7 +312,7 @@ def _widen_to_octaves(axes: Axes) -> None:
 
 
 def _log_if_positive(axes: Axes, spreads: Sequence[Spread]) -> None:
-    """Use a logarithmic axis unless a mean forbids it; an error bar that reaches zero is cut at the panel's end."""
+    """Use a logarithmic axis if all means are positive; error bars that reach zero are clipped."""
     if not spreads or any(spread.mean <= 0 for spread in spreads):
         return
     axes.set_yscale("log", nonpositive="clip")

@@ -1,4 +1,4 @@
-"""From an analysis to the numbers of its figures.
+"""Makes the figure records of an analysis.
 
 Sweeps that differ in momentum alone share a figure. Where a sweep has one batch size and several budgets, the budget
 takes the batch size's place.
@@ -31,7 +31,7 @@ from isotherm.report.wording import is_percent, metric_label, momentum_label, ob
 from isotherm.sweep.plan import GridAxes, SweepPlan
 from isotherm.sweep.protocol import Cell, Estimate
 
-# The guide line ε_eff ∝ B ends at so many times the largest learning rate shown, lest it flatten the panel.
+# The guide line ε_eff ∝ B ends at this many times the largest learning rate shown, so as not to flatten the panel.
 GUIDE_HEADROOM = 2.0
 
 
@@ -45,7 +45,7 @@ def study_figures(analysis: Analysis) -> StudyFigures:
 
 
 def figure_groups(sweeps: Sequence[SweepAnalysis]) -> list[list[SweepAnalysis]]:
-    """Return the sweeps in groups that differ in momentum alone; groups and members in the study's order."""
+    """Return the sweeps in groups that differ in momentum alone, in the study's order."""
     groups: list[list[SweepAnalysis]] = []
     for sweep in sweeps:
         for group in groups:
@@ -60,9 +60,9 @@ def figure_groups(sweeps: Sequence[SweepAnalysis]) -> list[list[SweepAnalysis]]:
 
 
 def sweep_figure(sweep: SweepAnalysis, *others: SweepAnalysis, joint: Sequence[JointRegimes] = ()) -> SweepFigure:
-    """Return the optima of a sweep over batch size or budget; of several, where they share a figure.
+    """Return the figure of a sweep, or of several that share one.
 
-    Of the comparisons between plain SGD and momentum those stay that are about these sweeps.
+    Of the comparisons between plain SGD and momentum, those of these sweeps are kept.
     """
     members = (sweep, *others)
     plan = sweep.plan
@@ -101,7 +101,7 @@ def sweep_figure(sweep: SweepAnalysis, *others: SweepAnalysis, joint: Sequence[J
 
 
 def learning_rate_figures(sweep: SweepAnalysis) -> list[LearningRateFigure]:
-    """Return a sweep's learning-rate figures: one per momentum, and per budget where it is not the axis."""
+    """Return the learning-rate figures of a sweep: one per momentum, and per budget unless that is the axis."""
     plan = sweep.plan
     return [
         LearningRateFigure(
@@ -120,7 +120,7 @@ def learning_rate_figures(sweep: SweepAnalysis) -> list[LearningRateFigure]:
 
 
 def families(sweep: SweepAnalysis) -> list[list[TunedGrid]]:
-    """Return the grids in the lines they form in a figure: one per momentum, and per budget where it is not x."""
+    """Return the grids by line of a figure: one per momentum, and per budget unless that is the axis."""
     found: dict[tuple[object, ...], list[TunedGrid]] = {}
     over_budgets = _is_over_budgets(sweep.plan)
     for tuned in sweep.grids:
@@ -206,7 +206,7 @@ def _guide(
 def _but_momentum(plan: SweepPlan) -> SweepPlan:
     """Return what two plans must have in common to share a figure.
 
-    The learning rates tried are a means to the optimum: SGD and momentum need different ones.
+    Learning rates may differ: SGD and momentum need different ones.
     """
     return dataclasses.replace(plan, name="", momenta=(), learning_rates=(), max_extensions=0)
 

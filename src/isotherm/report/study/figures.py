@@ -1,9 +1,8 @@
-"""The numbers of every figure, apart from drawing.
+"""The numbers of every figure, separate from drawing.
 
 A `SweepFigure` has the form of the paper's figure 1: test metric, training loss and optimal effective learning rate
 against batch size, one series per budget and momentum. A `LearningRateFigure` has the form of its figure 5: test metric
-and training loss against effective learning rate, one series per batch size. Sweeps that differ in momentum alone
-share a figure. Where a sweep has one batch size and several budgets, the budget takes the batch size's place.
+and training loss against effective learning rate, one series per batch size. `figure_data` makes these records.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ RATE_LABEL = "effective learning rate ε_eff"
 
 
 class CellState(enum.StrEnum):
-    """What can be said of one learning rate."""
+    """The state of one learning rate."""
 
     STABLE = "stable"
     UNSTABLE = "unstable"
@@ -32,7 +31,7 @@ class CellState(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spread:
-    """A quantity over the best k of n runs, and over all that have it."""
+    """A quantity over the best k of n runs, and over all runs that have it."""
 
     mean: float
     standard_deviation: float
@@ -68,7 +67,7 @@ class SweepPoint:
 
     @property
     def at_edge(self) -> bool:
-        """Whether the true optimum may lie beyond what was tried, or beyond what has been run so far."""
+        """Whether the true optimum may lie beyond the learning rates run so far."""
         return self.edge is not Edge.INTERIOR
 
 
@@ -98,7 +97,7 @@ class SweepSeries:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepFigure:
-    """Three panels against batch size or budget; series without a single point are left out."""
+    """Three panels against batch size or budget; series without points are left out."""
 
     name: str
     setting: str
@@ -114,7 +113,7 @@ class SweepFigure:
 
     @property
     def findings(self) -> list[str]:
-        """What the optima say of the two regimes, in words: SGD and momentum together, and every other series."""
+        """The two regimes in words: SGD and momentum together, then every other series."""
         together = [fit for pair in self.joint if pair.shares_slope for fit in (pair.plain, pair.heavy)]
         several = len({series.law.budget for series in self.series if series.law is not None}) > 1
         found = [f"{pair.plain.budget}: {words}" if several else words for pair in self.joint for words in pair.words]

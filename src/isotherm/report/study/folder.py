@@ -33,8 +33,8 @@ def write_report(
 
     Args:
         findings: an analysis, or results to analyse.
-        folder: made if need be; files of the same names are replaced.
-        seconds: what the study took, where known.
+        folder: created if needed; files of the same names are replaced.
+        seconds: how long the study took, if known.
     """
     analysis = findings if isinstance(findings, Analysis) else analyse(findings)
     path = Path(folder)

@@ -24,7 +24,7 @@ TEMPLATE = "report.html.jinja"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PageFigure:
-    """A figure as the page shows it; `panels` are plotly's, empty where there is nothing to draw yet."""
+    """A figure on the page; `panels` are plotly's, empty if there is nothing to draw yet."""
 
     identifier: str
     title: str
@@ -47,9 +47,9 @@ def write_page(
     Args:
         analysis: what to report.
         figures: of the same study.
-        path: of the HTML file; its folder is made if need be.
-        seconds: what the study took, where known.
-        generated: when, in words; left out where None, so that equal results give equal files.
+        path: of the HTML file; its folder is created if needed.
+        seconds: how long the study took, if known.
+        generated: the date to show; None shows none, so that equal results give equal files.
     """
     page = page_environment().get_template(TEMPLATE).render(**_content(analysis, figures, seconds, generated))
     return write_atomically(Path(path), page.encode())
@@ -91,23 +91,23 @@ def _summary(analysis: Analysis, seconds: float | None) -> list[str]:
         f"{' or '.join(map(str, seeds))} {'seed' if seeds == [1] else 'seeds'} per learning rate",
         f"tuned on {' and '.join(tuned)}",
     ]
-    return parts if seconds is None else [*parts, f"this call took {duration_text(seconds)}"]
+    return parts if seconds is None else [*parts, f"took {duration_text(seconds)}"]
 
 
 def _notices(analysis: Analysis, figures: Sequence[SweepFigure]) -> list[str]:
-    """Return what a reader of an unfinished or unlucky study must know first."""
+    """Return warnings about missing runs and grids without an optimum."""
     counts = analysis.counts
     notices = []
     if counts["missing"] or counts["failed"]:
         total = sum(counts.values())
         notices.append(
             f"This study is incomplete: of {count_text(total, 'run')} {counts['missing']:,} are missing and "
-            f"{counts['failed']:,} failed. Numbers are those of the runs there are; an optimum may still move. "
-            "Running the same study into the same store goes on where it stopped."
+            f"{counts['failed']:,} failed. The numbers are those of the runs so far; an optimum may still move. "
+            "Run the same study with the same store to continue."
         )
     missing = [str(grid) for figure in figures for grid in figure.missing]
     if missing:
-        notices.append(f"Without an optimum, and so without a point in the figures: {'; '.join(missing)}.")
+        notices.append(f"No optimum, and so no point in the figures: {'; '.join(missing)}.")
     return notices
 
 
@@ -129,26 +129,26 @@ def _page_figure(record: SweepFigure | LearningRateFigure, identifier: str) -> P
 
 def _sweep_caption(record: SweepFigure) -> str:
     text = (
-        f"{record.setting}. Each point is a grid of learning rates at its optimum, the one with the best "
-        f"{record.tuned_on}: mean and standard deviation of the best {record.num_kept} of {record.num_seeds} runs. "
-        "On the right, bars span every learning rate within one standard deviation of the optimum"
+        f"{record.setting}. Each point is a grid at the learning rate with the best {record.tuned_on}: mean and "
+        f"standard deviation of the best {record.num_kept} of {record.num_seeds} runs. On the right, bars span every "
+        "learning rate within one standard deviation of the optimum"
     )
     if any(series.guide for series in record.series):
         text += ", the dotted line is ε_eff ∝ B"
     if any(series.law for series in record.series):
         text += (
-            ", other lines are broken lines fitted to the optima, dashed where these determine no kink; at the foot, "
-            "the batch size at the kink with its 95 % interval"
+            ", other lines are broken lines fitted to the optima, dashed where the optima determine no kink; at the "
+            "bottom, the batch size at the kink with its 95 % interval"
         )
     if record.tuned_on != "training loss":
         text += ", hollow markers are the learning rates with the lowest training loss"
     if any(point.edge in (Edge.LOWER, Edge.UPPER, Edge.BOTH) for point in record.points):
-        text += "; arrows stand where a bar touches an end of the grid"
+        text += "; arrows mark bars that touch an end of the grid"
     return f"{text}."
 
 
 def _rate_caption(record: LearningRateFigure) -> str:
     return (
         f"{record.setting}. Mean and standard deviation of the best {record.num_kept} of {record.num_seeds} runs; "
-        "rings are optima, broad bands their intervals, crosses learning rates at which too many runs diverged."
+        "rings mark optima, broad bands their intervals, crosses learning rates at which too many runs diverged."
     )

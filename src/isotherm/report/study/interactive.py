@@ -1,7 +1,7 @@
-"""Figures on a page: a record as what plotly.js wants, plain dictionaries ready for JSON.
+"""Interactive figures: a record as plotly.js takes it, plain dictionaries ready for JSON.
 
-Every panel is a plot of its own, so that the page can set them side by side or below each other. A trace carries the
-place of its series in `meta`, by which the page's legend shows and hides it in all panels at once.
+Every panel is a separate plot, so that the page can arrange them side by side or below each other. A trace carries the
+index of its series in `meta`, with which the page's legend shows and hides the series in all panels at once.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from isotherm.sweep.protocol import Edge
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Panel:
-    """One plot: its name for people who do not see it, plotly's traces and layout."""
+    """One plot: its name for screen readers, plotly's traces and layout."""
 
     name: str
     data: list[Plain]
@@ -67,13 +67,13 @@ class LegendEntry:
 
 
 def panels(record: SweepFigure | LearningRateFigure) -> list[Panel]:
-    """Return a record's plots: three of a sweep, two of its grids."""
+    """Return the plots of a record: three for a sweep, two for its grids."""
     made = _sweep_panels(record) if isinstance(record, SweepFigure) else _learning_rate_panels(record)
     return [Panel(name=panel.name, data=plain(panel.data), layout=plain(panel.layout)) for panel in made]
 
 
 def legend(record: SweepFigure | LearningRateFigure) -> list[LegendEntry]:
-    """Return the page's legend, one entry per series in order."""
+    """Return the page's legend, one entry per series."""
     labels = [series.label for series in record.series]
     return [
         LegendEntry(label=label, colour=style.colour, symbol=style.symbol)
@@ -160,7 +160,7 @@ def _guide_trace(index: int, guide: tuple[tuple[float, float], tuple[float, floa
 
 
 def _law_trace(index: int, series: SweepSeries, style: Style) -> Plain:
-    """Return the broken line, dashed where the data determine no kink."""
+    """Return the broken line, dashed if the data determine no kink."""
     dash = "solid" if series.law is not None and series.law.shows_kink else "dash"
     line = {"color": style.colour, "width": 2, "dash": dash}
     ends = {"x": [x for x, _ in series.corners], "y": [y for _, y in series.corners]}
@@ -168,7 +168,7 @@ def _law_trace(index: int, series: SweepSeries, style: Style) -> Plain:
 
 
 def _kink_trace(index: int, law: Regimes, style: Style, *, height: float) -> Plain:
-    """Return the kink with its interval below the data, or words that it is not seen."""
+    """Return the kink with its interval below the data, or a text that none is seen."""
     hover = {"hovertemplate": f"<b>{plotly_text(law.label)}</b>: {plotly_text(law.kink_words)}<extra></extra>"}
     if law.kink is None or not law.shows_kink:
         words = {"mode": "text", "text": [plotly_text(law.unseen_words)], "textposition": "middle left"}
@@ -186,7 +186,7 @@ def _kink_trace(index: int, law: Regimes, style: Style, *, height: float) -> Pla
 
 
 def _kink_height(record: SweepFigure, index: int) -> float:
-    """Return a learning rate below all optima, a lower one for every further series."""
+    """Return the height of a kink's marker: below all optima, lower for every further series."""
     lowest = min(min(p.interval[0], p.train_optimal_effective_learning_rate) for p in record.points)
     return lowest / math.pow(1.5, 1.5 + index)
 
@@ -200,7 +200,7 @@ def _train_optima_trace(index: int, x: Sequence[float], points: Sequence[SweepPo
 
 
 def _edge_trace(index: int, x: Sequence[float], points: Sequence[SweepPoint], style: Style) -> Plain:
-    """Return arrows beyond interval ends that touch an end of the grid."""
+    """Return arrows beyond intervals that touch an end of the grid."""
     arrows: list[tuple[float, float, str]] = []
     for at, point in zip(x, points, strict=True):
         if point.edge in (Edge.LOWER, Edge.BOTH):
@@ -295,7 +295,7 @@ def _unstable_hover(record: LearningRateFigure, series: LearningRateSeries, poin
 
 
 def _rows_below(spreads: Sequence[Spread], number: int, *, log: bool) -> list[float]:
-    """Return a height for every series' crosses, below all data and each other."""
+    """Return the heights of the crosses, one row per series, below all data."""
     means = [math.log(s.mean) if log else s.mean for s in spreads] or [0.0]
     height = (max(means) - min(means)) or 1.0
     rows = [min(means) - height * (0.08 + 0.025 * (number - k)) for k in range(number)]

@@ -1,4 +1,4 @@
-"""The protocol in sentences: how the numbers of a study came about, and what to keep in mind when reading them."""
+"""The protocol in sentences: how a study's numbers were obtained, and how to read them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _PAPERS_CHOICES = ((12, 15), (5, 7))
 
 @functools.cache
 def selection_bias(num_kept: int, num_seeds: int) -> tuple[float, float]:
-    """Return what keeping the best k of n Gaussian runs does: (shift of the mean, expected sample deviation), in σ.
+    """Return the effect of keeping the best k of n Gaussian runs, in σ: (shift of the mean, expected sample deviation).
 
-    By simulation with a fixed seed, good to two digits.
+    Simulated with a fixed seed; accurate to two digits.
 
     >>> [round(value, 2) for value in selection_bias(12, 15)]
     [0.33, 0.76]
@@ -31,22 +31,22 @@ def selection_bias(num_kept: int, num_seeds: int) -> tuple[float, float]:
 
 
 _LAW = (
-    "The law of the optima is a broken line by least squares: log ε_eff rises with log B up to a kink and stays level; "
-    "SGD and momentum share the slope where both were run. Its points are tops of parabolas through the best learning "
-    "rate and its neighbours, or the best learning rate itself where results fall off steeply above it. Its intervals "
-    "(95 %) come from resampling the seeds of every grid, from what the spacing of the learning rates leaves open, and "
-    "from the scatter of the points about the line."
+    "The law of the optima is a broken line fitted by least squares: log ε_eff rises with log B up to a kink and is "
+    "constant beyond. SGD and momentum share the slope where both were run. The points are the peaks of parabolas "
+    "through the best learning rate and its neighbours, or the best learning rate itself where results fall off "
+    "steeply above it. The 95 % intervals combine resampling the seeds of every grid, the spacing of the learning "
+    "rates, and the scatter of the points about the line."
 )
 
 
 def protocol_paragraphs(plans: Sequence[SweepPlan]) -> list[str]:
-    """Return the protocol of a study in paragraphs; what differs between its sweeps is said for each."""
+    """Return the protocol of a study in paragraphs, with one per sweep where sweeps differ."""
     return [
         *_distinct(_selection(plan) for plan in plans),
         *_distinct(_extension(plan) for plan in plans),
         f"{_sharing(plans)} "
-        "Neighbouring learning rates are thus compared on the same luck, and error bars tell the spread over seeds "
-        "at one learning rate, not the error of a difference between two.",
+        "Learning rates are thus compared with common random numbers: error bars show the spread over seeds at one "
+        "learning rate, not the error of a difference between two.",
         *_distinct(_bias(plan.num_kept, len(plan.seeds)) for plan in plans),
         *([_LAW] if any(len(plan.batch_sizes) >= 3 for plan in plans) else []),
         *_distinct(_tuning(plan) for plan in plans),
@@ -55,7 +55,7 @@ def protocol_paragraphs(plans: Sequence[SweepPlan]) -> list[str]:
 
 
 def _sharing(plans: Sequence[SweepPlan]) -> str:
-    """Say what seeds have in common; a text is read in one order, whatever the seed."""
+    """Say what runs of equal and of different seeds share; every seed reads a text in the same order."""
     sentences = []
     if any(plan.unroll is None for plan in plans):
         sentences.append(
@@ -80,7 +80,7 @@ def _selection(plan: SweepPlan) -> str:
     )
     return (
         f"At every batch size and budget a grid of effective learning rates is run, with {count_text(n, 'seed')} at "
-        f"each. {which} make a mean and a standard deviation; the optimum is the learning rate with the best mean of "
+        f"each. {which} give mean and standard deviation; the optimum is the learning rate with the best mean "
         f"{tuned}. Its interval holds every learning rate whose mean lies within one standard deviation of the "
         f"optimum's. {unstable}"
     )
@@ -90,23 +90,23 @@ def _extension(plan: SweepPlan) -> str:
     if plan.max_extensions == 0:
         return "Grids are not extended; an optimum or interval that touches an end of its grid is flagged."
     return (
-        "Where optimum or interval touch an end of a grid, the grid grows there by two learning rates, up to "
-        f"{count_text(plan.max_extensions, 'time')}; what touches an end even then is flagged."
+        "Where the optimum or its interval touches an end of a grid, the grid is extended there by two learning rates, "
+        f"up to {count_text(plan.max_extensions, 'time')}; an optimum that still touches an end is flagged."
     )
 
 
 def _bias(num_kept: int, num_seeds: int) -> str:
     if num_seeds == 1:
-        return "One run per learning rate tells nothing about spread: standard deviations read 0, intervals one point."
+        return "One run per learning rate says nothing about spread: standard deviations are 0, intervals one point."
     others = [pair for pair in _PAPERS_CHOICES if pair != (num_kept, num_seeds)]
     compare = "; ".join(f"best {k} of {n}: {_bias_numbers(k, n)}" for k, n in others)
     if num_kept == num_seeds:
-        return f"All {num_seeds} runs are kept, so means are not biased by selection (the paper's choices, {compare})."
+        return f"All {num_seeds} runs are kept, so selection does not bias the means (the paper's choices: {compare})."
     return (
-        f"Keeping the best {num_kept} of {num_seeds} flatters: were runs Gaussian, it would shift the mean of the "
-        f"quantity they are ranked by {selection_bias(num_kept, num_seeds)[0]:+.2f} standard deviations towards better "
-        f"and shrink the sample standard deviation to {selection_bias(num_kept, num_seeds)[1]:.2f} of the true one "
-        f"({compare}). The numbers over all runs stand beside them for that reason."
+        f"Keeping the best {num_kept} of {num_seeds} runs is optimistic: for Gaussian runs, it shifts the mean of the "
+        f"ranked quantity by {selection_bias(num_kept, num_seeds)[0]:+.2f} standard deviations and shrinks the sample "
+        f"standard deviation to {selection_bias(num_kept, num_seeds)[1]:.2f} of the true one ({compare}). The numbers "
+        "over all runs are therefore shown too."
     )
 
 
@@ -120,12 +120,12 @@ def _tuning(plan: SweepPlan) -> str:
     if plan.tune_on == "validation":
         return (
             f"Learning rates are chosen by {tuned}. The test set takes no part in choosing learning rates or runs, so "
-            "test numbers carry no bias of selection."
+            "test results have no selection bias."
         )
     if plan.tune_on == "test":
         return (
-            f"Learning rates are chosen by {tuned}, on the very set that is reported, as in the paper: test numbers at "
-            "the optimum are optimistic, a little more so where the grid is finer."
+            f"Learning rates are chosen by {tuned}, on the same set that is reported, as in the paper: test results at "
+            "the optimum are optimistic, slightly more so for a finer grid."
         )
     return "Learning rates are chosen by the final training loss; the test set takes no part in the choice."
 
@@ -133,7 +133,7 @@ def _tuning(plan: SweepPlan) -> str:
 _PRECISIONS: dict[Precision, str] = {
     "float32": "float32",
     "float64": "float64",
-    "mixed": "mixed precision (products in bfloat16; weights, statistics and losses in float32)",
+    "mixed": "mixed precision (matmuls in bfloat16; weights, statistics and losses in float32)",
 }
 
 
@@ -144,9 +144,9 @@ def _training(plan: SweepPlan) -> str:
         drops = f"by a factor of {plan.schedule.gamma:g} each"
     penalised = "weights only" if plan.l2_scope == "weights" else "all parameters"
     penalty = f"an L2 penalty of {plan.l2:g} on {penalised}" if plan.l2 else "no L2 penalty"
-    clipping = "" if plan.clip_norm is None else f", gradients cut to a norm of {plan.clip_norm:g} before momentum"
+    clipping = "" if plan.clip_norm is None else f", gradients clipped to a norm of {plan.clip_norm:g} before momentum"
     return (
-        f"Runs hold the learning rate for half of their updates and then drop it ten times, {drops}; SGD with "
+        f"Runs keep the learning rate constant for half of their updates and then drop it ten times, {drops}; SGD with "
         f"{penalty}{clipping}, in {_PRECISIONS[plan.precision]}. {_streams(plan)}The training loss is over the whole "
         "training set with the final parameters, without the penalty. Effective learning rate: ε_eff = ε / (1 - m); "
         "temperature: T = ε_eff / B."
@@ -157,8 +157,8 @@ def _streams(plan: SweepPlan) -> str:
     if plan.unroll is None:
         return ""
     return (
-        f"A batch is B parallel streams, read {plan.unroll} tokens at a time with the model's state carried on; the "
-        "loss of an update is summed over them and averaged over the streams, while reported losses are per token. "
+        f"A batch is B parallel streams, read {plan.unroll} tokens at a time with the model's state carried over; the "
+        "loss of an update is summed over these tokens and averaged over streams, while reported losses are per token. "
     )
 
 

@@ -1,4 +1,4 @@
-"""Traces, error bars and axes as plotly.js takes them, alike in every panel."""
+"""Traces, error bars and axes of plotly.js that all panels share."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def panel_layout(x_axis: Plain, y_axis: Plain) -> Plain:
     return {
         "xaxis": x_axis,
         "yaxis": y_axis,
-        "margin": {"l": 8, "r": 8, "t": 30, "b": 8},  # the tools stand above the data
+        "margin": {"l": 8, "r": 8, "t": 30, "b": 8},  # the toolbar is above the data
         "font": {"family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", "size": 12, "color": INK},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
@@ -86,7 +86,7 @@ def axis_look(label: str) -> Plain:
 
 
 def log_ticks(values: set[float], *, text: Callable[[float], str]) -> Plain:
-    """Return a logarithmic axis with ticks at some of the values, evenly chosen."""
+    """Return a logarithmic axis with ticks at up to seven of the values."""
     positions = sorted(values)
     positions = positions[:: math.ceil(len(positions) / _MAX_TICKS) or 1]
     return {"type": "log", "tickmode": "array", "tickvals": positions, "ticktext": [text(value) for value in positions]}
@@ -100,17 +100,17 @@ def octaves(values: Sequence[float]) -> set[float]:
 
 
 def log_if_positive(spreads: Sequence[Spread]) -> Plain:
-    """Return a logarithmic axis unless a mean forbids it."""
+    """Return a logarithmic axis if all means are positive."""
     if not spreads or any(spread.mean <= 0 for spread in spreads):
         return {}
     return {"type": "log", "tickformat": "~g", "dtick": "D2", "minor": {"ticks": ""}}
 
 
 def panel_name(y_label: str, x_label: str) -> str:
-    """Return a panel's name for people who do not see it."""
+    """Return a panel's name for screen readers."""
     return f"{y_label} against {x_label}"
 
 
 def plotly_text(label: str) -> str:
-    """Return text for plotly, which reads some HTML: what a user wrote stays text."""
+    """Return text for plotly, which reads some HTML; a user's text is escaped."""
     return html.escape(label, quote=False).replace("ε_eff", "ε<sub>eff</sub>")

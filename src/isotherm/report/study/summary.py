@@ -1,4 +1,4 @@
-"""A study's results as plain values: what `--json` writes."""
+"""An analysis as JSON values: what `--json` and `summary.json` hold."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from isotherm.sweep.protocol import Estimate, Optimum
 
 
 def study_summary(analysis: Analysis, *, seconds: float | None = None) -> dict[str, Any]:
-    """Return the study as JSON values: one entry per sweep, budget and momentum, with its grids over batch sizes."""
+    """Return the analysis as JSON values, with one entry per sweep, budget and momentum."""
     content: dict[str, Any] = {
         "study": analysis.plan.name,
         "question": analysis.plan.question,

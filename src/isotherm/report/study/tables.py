@@ -1,4 +1,4 @@
-"""Tables: plain rows, CSV files, and the optima for terminal and page."""
+"""Tables: rows, CSV files, and the optima as text for terminal and page."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ FLAG_WORDS = {
     Edge.LOWER: "the optimum or its interval touches the lowest learning rate tried",
     Edge.UPPER: "the optimum or its interval touches the highest learning rate tried",
     Edge.BOTH: "the interval spans every learning rate tried",
-    Edge.INCOMPLETE: "runs are missing, the optimum may move",
+    Edge.INCOMPLETE: "runs are missing; the optimum may move",
     Edge.NO_OPTIMUM: "no learning rate is stable",
 }
 MAX_WIDTH = 78
-HEADER_WIDTH = 9  # in the terminal, headers wrap so that columns stay as narrow as their numbers
+HEADER_WIDTH = 9  # in the terminal; headers wrap so that columns are no wider than their numbers
 _NOTHING = "–"
 
 
@@ -52,12 +52,12 @@ _NOTHING = "–"
 
 
 def optima_rows(sweep: SweepAnalysis) -> list[Row]:
-    """Return one row per grid of a sweep; quantities are None where the grid has no optimum. Metrics are raw."""
+    """Return one row per grid of a sweep, metrics unscaled; quantities are None if the grid has no optimum."""
     return [_optimum_row(sweep.plan, tuned) for tuned in sweep.grids]
 
 
 def runs_rows(study: StudyResults) -> list[Row]:
-    """Return one row per run that has a result; a run that two sweeps share is there once, with both names."""
+    """Return one row per run with a result; a run that sweeps share appears once, with all their names."""
     sweeps: dict[str, list[str]] = {}
     for results in study.sweeps:
         for key in results.runs():
@@ -70,7 +70,7 @@ def runs_rows(study: StudyResults) -> list[Row]:
 
 
 def write_csv(analysis: Analysis, folder: str | Path) -> list[Path]:
-    """Write `optima.csv` and `runs.csv` and return them; an empty field is a quantity that does not exist."""
+    """Write `optima.csv` and `runs.csv` and return them; a missing quantity is an empty field."""
     optima = [row for sweep in analysis.sweeps for row in optima_rows(sweep)]
     run_columns = ["sweep", *_run_columns()]
     return [
@@ -145,7 +145,7 @@ def _csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> bytes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimaTable:
-    """A sweep's optima as text; `notes` explain the flags that occur."""
+    """A sweep's optima as text; `notes` explain its flags."""
 
     title: str
     columns: tuple[str, ...]
@@ -173,7 +173,7 @@ def optima_text(sweep: SweepAnalysis) -> OptimaTable:
 
 
 def optima_table(sweep: SweepAnalysis) -> Table:
-    """Return a sweep's optima for the terminal; 80 columns do where budget and momentum do not vary."""
+    """Return a sweep's optima for the terminal; it fits 80 columns if budget and momentum do not vary."""
     content = optima_text(sweep)
     table = Table(
         title=escape(content.title),
@@ -184,7 +184,7 @@ def optima_table(sweep: SweepAnalysis) -> Table:
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         padding=(0, 1, 0, 0),
-        min_width=min(len(content.title), MAX_WIDTH),  # a title on one line
+        min_width=min(len(content.title), MAX_WIDTH),  # keeps the title on one line
     )
     for name in content.columns:
         header = "\n".join(textwrap.wrap(name, HEADER_WIDTH, break_long_words=False))

@@ -16,7 +16,6 @@ from torch import nn
 from isotherm.tasks.identity import origin
 from isotherm.tasks.identity.reads import MISSING, Read, closure_of, contents, reads_of
 from isotherm.tasks.identity.source import byte_code
-from isotherm.tasks.identity.unseen import unseen_in
 from isotherm.tasks.identity.walk import Walk
 
 _CONSTRUCTORS = {"__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "reset_parameters"}
@@ -40,9 +39,7 @@ def function(walk: Walk, value: types.FunctionType) -> object:
         closure = {n: walk.describe(item) for n, item in closure_of(value).items() if n not in _STATE_OF_A_LIBRARY}
         return ["library", origin.name_of(value), value.__name__, closure, walk.describe(held.get("__wrapped__"))]
     reads = reads_of(value)
-    walk.reach.is_function(value)
-    for line, what in unseen_in(value, reads):
-        walk.reach.cannot_see(value, what, line)
+    walk.reach.examine(value, reads)
     return [
         "function",
         walk.sources.text(value),

@@ -158,6 +158,8 @@ def library_object(walk: Walk, value: Any) -> object:
     note_compiled(walk, value)
     if type(value).__module__.startswith("triton.") and hasattr(value, "fn"):
         return ["kernel", walk.describe(type(value), "instance"), walk.describe(value.fn)]
+    if type(value).__module__ == "torch._library.custom_ops":  # the rest of its state counts registrations
+        return ["operator", {n: walk.describe(item) for n, item in sorted(vars(value).items()) if "_fn" in n}]
     wrapped = walk.describe(getattr(value, "__wrapped__", None))
     try:
         reduced = value.__reduce_ex__(4)
