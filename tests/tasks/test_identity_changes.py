@@ -544,6 +544,10 @@ MODELS: dict[str, str] = {
         "import pathlib\ndef made(): return float(pathlib.Path(__file__).read_text().split('NUMBER=')[-1])\n"
         "# NUMBER=<<2||3>>\n"
     ),
+    "module used twice": (
+        "import pathlib\ndef build(): return nn.Sequential(*[nn.ReLU()] * times())\n"
+        "def times(): return int(pathlib.Path(__file__).read_text().split('NUMBER=')[-1])\n# NUMBER=<<2||3>>\n"
+    ),
     "tied weights": (
         "TIE = <<True||False>>\ndef build():\n    m = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))\n"
         "    m[1].load_state_dict(m[0].state_dict())\n    if TIE: m[1].weight = m[0].weight\n    return m\n"

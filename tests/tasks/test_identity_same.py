@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import types
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -304,8 +305,10 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, s
     with imported(folder) as module:
         here = module.both()
     elsewhere = tmp_path_factory.mktemp("elsewhere")
-    script = run([str(folder / "net.py")], elsewhere, PYTHONHASHSEED="1")
-    return [here, script, run(["-OO", "-m", "renamed"], folder, PYTHONHASHSEED="2")]
+    with ThreadPoolExecutor() as pool:
+        script = pool.submit(run, [str(folder / "net.py")], elsewhere, PYTHONHASHSEED="1")
+        optimised = pool.submit(run, ["-OO", "-m", "renamed"], folder, PYTHONHASHSEED="2")
+    return [here, script.result(), optimised.result()]
 
 
 def test_script_or_module_and_the_process_do_not_count(processes: list[list[dict[str, str]]]) -> None:

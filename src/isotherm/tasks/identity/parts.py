@@ -49,6 +49,8 @@ def model_parts(
         UnseenWarning: where the numbers depend on something that none of the hashes covers.
     """
     module = _built(model)
+    registered = _registered(module)  # alive throughout, so that no other object takes one of their ids
+    names = {id(thing): name for name, thing in reversed(registered)}
     reach, sources = Reach(), Sources()
 
     def walk(root: str, names: Mapping[int, str] | None = None) -> Walk:
@@ -57,7 +59,7 @@ def model_parts(
     with deep_recursion():
         parts: dict[str, object] = {
             "code": [walk("builder").describe(model), _classes(walk("classes"), module), patches(walk("classes"))],
-            "architecture": _architecture(walk("architecture", _registered(module)), module),
+            "architecture": _architecture(walk("architecture", names), module, names),
             "weights": [[name, tensor_content(tensor)] for name, tensor in _tensors(module)],
             "loss": walk("loss").describe(loss),
             "metric": walk("metric").describe(metric),
@@ -105,14 +107,16 @@ def _classes(walk: Walk, module: nn.Module) -> list[object]:
     return [walk.describe(kind, "instance") for kind in kinds]
 
 
-def _architecture(walk: Walk, module: nn.Module) -> list[object]:
-    modules = [[name, _class_name(part), attributes(walk, part)] for name, part in module.named_modules()]
+def _architecture(walk: Walk, module: nn.Module, names: Mapping[int, str]) -> list[object]:
+    modules = [
+        [name, _class_name(part), attributes(walk, part), [[n, names.get(id(p))] for n, p in part._modules.items()]]
+        for name, part in module.named_modules()
+    ]
     parameters = [
         [name, list(p.shape), str(p.dtype), p.requires_grad]
         for name, p in module.named_parameters(remove_duplicate=False)
     ]
-    first = _registered(module)
-    tied = [[name, first[id(p)]] for name, p in module.named_parameters(remove_duplicate=False)]
+    tied = [[name, names[id(p)]] for name, p in module.named_parameters(remove_duplicate=False)]
     absent = [[name, key] for name, part in module.named_modules() for key, t in _own(part).items() if t is None]
     return [modules, parameters, tied, absent, global_hooks(walk)]
 
@@ -122,10 +126,9 @@ def _class_name(part: nn.Module) -> str:
     return origin.name_of(kind) if origin.is_library_class(kind) else kind.__qualname__
 
 
-def _registered(module: nn.Module) -> dict[int, str]:
-    """Return the first name of each parameter, buffer and submodule: an attribute may hold one of them again."""
-    named = [*module.named_modules(), *_tensors(module)]
-    return {id(thing): name for name, thing in reversed(named)}
+def _registered(module: nn.Module) -> list[tuple[str, nn.Module | Tensor]]:
+    """Return every parameter, buffer and submodule by its first name; an attribute may hold one of them again."""
+    return [*module.named_modules(), *_tensors(module)]
 
 
 def _tensors(module: nn.Module) -> list[tuple[str, Tensor]]:
