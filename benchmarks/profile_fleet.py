@@ -54,10 +54,10 @@ class Turns:
         CompiledFxGraph.__call__ = call  # type: ignore[assignment, method-assign]
 
 
-def profiled(work: Workload, turns: Turns, *, repeats: int, seconds: float, num_kernels: int) -> dict[str, Any]:
+def profiled(workload: Workload, turns: Turns, *, repeats: int, seconds: float, num_kernels: int) -> dict[str, Any]:
     """Return a workload's speed in several windows, and the kernels of a short one after them."""
-    task = made_task(work.task)
-    specs = specs_of(work, task)
+    task = made_task(workload.task)
+    specs = specs_of(workload, task)
     speeds: list[float] = []
     profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
     torch.cuda.reset_peak_memory_stats()
@@ -76,14 +76,14 @@ def profiled(work: Workload, turns: Turns, *, repeats: int, seconds: float, num_
         return None
 
     with refusing_warnings():
-        FleetTimer(place_task(task, precision=work.precision, device="cuda"), specs).speeds_in_turn(turn)
+        FleetTimer(place_task(task, precision=workload.precision, device="cuda"), specs).speeds_in_turn(turn)
     speeds = speeds[:repeats]
     median = statistics.median(speeds)
     return {
-        "label": work.label,
-        "num_runs": work.num_runs,
+        "label": workload.label,
+        "num_runs": workload.num_runs,
         "run_steps_per_second": median,
-        "images_per_second": median * work.batch_size,
+        "images_per_second": median * workload.batch_size,
         "windows": speeds,
         "memory_gib": torch.cuda.max_memory_allocated() / 2**30,
         "commit": commit(),
@@ -118,7 +118,7 @@ def show(row: dict[str, Any]) -> None:
 def main() -> None:
     """Profile the workloads named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("works", nargs="+", help="as `isotherm bench --device cuda --list` names them")
+    parser.add_argument("workloads", nargs="+", help="as `isotherm bench --device cuda --list` names them")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.8)
     parser.add_argument("--kernels", type=int, default=NUM_KERNELS, help="number of kernels to list, heaviest first")
@@ -128,9 +128,9 @@ def main() -> None:
     turns = Turns(options.turns)
     turns.take_before_compiled_code()
     rows = []
-    for work in chosen_workloads(options.works, device="cuda"):
-        assert isinstance(work, Workload)
-        row = profiled(work, turns, repeats=options.repeats, seconds=options.seconds, num_kernels=options.kernels)
+    for workload in chosen_workloads(options.workloads, device="cuda"):
+        assert isinstance(workload, Workload)
+        row = profiled(workload, turns, repeats=options.repeats, seconds=options.seconds, num_kernels=options.kernels)
         rows.append(row)
         show(row)
         if options.json is not None:

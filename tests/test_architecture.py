@@ -14,7 +14,7 @@ from pages.rooms import ROOMS, SOURCE, rooms_block
 
 TEXT = DOCUMENT.read_text()
 NAMES = sorted(set(re.findall(r"`(isotherm(?:\.\w+)+)`", TEXT)))
-FILES = sorted(set(re.findall(r"`((?:\w+/)+(?:\w+\.py)?)", TEXT)))
+FILES = sorted(set(re.findall(r"`((?:\w+/)+(?:\w+\.py)?)", TEXT.split("## Sizes")[0])))
 
 
 def test_the_table_of_rooms_is_up_to_date() -> None:

@@ -5,9 +5,10 @@ import dataclasses
 import pytest
 
 from helpers_landscape import broken_line, first_sweep, landscape_study
-from helpers_report import make_plan, make_study, peaked
+from helpers_report import embedded_study, make_plan, make_study, peaked
 from isotherm.analysis.analysis import analyse
 from isotherm.analysis.recommend import _smaller_batches
+from isotherm.analysis.verdicts import Verdict
 from isotherm.core.statistics import Interval
 from isotherm.sweep.results import Results
 
@@ -78,6 +79,28 @@ def test_the_temperature_is_kept_only_where_the_law_found_says_so(last: int) -> 
 def test_a_square_root_law_does_not_keep_the_temperature() -> None:
     (law,) = analyse(landscape_study(optimum=LINE, peak=lambda _b, _m: 0.7, momenta=(0.9,))).regimes
     fit = dataclasses.replace(law, slope=Interval(estimate=0.5, low=0.4, high=0.7))
-    text = _smaller_batches(fit, 32)
+    text = _smaller_batches(fit, None, 32)
     assert "ε_eff ∝ B^0.50 [0.40, 0.70]" in text
     assert "keep the temperature" not in text
+
+
+@pytest.mark.parametrize(
+    ("holds", "words"),
+    [
+        (True, "keep the temperature"),
+        (False, "the optimal temperature is not constant there"),
+        (None, "whether that is proportional is not determined"),
+    ],
+)
+def test_advice_and_verdict_agree(holds: bool | None, words: str) -> None:
+    (law,) = analyse(landscape_study(optimum=LINE, peak=lambda _b, _m: 0.7, momenta=(0.9,))).regimes
+    assert law.slope.contains(1.0)
+    assert words in _smaller_batches(law, Verdict(claim="proportional", holds=holds, evidence=""), 32)
+
+
+def test_advice_follows_the_verdict_on_the_same_page() -> None:
+    analysis = analyse(embedded_study())
+    (scaling,) = [v for v in analysis.verdicts if "constant_epochs, SGD" in v.claim and "proportional to" in v.claim]
+    (advice,) = [a for a in analysis.recommendations if (a.sweep, a.momentum) == ("constant_epochs", 0.0)]
+    assert scaling.holds is False
+    assert "keep the temperature" not in advice.evidence

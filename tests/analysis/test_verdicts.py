@@ -6,7 +6,7 @@ import dataclasses
 
 from helpers_landscape import broken_line, landscape_study
 from isotherm.analysis.analysis import analyse
-from isotherm.analysis.verdicts import HARDLY_ANY, Verdict, judge
+from isotherm.analysis.verdicts import HARDLY_ANY, Verdict, judge, judge_scaling
 from isotherm.core.budget import Budget
 from isotherm.sweep.protocol import all_runs
 from isotherm.sweep.results import StudyResults
@@ -61,7 +61,8 @@ def test_optima_that_rise_to_the_end_show_no_kink() -> None:
     assert found.holds is (False if law.part_with_kink <= HARDLY_ANY else None)
     straight = dataclasses.replace(law, part_with_kink=0.0)
     (series,) = analyse(rising).sweeps[0].series
-    (_, kink) = judge([dataclasses.replace(series, law=straight)], [])
+    changed = dataclasses.replace(series, law=straight)
+    (_, kink) = judge([changed], [], [judge_scaling(changed)])
     assert kink.holds is False
 
 

@@ -1,4 +1,4 @@
-"""The processes of a contender: what goes through their pipes, and what an end of theirs gives."""
+"""The processes of a contender: what goes through their pipes, and what happens when one ends."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_one_work_after_another_is_served_and_an_error_spoils_no_other(monkeypat
 
     def ask() -> None:
         broken = dataclasses.replace(MLP, task="nonsense")
-        for message in (("work", (broken, 0)), ("work", (MLP, 0)), ("window", 0.01), ("window", 0.01)):
+        for message in (("workload", (broken, 0)), ("workload", (MLP, 0)), ("window", 0.01), ("window", 0.01)):
             near.send(message)
             answers.append(near.recv())
         near.send(("done", None))
@@ -78,7 +78,7 @@ def test_speeds_of_several_processes_are_added_and_no_more_are_used_than_runs() 
             far.send(("speed", speed))
     contender.open(dataclasses.replace(MLP, num_seeds=2, num_rates=1))
     assert contender.window(1.0) == 10.0
-    assert pipes[0][1].recv()[0] == "work"
+    assert pipes[0][1].recv()[0] == "workload"
     assert pipes[0][1].recv() == ("window", 1.0)
     assert not pipes[2][1].poll()
     contender.close()

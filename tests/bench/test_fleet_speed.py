@@ -1,4 +1,4 @@
-"""The fleets that are timed, and that nothing else is."""
+"""The fleets that are timed, and nothing else."""
 
 from __future__ import annotations
 

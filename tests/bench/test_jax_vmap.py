@@ -1,4 +1,4 @@
-"""The runs in JAX make the updates of plain SGD."""
+"""The runs in JAX take the updates of plain SGD."""
 
 from __future__ import annotations
 

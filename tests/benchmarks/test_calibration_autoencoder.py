@@ -1,4 +1,4 @@
-"""What the text on the autoencoder leans on."""
+"""The facts behind the text on the autoencoder."""
 
 from __future__ import annotations
 

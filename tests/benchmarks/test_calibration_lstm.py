@@ -1,4 +1,4 @@
-"""Dropouts between those that were run."""
+"""Interpolation between the dropouts that were run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The calibration page says what the result files say: nobody types its numbers."""
+"""The calibration page says what the result files say: no number is typed by hand."""
 
 from __future__ import annotations
 

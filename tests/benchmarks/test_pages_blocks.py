@@ -1,4 +1,4 @@
-"""Blocks are made anew; everything around them stays."""
+"""Blocks are regenerated; everything around them stays."""
 
 from __future__ import annotations
 

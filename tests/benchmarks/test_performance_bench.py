@@ -1,4 +1,4 @@
-"""Rows of `isotherm bench` with peers, goals and floors."""
+"""Rows of `isotherm bench` with peers, targets and floors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from helpers_performance import empty_results
 from pages.performance.bench import bench_block
 
 ROW = {
-    "work": "mlp",
+    "workload": "mlp",
     "device": "cpu",
     "batch_size": 8,
     "num_runs": 55,
@@ -63,6 +63,6 @@ def test_rows_of_different_commits_tell_theirs_and_what_was_before(folder: Path)
 
 def test_an_extrapolation_is_called_so(folder: Path) -> None:
     machine = {"cpu": "a chip", "cores": 2, "torch": "2.x", "gpu": None}
-    row = {**ROW, "work": "quickstart", "remark": "extrapolated: from windows"}
+    row = {**ROW, "workload": "quickstart", "remark": "extrapolated: from windows"}
     (folder / "bench_cpu.json").write_text(json.dumps({"rows": [row], "machine": machine, "commit": "abc"}))
     assert "quickstart: extrapolated: from windows." in bench_block("bench_cpu")

@@ -1,4 +1,4 @@
-"""Large products of several kinds of numbers: measured, and in a table."""
+"""Large matmuls of several kinds of numbers: measured, and in a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions of many runs beside cuDNN."""
+"""Convolutions of many runs next to cuDNN."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a shrinking fleet gains, against its goal."""
+"""The gain of a shrinking fleet, against its target."""
 
 from __future__ import annotations
 

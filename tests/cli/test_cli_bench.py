@@ -16,7 +16,7 @@ from isotherm.cli.main import app
 
 runner = CliRunner()
 ROW_KEYS = {
-    *("work", "device", "batch_size", "num_runs", "ours", "unit", "peers", "ratio", "floor", "fraction_of_floor"),
+    *("workload", "device", "batch_size", "num_runs", "ours", "unit", "peers", "ratio", "floor", "fraction_of_floor"),
     *("lowest", "highest", "repeats", "remark", "reasons", "target", "bytes_per_unit", "flop_per_unit"),
 }
 
@@ -54,7 +54,7 @@ def test_a_tiny_real_run() -> None:
     (row,) = content["rows"]
     assert set(row) >= ROW_KEYS
     assert row["reasons"].get(OURS) is None
-    assert (row["work"], row["device"], row["batch_size"], row["num_runs"]) == ("mlp_mnist1d", "cpu", 8, 55)
+    assert (row["workload"], row["device"], row["batch_size"], row["num_runs"]) == ("mlp_mnist1d", "cpu", 8, 55)
     assert (row["unit"], row["repeats"], row["flop_per_unit"]) == ("run-steps/s", 1, 656_000)
     assert 0 < row["lowest"] <= row["ours"] <= row["highest"]
     assert row["ratio"] == pytest.approx(row["ours"] / row["peers"][PLAIN])
@@ -106,7 +106,7 @@ def test_a_json_path_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_row_that_failed_and_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
     row = {
         **dict.fromkeys(ROW_KEYS),
-        **{"work": "mlp_mnist1d", "label": "mlp_mnist1d:8", "num_runs": 55, "unit": "run-steps/s"},
+        **{"workload": "mlp_mnist1d", "label": "mlp_mnist1d:8", "num_runs": 55, "unit": "run-steps/s"},
         **{"peers": dict.fromkeys(PEERS), "reasons": {OURS: "one run [at a time]"}},
     }
 

@@ -94,7 +94,7 @@ def test_a_fleet_in_mixed_precision_agrees_with_the_reference_as_bfloat16_does(
     monkeypatch.setattr(parameters, "update_by_factors", lambda *given: calls.append(update(*given)))
     monkeypatch.setattr(plan, "UPDATES_WORTH_COMPILING", 1 if is_compiled else 10**9)
     has_kernels = availability.HAS_TRITON and availability.ENABLED
-    gradients_of_units = watched_units(monkeypatch) if has_kernels else []
+    activation_gradients = watched_activations(monkeypatch) if has_kernels else []
     make, settings = IN_MIXED[name]
     task = make()
     placed = place_task(task, precision="mixed", device="cuda")
@@ -103,12 +103,12 @@ def test_a_fleet_in_mixed_precision_agrees_with_the_reference_as_bfloat16_does(
         ours = by_fleet(placed, specs, updates_per_window=7)
     assert "one run at a time" not in caplog.text
     assert bool(calls) == (has_kernels and name == "autoencoder")  # clipping needs the gradients themselves
-    assert bool(gradients_of_units) == (has_kernels and name == MANY_ROWS)
+    assert bool(activation_gradients) == (has_kernels and name == MANY_ROWS)
     assert_agree(placed, ours, specs, of_losses=0.005, of_parameters=0.02)
 
 
-def watched_units(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return how many units there are, in every call of the kernel of their gradients."""
+def watched_activations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the number of features in every call of the activation gradient kernel."""
     from isotherm.kernels.triton import activation
 
     seen: list[int] = []

@@ -1,4 +1,4 @@
-"""MNIST-1D as every machine must make it."""
+"""MNIST-1D is generated identically on every machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The published data themselves, where ISOTHERM_DATA names a folder that has them."""
+"""The published data, if ISOTHERM_DATA names a folder that has them."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Probes of small tasks: sizes by time, modes by layer, and what is told where something cannot be measured."""
+"""Probes of small tasks: sizes by time, modes by layer, and what is reported if something cannot be measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole diagnosis of small made-up tasks, and what is said of those that cannot be diagnosed."""
+"""A whole diagnosis of small synthetic tasks, and the errors for tasks that cannot be diagnosed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The searches of a diagnosis on a known landscape: what they find wherever the guess lies, and what they admit."""
+"""The searches of a diagnosis on a known landscape: what they find from any guess, and what they report as missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Short runs of a small task: what they are judged by, that nothing is trained twice, and what is counted."""
+"""Short runs of a small task: the split that judges them, that nothing is trained twice, and what is counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a diagnosis keeps to its minutes and makes use of them, on machines whose time is reckoned."""
+"""Whether a diagnosis keeps to its minutes and makes use of them, on machines with simulated time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's convolutions and batch norms of many runs at once, as a GPU's program has them, computed on a CPU."""
+"""A user's convolutions and batch norms of many runs at once, as in a GPU program, computed on a CPU."""
 
 from __future__ import annotations
 

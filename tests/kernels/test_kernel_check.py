@@ -1,4 +1,4 @@
-"""Kernels are checked once on each GPU, and the log says what is wrong with them."""
+"""Kernels are checked once per GPU, and the log says what is wrong with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where values of many runs lie in memory, seen from within `torch.func` too."""
+"""Memory layout of many runs' tensors, also as seen from within `torch.func`."""
 
 from __future__ import annotations
 

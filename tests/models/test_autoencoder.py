@@ -1,4 +1,4 @@
-"""The autoencoder: layout, start, exact formula, and a small one through the engines."""
+"""The autoencoder: layers, initialisation, exact formula, and a small one through the engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ghost batch normalisation is ordinary batch normalisation, ghost by ghost."""
+"""Ghost batch normalisation is ordinary batch normalisation of every ghost batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The language model against `nn.LSTM`: values, gradients, the state it hands on, and where it drops out."""
+"""The language model against `nn.LSTM`: values, gradients, the state it passes on, and where dropout applies."""
 
 from __future__ import annotations
 

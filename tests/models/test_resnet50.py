@@ -1,4 +1,4 @@
-"""ResNet-50: layout, start, and a small relative of it through the engines."""
+"""ResNet-50: layers, initialisation, and a small relative through the engines."""
 
 from __future__ import annotations
 

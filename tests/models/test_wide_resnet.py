@@ -1,4 +1,4 @@
-"""Wide-ResNets against the definition, written out again here as plain functions of the parameters."""
+"""Wide-ResNets against their definition, written again as plain functions of the parameters."""
 
 from __future__ import annotations
 

@@ -47,8 +47,8 @@ def test_the_study_is_what_it_says() -> None:
         assert min(len(rates) for rates in plan.learning_rates) >= 3
 
 
-def shrunk() -> Study:
-    study = quickstart()
+def shrunk(data: Path | None) -> Study:
+    study = quickstart(data)
     short = {"constant_steps": Budget.steps(12), "constant_epochs": Budget.epochs(0.4)}
     sweeps = tuple(
         dataclasses.replace(s, batch_sizes=(32, 64, 128, 256), budget=short[s.name], max_extensions=0)

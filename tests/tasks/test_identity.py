@@ -1,9 +1,6 @@
 import functools
 import importlib.util
-import json
 import linecache
-import os
-import subprocess
 import sys
 import types
 from pathlib import Path
@@ -260,38 +257,6 @@ def test_the_source_of_the_modules_class_counts(id_of_source):
 
 def test_the_source_of_the_classs_parent_counts(id_of_source):
     assert id_of_source(SOURCE.replace("* 2", "* 3")) != id_of_source(SOURCE)
-
-
-STABLE = {
-    "function": cases.build_mlp,
-    "class": cases.DropoutNet,
-    "closure": build_with(nn.Linear, 2, 3),
-    "partial": functools.partial(linear_of_scale, 0.1),
-    "partial of a function": functools.partial(Activated, accuracy),
-    "partial of a built-in function": functools.partial(Activated, torch.relu),
-}
-
-
-@pytest.fixture(scope="module")
-def ids_elsewhere():
-    """Return the ids of `STABLE` as another process computes them."""
-    script = "import json, test_identity as t; print(json.dumps({k: t.model_id(b) for k, b in t.STABLE.items()}))"
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=Path(__file__).parent,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(Path(__file__).parent.parent), *sys.path))},
-        timeout=120,
-    )
-    return json.loads(done.stdout)
-
-
-@pytest.mark.parametrize("kind", STABLE)
-def test_the_id_is_the_same_in_another_process(kind, ids_elsewhere):
-    """A store outlives the process that wrote it; nothing may enter by its address in memory."""
-    assert ids_elsewhere[kind] == model_id(STABLE[kind])
 
 
 def test_interactive_functions_without_source_are_told_apart_by_their_code():

@@ -369,6 +369,32 @@ CHANGES: dict[str, tuple[str, str]] = {
         "c = space['C']()",
         "return c(self.layer(x))",
     ),
+    "class made by make_dataclass": (
+        "import dataclasses\nK = dataclasses.make_dataclass('K', [('s', int, <<2||3>>)])",
+        "return self.layer(x) * K().s",
+    ),
+    "import in the body of a class": (
+        "",
+        "class K:\n            from layers import act\n        return K.act(self.layer(x))\n"
+        "# file: layers.py\ndef act(x): return x * <<2||3>>\n",
+    ),
+    "relative import of a neighbour of the package": (
+        "from pkg.sub.m import f\n",
+        "return f(self.layer(x))\n# file: pkg/__init__.py\n# file: pkg/sub/__init__.py\n"
+        "# file: pkg/sub/m.py\ndef f(x):\n    from ..layers import act\n    return act(x)\n"
+        "# file: pkg/layers.py\ndef act(x): return x * <<2||3>>\n",
+    ),
+    "operator of one's own": (
+        "@torch.library.custom_op('identity_test::scale', mutates_args=())\n"
+        "def scale(x: torch.Tensor) -> torch.Tensor:\n    return x * <<2||3>>\n",
+        "return scale(self.layer(x))",
+    ),
+    "vmap": ("act = torch.vmap(lambda x: x * <<2||3>>)", "return act(self.layer(x))"),
+    "registry": (
+        "R = {}\ndef register(f):\n    R[f.__name__] = f\n@register\ndef act(x): return x * <<2||3>>\n",
+        "return R['act'](self.layer(x))",
+    ),
+    "special method": ("class S:\n    def __rmul__(self, x): return x + <<2||3>>\ns = S()", "return self.layer(x) * s"),
     "deque": ("import collections\nC = collections.deque([<<2||3>>])", "return self.layer(x) * C[0]"),
     "decimal": ("import decimal\nC = decimal.Decimal('<<2||3>>')", "return self.layer(x) * float(C)"),
     "itemgetter": ("import operator\nG = operator.itemgetter(<<0||1>>)", "return self.layer(x) * G((2, 3))"),

@@ -167,7 +167,7 @@ def test_a_cached_property_may_have_been_used(tmp_path: Path) -> None:
 
 
 def test_long_chains_of_functions_end(tmp_path: Path) -> None:
-    chain = "".join(f"def f{n}(x): return f{n + 1}(x)\n" for n in range(600)) + "def f600(x): return x * <<2||3>>\n"
+    chain = "".join(f"def f{n}(x): return f{n + 1}(x)\n" for n in range(300)) + "def f300(x): return x * <<2||3>>\n"
     one, other = (variant(files_of(chain, "return f0(self.layer(x))"), which) for which in (0, 1))
     assert parts_in(tmp_path / "one", one) == parts_in(tmp_path / "again", one)
     assert parts_in(tmp_path / "one", one) != parts_in(tmp_path / "other", other)
@@ -235,6 +235,7 @@ class Typed(typing.Generic[T]):
 @dataclasses.dataclass(frozen=True, slots=True)
 class Data:
     s: set[str] = dataclasses.field(default_factory=set)
+def closed(*arguments): return lambda: A(*arguments)
 around = [1, {"b": 2}]
 around.append(around)
 @functools.singledispatch
@@ -242,7 +243,9 @@ def dispatched(x): return x
 @dispatched.register
 def _(x: torch.Tensor): return x * 2
 THINGS = [
-    slotted, Day(2020, 2, 3), Typed(), Data({"x", "y"}), around, dispatched, decorated, T, list[int], int | None,
+    slotted, Day(2020, 2, 3), Typed(), Data({"x", "y"}), around, dispatched, decorated, closed(1, {"c"}),
+    functools.partial(one, 2), functools.partial(torch.relu, 2), functools.partial(print, *{"a", "b"} & {"a"}),
+    T, list[int], int | None,
     typing.Optional[A], re.compile("a+"), pathlib.Path("a/b"), decimal.Decimal("0.1"), fractions.Fraction(1, 3),
     array.array("d", [1.0]), collections.ChainMap({"a": 1}), collections.Counter("aab"), collections.UserDict(a=1),
     types.MappingProxyType({"a": 1}), operator.itemgetter(1), operator.methodcaller("f", 2), types.MethodType(one, 3),

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import cases
 from helpers_tasks import REAL, X, Y, images_task, sequence_task, task
 from isotherm.core.records import Direction
+from isotherm.data.augment import Scaled
 from isotherm.errors import UserError
 from isotherm.tasks.metrics import Metric
 from isotherm.tasks.model_check import check_model, example_batch
@@ -189,3 +190,20 @@ class FailsInTraining:
 def test_a_transform_that_raises_is_named():
     with pytest.raises(UserError, match=r"the transform cannot take inputs of shape .* KeyError: 'no such colour'"):
         check_model(dataclasses.replace(images_task(), transform=FailsInTraining()))
+
+
+class InPlace(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.sub_(0.5))
+
+
+def test_a_model_that_changes_its_inputs_is_refused_and_the_data_stay():
+    x = X.clone()
+    refused_model(["'mine'", "changes its inputs in place", "x = x - 0.5"], model=lambda: InPlace(2, 3), train=(x, Y))
+    assert torch.equal(x, X)
+
+
+def test_a_model_may_change_what_a_transform_made_for_it():
+    pixels = torch.zeros(6, 2, dtype=torch.uint8)
+    made = task(model=lambda: InPlace(2, 3), train=(pixels, Y), test=(pixels, Y), transform=Scaled())
+    assert check_model(made) is None

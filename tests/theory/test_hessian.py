@@ -1,4 +1,4 @@
-"""Products against full Hessians and closed forms; seeds are fixed, everything in float64 unless said."""
+"""Hessian-vector products against full Hessians and closed forms; fixed seeds, float64 unless stated otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers that cannot be differentiated twice are named, and measured in another way if that is asked for."""
+"""Layers that cannot be differentiated twice are named, and measured in another way on request."""
 
 from __future__ import annotations
 

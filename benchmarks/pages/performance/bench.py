@@ -21,7 +21,7 @@ def bench_block(name: str) -> str:
         fraction = row["fraction_of_floor"]
         rows.append(
             (
-                row["work"],
+                row["workload"],
                 "–" if row["batch_size"] is None else f"{row['batch_size']:,}",
                 f"{row['num_runs']:,}",
                 row["unit"],
@@ -43,7 +43,7 @@ def bench_block(name: str) -> str:
         f"windows, lowest and highest in brackets; ratio to the plain loop. {_untimed(content['rows'], peers)}"
     )
     extrapolated = [
-        f"{row['work']}: {row['remark']}." for row in content["rows"] if "extrapolated" in (row.get("remark") or "")
+        f"{row['workload']}: {row['remark']}." for row in content["rows"] if "extrapolated" in (row.get("remark") or "")
     ]
     block = f"{table(header, rows)}\n\n{paragraph(' '.join([remark, *extrapolated]))}"
     earlier = [_earlier(row) for row in sorted(content.get("earlier", ()), key=lambda row: _position(row, content))]

@@ -93,25 +93,25 @@ def profile(
     return found[-1] if found else None
 
 
-def speed_of(row: Row, work: Workload) -> float:
+def speed_of(row: Row, workload: Workload) -> float:
     """Return a profile's speed in the unit of the workload."""
-    return float(row["images_per_second" if work.unit == "images/s" else "run_steps_per_second"])
+    return float(row["images_per_second" if workload.unit == "images/s" else "run_steps_per_second"])
 
 
-def part_of_goal(speed: float, work: Workload) -> float | None:
+def fraction_of_target(speed: float, workload: Workload) -> float | None:
     """Return the fraction of its target that a speed reaches; None if the target's ceiling was not measured."""
-    assert work.target is not None
-    if work.target.of == "ours":
-        return speed / work.target.value
-    measured = bench_row(work.label)
+    assert workload.target is not None
+    if workload.target.of == "ours":
+        return speed / workload.target.value
+    measured = bench_row(workload.label)
     if measured is None:
         return None
-    return float(measured["fraction_of_ceiling"] * speed / measured["ours"] / work.target.value)
+    return float(measured["fraction_of_ceiling"] * speed / measured["ours"] / workload.target.value)
 
 
-def gpu_works() -> list[Workload]:
+def gpu_workloads() -> list[Workload]:
     """Return the workloads of a GPU."""
-    return [work for work in WORKLOADS if isinstance(work, Workload) and work.device == "cuda"]
+    return [workload for workload in WORKLOADS if isinstance(workload, Workload) and workload.device == "cuda"]
 
 
 def profiles_block() -> str:
@@ -120,36 +120,36 @@ def profiles_block() -> str:
     if content is None:
         return NOT_MEASURED
     lines, notes, parts = [], [], []
-    for work in gpu_works():
-        assert work.target is not None
-        name, goal = f"{work.task}, B = {work.batch_size:,}", work.target.text(work.unit)
-        row, measured = profile(work.label, num_runs=work.num_runs), bench_row(work.label)
-        seen = row if row is not None and row["kernels"] else profile(work.label, with_kernels=True)
+    for workload in gpu_workloads():
+        assert workload.target is not None
+        name, target = f"{workload.task}, B = {workload.batch_size:,}", workload.target.text(workload.unit)
+        row, measured = profile(workload.label, num_runs=workload.num_runs), bench_row(workload.label)
+        seen = row if row is not None and row["kernels"] else profile(workload.label, with_kernels=True)
         if measured is not None:
             speed, commit = float(measured["ours"]), measured["commit"]
         elif row is not None:
-            speed, commit = speed_of(row, work), row["commit"]
+            speed, commit = speed_of(row, workload), row["commit"]
         else:
-            lines.append((name, str(work.num_runs), "not measured", goal, "–", "–", "–", "–"))
+            lines.append((name, str(workload.num_runs), "not measured", target, "–", "–", "–", "–"))
             continue
-        if seen is not None and seen["num_runs"] != work.num_runs:
+        if seen is not None and seen["num_runs"] != workload.num_runs:
             notes.append(f"{name}: kernel time of {seen['num_runs']} runs.")
         if row is not None and row["note"]:
             notes.append(f"{name}: {row['note']}.")
         if seen is not None and seen["commit"] != commit:
             commit = f"{commit}, kernels {seen['commit']}"
         memory = None if row is None else row["memory_gib"]
-        part = part_of_goal(speed, work)
+        part = fraction_of_target(speed, workload)
         parts += [] if part is None else [part]
         lines.append(
             (
                 name,
-                str(work.num_runs),
-                f"**{speed:,.0f}** {work.unit}",
-                goal,
-                _of_goal(part),
+                str(workload.num_runs),
+                f"**{speed:,.0f}** {workload.unit}",
+                target,
+                _of_target(part),
                 "–" if memory is None else f"{memory:.1f} GiB",
-                "–" if seen is None else _heaviest(seen["kernels"], work.label),
+                "–" if seen is None else _heaviest(seen["kernels"], workload.label),
                 commit,
             )
         )
@@ -163,10 +163,10 @@ def profiles_block() -> str:
     return f"{table(header, lines)}\n\n{paragraph(remark)}"
 
 
-def _of_goal(part: float | None) -> str:
+def _of_target(part: float | None) -> str:
     """Return a fraction of a target; one that is nearly met is not rounded up to 100 %.
 
-    >>> _of_goal(0.9955), _of_goal(0.443), _of_goal(1.04)
+    >>> _of_target(0.9955), _of_target(0.443), _of_target(1.04)
     ('99.6 %', '44 %', '104 %')
     """
     if part is None:

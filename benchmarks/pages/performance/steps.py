@@ -26,7 +26,7 @@ from pages.performance.profiles import (
     SKIP_INIT,
     STREAMS,
     WRN,
-    gpu_works,
+    gpu_workloads,
     profile,
     speed_of,
 )
@@ -199,16 +199,16 @@ def steps_block() -> str:
     """Return what was tried on a GPU and what it gained."""
     if load("profiles_h200") is None:
         return NOT_MEASURED
-    works = {work.label: work for work in gpu_works()}
+    workloads = {workload.label: workload for workload in gpu_workloads()}
     lines = []
     for step in STEPS:
-        work, before, after = works[step.label], step.before(), step.after()
+        workload, before, after = workloads[step.label], step.before(), step.after()
         if before is None or after is None:
             continue
-        (first, first_text), (second, second_text) = (_windows(row, work) for row in (before, after))
+        (first, first_text), (second, second_text) = (_windows(row, workload) for row in (before, after))
         lines.append(
             (
-                f"{work.task}, B = {work.batch_size:,}",
+                f"{workload.task}, B = {workload.batch_size:,}",
                 step.what,
                 first_text,
                 second_text,
@@ -225,12 +225,12 @@ def steps_block() -> str:
     return f"{table(header, lines)}\n\n{paragraph(remark)}"
 
 
-def _windows(row: Row, work: Workload) -> tuple[float, str]:
+def _windows(row: Row, workload: Workload) -> tuple[float, str]:
     """Return a median in the workload's unit, and as text with the lowest and the highest window."""
     if "windows" not in row:  # of `isotherm bench`
         median, low, high = row["ours"], row["lowest"], row["highest"]
     else:
-        median, factor = speed_of(row, work), work.units_per_step
+        median, factor = speed_of(row, workload), workload.units_per_step
         if not row["windows"]:
             return median, f"{median:,.0f}"
         low, high = factor * min(row["windows"]), factor * max(row["windows"])

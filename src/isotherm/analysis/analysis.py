@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from isotherm.analysis.recommend import Recommendation, recommend
 from isotherm.analysis.regimes import JointRegimes, Regimes
 from isotherm.analysis.series import Series, TunedGrid, series_without_laws, tuned_grids, with_laws
-from isotherm.analysis.verdicts import Verdict, judge
+from isotherm.analysis.verdicts import Verdict, judge, judge_scaling
 from isotherm.core.budget import Budget
 from isotherm.sweep.plan import StudyPlan, SweepPlan
 from isotherm.sweep.results import Results, StudyResults
@@ -65,6 +65,8 @@ def analyse(results: Results | StudyResults) -> Analysis:
     tuned = [tuned_grids(sweep) for sweep in study.sweeps]
     found = [series_without_laws(plan, grids) for plan, grids in zip(study.plan.sweeps, tuned, strict=True)]
     series, pairs = with_laws([s for members in found for s in members])
+    scaling = [judge_scaling(s) for s in series]
+    advice = (recommend(s, verdict) for s, verdict in zip(series, scaling, strict=True))
     following = iter(series)
     return Analysis(
         results=study,
@@ -74,6 +76,6 @@ def analyse(results: Results | StudyResults) -> Analysis:
             for plan, grids, members in zip(study.plan.sweeps, tuned, found, strict=True)
         ),
         joint_regimes=tuple(pair.joint for pair in pairs),
-        verdicts=tuple(judge(series, pairs)),
-        recommendations=tuple(advice for s in series if (advice := recommend(s)) is not None),
+        verdicts=tuple(judge(series, pairs, scaling)),
+        recommendations=tuple(one for one in advice if one is not None),
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from isotherm.analysis.regimes import Regimes
 from isotherm.analysis.series import Series
+from isotherm.analysis.verdicts import Verdict
 from isotherm.core.rates import tidy
 from isotherm.core.temperature import bare_learning_rate
 from isotherm.sweep.protocol import Edge, Estimate, Optimum
@@ -41,8 +42,13 @@ class Recommendation:
         )
 
 
-def recommend(series: Series) -> Recommendation | None:
-    """Return what to use for the budget and momentum of a series; None where no test metric is finite."""
+def recommend(series: Series, scaling: Verdict | None) -> Recommendation | None:
+    """Return what to use for the budget and momentum of a series; None if no test metric is finite.
+
+    Args:
+        series: over batch sizes.
+        scaling: the verdict on its proportional scaling, where there is one.
+    """
     sign = series.plan.metric_direction.sign
     known = {
         grid.axes.batch_size: grid.test
@@ -69,7 +75,7 @@ def recommend(series: Series) -> Recommendation | None:
         learning_rate=tidy(bare_learning_rate(optimum.effective_learning_rate, momentum=momentum)),
         temperature=optimum.effective_learning_rate / size,
         test_metric=known[size].mean,
-        evidence=" ".join([*evidence, _smaller_batches(series.law, size)]),
+        evidence=" ".join([*evidence, _smaller_batches(series.law, scaling, size)]),
     )
 
 
@@ -95,7 +101,7 @@ def _edge_words(optimum: Optimum) -> list[str]:
     return []
 
 
-def _smaller_batches(fit: Regimes | None, size: int) -> str:
+def _smaller_batches(fit: Regimes | None, scaling: Verdict | None, size: int) -> str:
     """Say how to scale the learning rate for smaller batches, as far as the sweep can tell."""
     if fit is None or not fit.shows_kink or fit.kink is None:
         return "These batch sizes do not determine how the learning rate scales with the batch size."
@@ -105,6 +111,10 @@ def _smaller_batches(fit: Regimes | None, size: int) -> str:
         where = f"This batch size lies above the kink at {kink}: keep the learning rate down to the kink; below it,"
     else:
         where = f"Below {kink},"
-    if slope.contains(1.0):
+    proportional = slope.contains(1.0) if scaling is None else scaling.holds
+    if proportional:
         return f"{where} keep the temperature, ε_eff ∝ B (found: {found})."
-    return f"{where} scale the learning rate as ε_eff ∝ {found}; the optimal temperature is not constant there."
+    doubt = "whether that is proportional is not determined"
+    if proportional is not None:
+        doubt = "the optimal temperature is not constant there"
+    return f"{where} scale the learning rate as ε_eff ∝ {found}; {doubt}."

@@ -47,19 +47,35 @@ class Verdict:
         return f"{self.state}: {self.claim} ({self.evidence}{remedy})"
 
 
-def judge(series: Sequence[Series], pairs: Sequence[Pair]) -> list[Verdict]:
-    """Return a verdict on every claim of the paper that a study can test; it takes at least two seeds."""
-    judged = [s for s in series if s.law is not None and len(s.plan.seeds) > 1]
+def judge(series: Sequence[Series], pairs: Sequence[Pair], scaling: Sequence[Verdict | None]) -> list[Verdict]:
+    """Return a verdict on every claim of the paper that a study can test; it takes at least two seeds.
+
+    Args:
+        series: of the study.
+        pairs: of plain SGD and momentum among them.
+        scaling: what `judge_scaling` says of each series.
+    """
+    judged = [s for s in series if _can_be_judged(s)]
     verdicts: list[Verdict] = []
-    for s in judged:
-        verdicts += [_linear_scaling(s, _law(s)), _kink(s, _law(s))]
+    for s, proportional in zip(series, scaling, strict=True):
+        if proportional is not None:
+            verdicts += [proportional, _kink(s, _law(s))]
     for pair in pairs:
-        if len(pair.plain.plan.seeds) > 1:
+        if _can_be_judged(pair.plain):
             verdicts += _momentum(pair.plain, pair.heavy, _law(pair.plain))
     for s in judged:
         if s.budget.unit is BudgetUnit.STEPS:
             verdicts += [_large_batches(s), _test_above_train(s)]
     return verdicts
+
+
+def judge_scaling(s: Series) -> Verdict | None:
+    """Return whether the optimal learning rate of a series is proportional to the batch size; None if untestable."""
+    return _linear_scaling(s, _law(s)) if _can_be_judged(s) else None
+
+
+def _can_be_judged(s: Series) -> bool:
+    return s.law is not None and len(s.plan.seeds) > 1
 
 
 def _verdict(*, claim: str, holds: bool | None, evidence: str, remedy: str) -> Verdict:

@@ -140,7 +140,7 @@ class Contender:
         """
         self.start()
         self._used = list(self._processes)[: workload.num_runs]
-        self._answers([("work", (workload, seed)) for seed in range(len(self._used))])
+        self._answers([("workload", (workload, seed)) for seed in range(len(self._used))])
 
     def window(self, seconds: float) -> float:
         """Return the run-steps per second of a window; raises as `open` does."""
@@ -225,7 +225,7 @@ def _serve(connection: Connection, name: str, num_threads: int) -> None:
     try:
         while True:
             kind, content = connection.recv()
-            if kind != "work":  # the end of one that failed
+            if kind != "workload":  # the end of one that failed
                 continue
             try:
                 _RUNS[name](content[0], turn, content[1])

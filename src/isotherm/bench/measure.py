@@ -194,7 +194,7 @@ def _row_of(workload: Workload, speeds: Speeds) -> Row:
     if OURS in speeds.by_contender:
         fraction = statistics.median(speeds.by_contender[OURS]) * floor.flop / floor.flop_per_second
     return {
-        "work": workload.name,
+        "workload": workload.name,
         "label": workload.label,
         "device": workload.device,
         "batch_size": workload.batch_size,
@@ -237,7 +237,7 @@ def _study_row(bench: Bench, workload: StudyWorkload, specs: Sequence[RunSpec]) 
     )
     flop = [found.floor.flop for found in speeds]
     return {
-        "work": workload.name,
+        "workload": workload.name,
         "label": workload.label,
         "device": workload.device,
         "batch_size": None,

@@ -194,7 +194,7 @@ def study_parts(workload: StudyWorkload, specs: Sequence[RunSpec]) -> list[Part]
 def workload_entry(workload: AnyWorkload) -> dict[str, object]:
     """Return a workload as plain values, for a list."""
     return {
-        "work": workload.name,
+        "workload": workload.name,
         "label": workload.label,
         "device": workload.device,
         "batch_size": workload.batch_size if isinstance(workload, Workload) else None,

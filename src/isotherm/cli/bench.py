@@ -38,6 +38,7 @@ class BenchOptions:
         list[str] | None,
         typer.Option(
             "--workload",
+            "--work",
             metavar="NAME",
             help="Time this workload, or NAME:B at one batch size; repeatable; default: all.",
         ),

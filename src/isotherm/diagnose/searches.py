@@ -40,9 +40,9 @@ MOST_SEEDS = 8
 ROUNDS = 4
 # If there is time for runs this many times longer, it is worth starting over, if they become at least 10 % longer.
 _WORTH_LONGER, _LEAST_LONGER = 1.5, 1.1
-_SPEED_STEPS, _SPEED_BLOCK = 4_999, 8
+_SPEED_STEPS, _SPEED_WINDOW = 4_999, 8
 # Fewest updates for timing a fleet: one window to warm up and one that counts.
-TIMED_STEPS = 2 * _SPEED_BLOCK
+TIMED_STEPS = 2 * _SPEED_WINDOW
 
 
 # -- batch sizes -----------------------------------------------------------------------------------------------------
@@ -466,7 +466,7 @@ def measure_pace(
             raise Enough
 
     start = runs.now()
-    has_window = FleetTimer(placed, specs, updates_per_window=_SPEED_BLOCK, clock=runs.now).run(on_lap)
+    has_window = FleetTimer(placed, specs, updates_per_window=_SPEED_WINDOW, clock=runs.now).run(on_lap)
     assert has_window, "the runs ended before the time window did"
     if len(laps) == 1:
         return None

@@ -85,21 +85,34 @@ class Sweep:
             raise UserError(f"task is {type(self.task).__name__}; give an isotherm.Task, or isotherm.get_task(name)")
         if not isinstance(self.name, str) or not self.name:
             raise UserError(f"a sweep's name is {self.name!r}; give a non-empty string")
+        self._check_choices()
+        self._check_counts()
+        self._check_training()
+        self._check_axes()
+        for batch_size in self.batch_sizes:
+            self._check_batch_size(batch_size)
+
+    def _check_choices(self) -> None:
         require_choice("tune_on", self.tune_on, get_args(TuneOn))
         require_choice("tune_quantity", self.tune_quantity, get_args(TuneQuantity))
         require_choice("extend_for", self.extend_for, get_args(ExtendFor))
         for name, kind in (("l2_scope", L2Scope), ("precision", Precision)):
             if getattr(self, name) is not None:
                 require_choice(name, getattr(self, name), get_args(kind))
+
+    def _check_counts(self) -> None:
         for name in ("num_seeds", "num_evaluations", "max_extensions", "first_seed"):
             require_whole(name, getattr(self, name), at_least=1 if name == "num_seeds" else 0, at_most=_LIMITS[name])
-        if self.num_kept is not None:
-            require_whole("num_kept", self.num_kept, at_least=1)
-            if self.num_kept > self.num_seeds:
-                raise UserError(
-                    f"num_kept={self.num_kept} is more than num_seeds={self.num_seeds}; "
-                    "the best k of n runs need k <= n: lower num_kept or raise num_seeds"
-                )
+        if self.num_kept is None:
+            return
+        require_whole("num_kept", self.num_kept, at_least=1)
+        if self.num_kept > self.num_seeds:
+            raise UserError(
+                f"num_kept={self.num_kept} is more than num_seeds={self.num_seeds}; "
+                "the best k of n runs need k <= n: lower num_kept or raise num_seeds"
+            )
+
+    def _check_training(self) -> None:
         if self.clip_norm is not None and (not is_number(self.clip_norm) or not self.clip_norm > 0):
             raise UserError(f"clip_norm={self.clip_norm!r} is not above 0; use e.g. 5.0, or infinity to clip nothing")
         if self.l2 is not None and (not is_number(self.l2) or not (math.isfinite(self.l2) and self.l2 >= 0)):
@@ -108,6 +121,8 @@ class Sweep:
             raise UserError(f"schedule={self.schedule!r} is {type(self.schedule).__name__}; give an isotherm.Schedule")
         if not is_number(self.validation_fraction) or not 0 < self.validation_fraction < 1:
             raise UserError(f"validation_fraction={self.validation_fraction!r} is not between 0 and 1; use e.g. 0.1")
+
+    def _check_axes(self) -> None:
         for momentum in self.momenta:
             if not is_number(momentum) or not 0 <= momentum < 1:
                 raise UserError(f"momentum={momentum!r} is not in [0, 1); the paper uses 0.9, and 0 is plain SGD")
@@ -121,18 +136,19 @@ class Sweep:
         for budget in self.budgets:
             if not isinstance(budget, Budget):
                 raise UserError(f"budget is {budget!r}; give Budget.steps(n) or Budget.epochs(n)")
+
+    def _check_batch_size(self, batch_size: int) -> None:
         num_train, unroll = self.task.num_train - self._num_held_out, self.task.unroll
-        for batch_size in self.batch_sizes:
-            require_whole("batch size", batch_size, at_least=1)
-            if batch_size > num_train:
-                raise UserError(
-                    f"batch size {batch_size} is larger than the training set of {num_train} examples"
-                    f"{self._held_out_note()}; use at most {num_train}"
-                )
-            for budget in self.budgets:  # refuses a budget of no whole update
-                budget.num_steps(num_train=num_train, batch_size=batch_size, unroll=unroll)
-            if unroll is not None:  # refuses streams too short for one window
-                Budget.epochs(1).num_steps(num_train=num_train, batch_size=batch_size, unroll=unroll)
+        require_whole("batch size", batch_size, at_least=1)
+        if batch_size > num_train:
+            raise UserError(
+                f"batch size {batch_size} is larger than the training set of {num_train} examples"
+                f"{self._held_out_note()}; use at most {num_train}"
+            )
+        for budget in self.budgets:  # refuses a budget of no whole update
+            budget.num_steps(num_train=num_train, batch_size=batch_size, unroll=unroll)
+        if unroll is not None:  # refuses streams too short for one window
+            Budget.epochs(1).num_steps(num_train=num_train, batch_size=batch_size, unroll=unroll)
 
     @property
     def momenta(self) -> tuple[float, ...]:

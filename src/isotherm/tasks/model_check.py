@@ -41,9 +41,10 @@ def check_model(task: Task, batch_sizes: Iterable[int] = ()) -> None:
         for batch_size in batch_sizes:
             layer.checked_ghost_size(batch_size)
     module.eval()
+    given = x.clone()  # not the user's data, which a model might change
     try:
         with torch.no_grad():
-            output = call_model(module, x, unroll=task.unroll)
+            output = call_model(module, given, unroll=task.unroll)
     except UserError as error:
         raise UserError(f"{where}: {error}") from error
     except Exception as error:
@@ -53,6 +54,11 @@ def check_model(task: Task, batch_sizes: Iterable[int] = ()) -> None:
         ) from error
     if not isinstance(output, Tensor):
         raise UserError(f"{where}: the model returns {type(output).__name__}; it must return one tensor")
+    if task.transform is None and isinstance(task.train[0], Tensor) and not torch.equal(given, x):
+        raise UserError(
+            f"{where}: the model changes its inputs in place, and with them the data; "
+            "let it work on a copy, e.g. x = x - 0.5 instead of x -= 0.5"
+        )
     _check_output(task, output, y)
 
 

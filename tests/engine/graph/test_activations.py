@@ -51,14 +51,14 @@ def inputs(width: int, num_rows: int = MANY) -> list[Tensor]:
 def joined(layer: Layer, given: list[Tensor]) -> tuple[fx.GraphModule, list[int]]:
     """Return the rewritten program, and how often it has each operation."""
     program = rewritten(layer, *given, has_kernels=True)
-    return program, [targets(program)[op] for op in (activation_ops.UNITS, activation_ops.UNITS_GRADIENT)]
+    return program, [targets(program)[op] for op in (activation_ops.FORWARD, activation_ops.BACKWARD)]
 
 
 def test_the_pass_alone():
     """It expects matmuls without their biases, and leaves two calls in which nothing is padded yet."""
     given = inputs(30)
     program = passed(Layer(), given, separate_biases, use_activation_kernels)
-    (made,), (gradient,) = (calls(program, op) for op in (activation_ops.UNITS, activation_ops.UNITS_GRADIENT))
+    (made,), (gradient,) = (calls(program, op) for op in (activation_ops.FORWARD, activation_ops.BACKWARD))
     assert made.args[0].target is _aten.bmm.default
     assert gradient.args[1:] == (made, 30, "tanh")
     assert not targets(program).keys() & {_aten.tanh.default, _aten.sum.dim_IntList, _aten.constant_pad_nd.default}

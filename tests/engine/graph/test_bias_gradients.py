@@ -54,13 +54,13 @@ def along_runs(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
 
 def joined(function: Function, *given: Tensor) -> tuple[fx.GraphModule, int]:
     program = rewritten(function, *given, has_kernels=True)
-    return program, targets(program)[row_sums_ops.SUMS]
+    return program, targets(program)[row_sums_ops.ROW_SUMS]
 
 
 def test_the_pass_alone():
     """It expects sums as the trace has them, and leaves one call that reads the matrices as they are."""
     program = passed(of_biases, inputs(30, 7), join_bias_gradients)
-    (joined_sums,) = calls(program, row_sums_ops.SUMS)
+    (joined_sums,) = calls(program, row_sums_ops.ROW_SUMS)
     matrices, widths = joined_sums.args
     assert list(matrices) == program.graph.find_nodes(op="placeholder")
     assert list(widths) == [30, 7]

@@ -112,7 +112,7 @@ def test_the_program_of_a_gpu_trains_as_that_of_a_cpu(kind: dict[str, Any], l2: 
     start = parts_of(ours.plan.placed, specs()).state.weights.parameters()
     assert len(seen.program.bfloat16_groups) == 4
     assert seen.program.factored_groups == (seen.program.bfloat16_groups if kind["returns_factors"] else ())
-    assert seen.counts_after[row_sums_ops.SUMS] == kind["returns_factors"]  # of all biases at once
+    assert seen.counts_after[row_sums_ops.ROW_SUMS] == kind["returns_factors"]  # of all biases at once
     torch.testing.assert_close(ours.state.last_M, theirs.state.last_M, rtol=0.005, atol=0.0)
     weights = ours.state.weights
     found, expected = weights.parameters(), theirs.state.weights.parameters()
@@ -165,7 +165,7 @@ def test_activations_of_many_rows_are_operations_of_their_own(kind: dict[str, An
     given = specs(batch_size=row_sums_ops.MOST_ROWS + 8)
     ours, theirs = trained(kind, given, task), trained(None, given, task)
     expected = 2 if kind["returns_factors"] else 0  # the code is linear, and the output no factor of a matmul
-    assert [seen.counts_after[op] for op in (activation_ops.UNITS, activation_ops.UNITS_GRADIENT)] == [expected] * 2
+    assert [seen.counts_after[op] for op in (activation_ops.FORWARD, activation_ops.BACKWARD)] == [expected] * 2
     torch.testing.assert_close(ours.state.last_M, theirs.state.last_M, rtol=0.005, atol=0.0)
     start = parts_of(ours.plan.placed, given)
     for run in range(4):

@@ -1,4 +1,4 @@
-"""When convolutions read rows of pixels once for three taps; that they are right is in `test_convolution_kernels`."""
+"""When convolutions read rows of pixels once for three taps; `test_convolution_kernels` tests their results."""
 
 from __future__ import annotations
 

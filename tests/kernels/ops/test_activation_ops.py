@@ -1,7 +1,4 @@
-"""A layer's units and their gradients: the operations, and their kernels, interpreted or on a GPU.
-
-Interpreted: TRITON_INTERPRET=1 python -m pytest tests/models/test_unit_ops.py, where Triton is installed.
-"""
+"""Fused activations and their gradients: the operations, and their kernels, interpreted or on a GPU."""
 
 from __future__ import annotations
 
@@ -38,8 +35,8 @@ def by_autograd(products: Tensor, biases: Tensor, dy: Tensor, kind: str) -> list
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_operations_are_what_autograd_computes(kind, dtype):
     products, biases, dy = inputs(70, 24, 20, dtype=dtype)
-    y = activation_ops.UNITS(products, biases, kind)
-    dz, sums = activation_ops.UNITS_GRADIENT(dy, y, 20, kind)
+    y = activation_ops.FORWARD(products, biases, kind)
+    dz, sums = activation_ops.BACKWARD(dy, y, 20, kind)
     assert sums.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     assert not y[..., 20:].any()
     assert not dz[..., 20:].any()
@@ -49,8 +46,8 @@ def test_operations_are_what_autograd_computes(kind, dtype):
     torch.testing.assert_close(dz[..., :20].double(), expected[1], **tolerance)
     torch.testing.assert_close(sums.double(), dz[..., :20].double().sum(dim=1), rtol=1e-5, atol=1e-5)
     checks = {"test_utils": ("test_schema", "test_faketensor")}
-    torch.library.opcheck(activation_ops.UNITS, (products, biases, kind), **checks)
-    torch.library.opcheck(activation_ops.UNITS_GRADIENT, (dy, y, 20, kind), **checks)
+    torch.library.opcheck(activation_ops.FORWARD, (products, biases, kind), **checks)
+    torch.library.opcheck(activation_ops.BACKWARD, (dy, y, 20, kind), **checks)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +92,7 @@ def test_kernels_are_what_pytorch_computes(kind, num_rows, width, num):
     dz, sums = activation.backward(dy.to(DEVICE), y, num, kind=kind)
     expected = by_autograd(products, biases, dy, kind)
     torch.testing.assert_close(y[..., :num].double().cpu(), expected[0], rtol=0.01, atol=1e-3)
-    from_y = activation_ops.UNITS_GRADIENT(dy, y.cpu(), num, kind)
+    from_y = activation_ops.BACKWARD(dy, y.cpu(), num, kind)
     torch.testing.assert_close(dz.cpu(), from_y[0], rtol=0.01, atol=1e-6)
     torch.testing.assert_close(sums.double().cpu(), dz[..., :num].double().cpu().sum(dim=1), rtol=1e-4, atol=1e-4)
     for values in (y, dz):
@@ -137,5 +134,5 @@ def test_a_closed_unit_has_no_gradient_whatever_comes_back():
     dy = torch.tensor([torch.inf, torch.nan, torch.inf, 3.0, 2.0, 1.0, 1.0, 1.0], dtype=HALF).view(1, 1, 8)
     expected = torch.ops.aten.threshold_backward(dy, y, 0)
     by_kernel, _ = activation.backward(dy.to(DEVICE), y.to(DEVICE), 8, kind="relu")
-    for dz in (by_kernel.cpu(), activation_ops.UNITS_GRADIENT(dy, y, 8, "relu")[0]):
+    for dz in (by_kernel.cpu(), activation_ops.BACKWARD(dy, y, 8, "relu")[0]):
         torch.testing.assert_close(dz, expected, rtol=0.0, atol=0.0, equal_nan=True)

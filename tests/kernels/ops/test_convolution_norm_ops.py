@@ -1,4 +1,4 @@
-"""Convolutions that take moments and sums, and the norms that begin with them, against those that do neither."""
+"""Convolutions fused with moments and sums, and the norms that use these, against the separate operations."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A step of an LSTM's cell: PyTorch's own cell and autograd, the operations a trace records, and the Triton kernels.
-
-Interpreted kernels: TRITON_INTERPRET=1 python -m pytest tests/models/test_lstm_ops.py, where Triton is installed.
-"""
+"""One step of an LSTM cell: PyTorch's own cell and autograd, the operations in a trace, and the Triton kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""New operations and the compiler."""
+"""Custom operations and the compiler."""
 
 import pytest
 import torch

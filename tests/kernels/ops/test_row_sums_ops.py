@@ -1,7 +1,4 @@
-"""Sums over the rows of several matrices at once: the operation, and its kernel, interpreted or on a GPU.
-
-Interpreted: TRITON_INTERPRET=1 python -m pytest tests/models/test_row_sums.py, where Triton is installed.
-"""
+"""Row sums of several matrices at once: the operation, and its kernel, interpreted or on a GPU."""
 
 from __future__ import annotations
 
@@ -27,10 +24,10 @@ def exactly(given: list[Tensor]) -> Tensor:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 def test_sums_stand_one_after_another_and_are_not_rounded(dtype):
     given = matrices(dtype=dtype)
-    found = row_sums_ops.SUMS(given, SIZES)
+    found = row_sums_ops.ROW_SUMS(given, SIZES)
     assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     torch.testing.assert_close(found.double(), exactly(given), rtol=1e-5, atol=1e-5)
-    torch.library.opcheck(row_sums_ops.SUMS, (given, SIZES), test_utils=("test_schema", "test_faketensor"))
+    torch.library.opcheck(row_sums_ops.ROW_SUMS, (given, SIZES), test_utils=("test_schema", "test_faketensor"))
 
 
 @pytest.mark.parametrize(

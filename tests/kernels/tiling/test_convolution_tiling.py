@@ -1,4 +1,4 @@
-"""How convolutions of many runs are cut: every pixel has one place, and all sizes are powers of two."""
+"""How convolutions of many runs are tiled: every pixel belongs to one tile, and all sizes are powers of two."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The Triton kernels of convolutions of many runs against float64: interpreted on a CPU, or on a GPU.
-
-Interpreted: TRITON_INTERPRET=1 python -m pytest tests/models/test_convolution_kernels.py, where Triton is installed.
-"""
+"""The Triton convolution kernels of many runs against float64: interpreted on a CPU, or on a GPU."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The Triton kernel of an update by factors against PyTorch: interpreted on a CPU, or on a GPU.
-
-Interpreted: TRITON_INTERPRET=1 python -m pytest tests/models/test_factored_update_kernel.py, where Triton is installed.
-"""
+"""The Triton kernel of the factored update against PyTorch: interpreted on a CPU, or on a GPU."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The Triton kernels of ghost batch norm against float64: interpreted on a CPU, or on a GPU.
-
-Interpreted: TRITON_INTERPRET=1 python -m pytest tests/models/test_ghost_norm_kernels.py, where Triton is installed.
-"""
+"""The Triton ghost batch norm kernels against float64: interpreted on a CPU, or on a GPU."""
 
 from __future__ import annotations
 

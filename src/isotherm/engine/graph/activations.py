@@ -56,7 +56,8 @@ def use_activation_kernels(step: StepGraph) -> None:
 
     Expects: biases added after matmuls (`separate_biases`), sums over rows as the trace has them, and matmuls not yet
     aligned.
-    Leaves: `isotherm::units` and `isotherm::units_gradient`. A batch size that is no multiple of 8 is left alone.
+    Leaves: `isotherm::activation` and `isotherm::activation_gradient`. A batch size that is no
+    multiple of 8 is left alone.
     """
     expect_no_biased_matmuls(step.graph)
     for node in list(step.graph.nodes):

@@ -24,7 +24,7 @@ def join_bias_gradients(step: StepGraph) -> None:
     """Where sums over the rows of matrices are concatenated, let one kernel make them all, without rounding.
 
     Expects: sums over rows as the trace has them, and matmuls not yet aligned.
-    Leaves: `isotherm::sums_of_rows` instead of the concatenation; the sums have no users left.
+    Leaves: `isotherm::row_sums` instead of the concatenation; the sums have no users left.
     """
     for node in list(step.graph.nodes):
         pieces = _pieces(node)

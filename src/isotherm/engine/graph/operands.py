@@ -185,7 +185,7 @@ class ReluGradient(Operands):
 class ActivationCall(Operands):
     """Biases added to matmuls, and an activation."""
 
-    TARGET = activation_ops.UNITS
+    TARGET = activation_ops.FORWARD
     matmul: fx.Node
     biases: fx.Node
     kind: activation_ops.Kind
@@ -195,7 +195,7 @@ class ActivationCall(Operands):
 class ActivationGradientCall(Operands):
     """Gradient before an activation, and its sum over the batch; the first `width` columns count."""
 
-    TARGET = activation_ops.UNITS_GRADIENT
+    TARGET = activation_ops.BACKWARD
     gradient: fx.Node
     activation: fx.Node
     width: int
@@ -206,7 +206,7 @@ class ActivationGradientCall(Operands):
 class JoinedRowSums(Operands):
     """Sums over the rows of several matrices, of each the first so many columns."""
 
-    TARGET = row_sums_ops.SUMS
+    TARGET = row_sums_ops.ROW_SUMS
     matrices: Sequence[fx.Node]
     widths: Sequence[int]
 

@@ -15,7 +15,8 @@ Adding a graph pass
 2. Put the function into `CPU_PASSES`, `GPU_PASSES` or both, after the passes that leave what it expects. If it calls
    kernels that need Triton, name it in `NEED_KERNELS` too.
 3. Copy `tests/engine/graph/test_cross_entropy_gradients.py`: a small graph before and after, equal results, what must
-   stay as it is, and what it says when an expectation is violated. `test_pipeline.py` fails if the pass is in no list.
+   stay as it is; `test_flexible_views.py` shows an expectation that is violated. `test_pipeline.py` fails if a pass is
+   in no list, has no test file, or comes before what it expects.
 """
 
 from __future__ import annotations

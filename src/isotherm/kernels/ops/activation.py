@@ -1,7 +1,7 @@
 """Bias and activation of a layer as one operation, with its gradient: kernels on a GPU, PyTorch on a CPU.
 
-    isotherm::units             matmul (M, B, W), biases (M, N) -> activations (M, B, W)
-    isotherm::units_gradient    gradient of the activations, activations -> gradients of the matmul and the biases
+    isotherm::activation             matmul (M, B, W), biases (M, N) -> activations (M, B, W)
+    isotherm::activation_gradient    gradient of the activations, activations -> gradients of the matmul and the biases
 
 Rows are padded: the first N of W columns hold values, and the rest of a result is zero. The bias gradient is summed in
 the same pass and is not rounded.
@@ -23,17 +23,17 @@ from isotherm.kernels.ops.registry import operation, unrounded
 Kind = Literal["tanh", "sigmoid", "relu"]
 
 
-@operation("units", "(Tensor products, Tensor biases, str kind) -> Tensor")
-def _units(products_MBW: Tensor, biases_MN: Tensor, kind: Kind) -> Tensor:
-    check(products_MBW, biases_MN, kind)
-    wide = unrounded(products_MBW.dtype)
+@operation("activation", "(Tensor matmul, Tensor biases, str kind) -> Tensor")
+def _forward(matmul_MBW: Tensor, biases_MN: Tensor, kind: Kind) -> Tensor:
+    check(matmul_MBW, biases_MN, kind)
+    wide = unrounded(matmul_MBW.dtype)
     num = biases_MN.shape[1]
-    z = products_MBW[..., :num].to(wide) + biases_MN.to(products_MBW.dtype).to(wide).unsqueeze(1)
-    return _padded(getattr(torch, kind)(z).to(products_MBW.dtype), products_MBW.shape[2])
+    z = matmul_MBW[..., :num].to(wide) + biases_MN.to(matmul_MBW.dtype).to(wide).unsqueeze(1)
+    return _padded(getattr(torch, kind)(z).to(matmul_MBW.dtype), matmul_MBW.shape[2])
 
 
-@operation("units_gradient", "(Tensor dy, Tensor y, int num, str kind) -> (Tensor, Tensor)")
-def _units_gradient(dy_MBW: Tensor, y_MBW: Tensor, num: int, kind: Kind) -> tuple[Tensor, Tensor]:
+@operation("activation_gradient", "(Tensor dy, Tensor y, int num, str kind) -> (Tensor, Tensor)")
+def _backward(dy_MBW: Tensor, y_MBW: Tensor, num: int, kind: Kind) -> tuple[Tensor, Tensor]:
     check_gradient(dy_MBW, y_MBW, num, kind)
     wide = unrounded(y_MBW.dtype)
     dy, y = (values[..., :num].to(wide) for values in (dy_MBW, y_MBW))
@@ -48,15 +48,15 @@ def _padded(values: Tensor, width: int) -> Tensor:
     return functional.pad(values, (0, width - values.shape[2]))
 
 
-@_units.register_kernel("cuda")
-def _(products_MBW: Tensor, biases_MN: Tensor, kind: Kind) -> Tensor:
+@_forward.register_kernel("cuda")
+def _(matmul_MBW: Tensor, biases_MN: Tensor, kind: Kind) -> Tensor:
     from isotherm.kernels.triton import activation
 
-    check(products_MBW, biases_MN, kind)
-    return activation.forward(products_MBW.contiguous(), biases_MN, kind=kind)
+    check(matmul_MBW, biases_MN, kind)
+    return activation.forward(matmul_MBW.contiguous(), biases_MN, kind=kind)
 
 
-@_units_gradient.register_kernel("cuda")
+@_backward.register_kernel("cuda")
 def _(dy_MBW: Tensor, y_MBW: Tensor, num: int, kind: Kind) -> tuple[Tensor, Tensor]:
     from isotherm.kernels.triton import activation
 
@@ -64,24 +64,24 @@ def _(dy_MBW: Tensor, y_MBW: Tensor, num: int, kind: Kind) -> tuple[Tensor, Tens
     return activation.backward(dy_MBW.contiguous(), y_MBW.contiguous(), num, kind=kind)
 
 
-@_units.register_fake
-def _(products_MBW: Tensor, biases_MN: Tensor, kind: Kind) -> Tensor:
-    return products_MBW.new_empty(products_MBW.shape)
+@_forward.register_fake
+def _(matmul_MBW: Tensor, biases_MN: Tensor, kind: Kind) -> Tensor:
+    return matmul_MBW.new_empty(matmul_MBW.shape)
 
 
-@_units_gradient.register_fake
+@_backward.register_fake
 def _(dy_MBW: Tensor, y_MBW: Tensor, num: int, kind: Kind) -> tuple[Tensor, Tensor]:
     return y_MBW.new_empty(y_MBW.shape), y_MBW.new_empty(len(y_MBW), num, dtype=unrounded(y_MBW.dtype))
 
 
-def check(products_MBW: Tensor, biases_MN: Tensor, kind: str) -> None:
+def check(matmul_MBW: Tensor, biases_MN: Tensor, kind: str) -> None:
     """Raise a ValueError for tensors that the kernels would misread."""
-    if biases_MN.ndim != 2 or len(biases_MN) != len(products_MBW) or biases_MN.stride(1) != 1:
+    if biases_MN.ndim != 2 or len(biases_MN) != len(matmul_MBW) or biases_MN.stride(1) != 1:
         raise ValueError(
             f"biases have shape {tuple(biases_MN.shape)} and strides {biases_MN.stride()}; "
-            f"need one contiguous vector for each of {len(products_MBW)} runs"
+            f"need one contiguous vector for each of {len(matmul_MBW)} runs"
         )
-    _check_values(products_MBW, biases_MN.shape[1], kind)
+    _check_values(matmul_MBW, biases_MN.shape[1], kind)
 
 
 def _check_values(values_MBW: Tensor, num: int, kind: str) -> None:
@@ -104,5 +104,5 @@ def check_gradient(dy_MBW: Tensor, y_MBW: Tensor, num: int, kind: str) -> None:
 
 
 # The operations as they appear in a trace.
-UNITS = torch.ops.isotherm.units.default
-UNITS_GRADIENT = torch.ops.isotherm.units_gradient.default
+FORWARD = torch.ops.isotherm.activation.default
+BACKWARD = torch.ops.isotherm.activation_gradient.default

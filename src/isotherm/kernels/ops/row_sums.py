@@ -1,6 +1,6 @@
 """Row sums of several matrices per run as one operation: a kernel on a GPU, PyTorch on a CPU.
 
-    isotherm::sums_of_rows    matrices (M, R, C), columns used of each -> their sums over R, concatenated (M, N)
+    isotherm::row_sums    matrices (M, R, C), columns used of each -> their sums over R, concatenated (M, N)
 
 Bias gradients are such sums, over the batch. One alone is too little work for a GPU.
 """
@@ -18,14 +18,14 @@ from isotherm.kernels.ops.registry import operation, unrounded
 MOST_ROWS = 64
 
 
-@operation("sums_of_rows", "(Tensor[] matrices, int[] sizes) -> Tensor")
-def _sums_of_rows(matrices: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+@operation("row_sums", "(Tensor[] matrices, int[] sizes) -> Tensor")
+def _row_sums(matrices: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
     check(matrices, sizes)
     wide = unrounded(matrices[0].dtype)
     return torch.cat([m[..., :size].sum(dim=1, dtype=wide) for m, size in zip(matrices, sizes, strict=True)], dim=1)
 
 
-@_sums_of_rows.register_kernel("cuda")
+@_row_sums.register_kernel("cuda")
 def _(matrices: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
     from isotherm.kernels.triton import row_sums
 
@@ -33,7 +33,7 @@ def _(matrices: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
     return row_sums.sum_rows([matrix.contiguous() for matrix in matrices], sizes)
 
 
-@_sums_of_rows.register_fake
+@_row_sums.register_fake
 def _(matrices: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
     return matrices[0].new_empty(len(matrices[0]), sum(sizes), dtype=unrounded(matrices[0].dtype))
 
@@ -54,4 +54,4 @@ def check(matrices: Sequence[Tensor], sizes: Sequence[int]) -> None:
 
 
 # The operation as it appears in a trace.
-SUMS = torch.ops.isotherm.sums_of_rows.default
+ROW_SUMS = torch.ops.isotherm.row_sums.default

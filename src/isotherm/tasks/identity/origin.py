@@ -52,8 +52,10 @@ def is_library_class(kind: type) -> bool:
         return False
     if module is builtins:  # exec without a module's name calls its classes so
         return not kind.__flags__ & _HEAP_TYPE or getattr(builtins, kind.__name__, None) is kind
+    if not is_library_module(module) or not _is_there(kind, module):
+        return False
     # a user's module that shares its name with an installed one shows in the files of its methods
-    return is_library_module(module) and not any(_is_users_method(kind, name, m) for name, m in vars(kind).items())
+    return not any(_is_users_method(kind, name, member) for name, member in vars(kind).items())
 
 
 def is_library_module(module: types.ModuleType) -> bool:
@@ -94,6 +96,16 @@ def name_of(thing: Any) -> str:
     if inspect.isfunction(thing):  # functools.wraps copies the names of the function inside
         name, module = thing.__code__.co_qualname, str(thing.__globals__.get("__name__"))
     return f"{'isotherm' if module.partition('.')[0] == 'isotherm' else module}.{name}"
+
+
+def _is_there(kind: type, module: types.ModuleType) -> bool:
+    """Tell whether a class is in the module it names; what make_dataclass makes, for example, is not."""
+    if "<locals>" in kind.__qualname__ or type(kind).__name__ == "pybind11_type":
+        return True
+    found: Any = module
+    for name in kind.__qualname__.split("."):
+        found = getattr(found, "__dict__", {}).get(name)
+    return found is kind or not kind.__flags__ & _HEAP_TYPE
 
 
 def _is_users_method(kind: type, name: str, member: Any) -> bool:

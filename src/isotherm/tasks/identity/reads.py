@@ -61,7 +61,7 @@ def reads_of(function: types.FunctionType) -> list[Read]:
     local = {name: [_Bound(value=value)] for name, value in closure.items() if isinstance(value, types.ModuleType)}
     found = [Read(path=name, value=value) for name, value in closure.items() if name not in local]
     for listing in listings:
-        _imports(listing, function.__globals__, local)
+        found += _imports(listing, function.__globals__, local)
     for listing in listings:
         found += _loads(listing, function.__globals__, local)
     return found
@@ -131,27 +131,33 @@ def _attribute(module: types.ModuleType, name: str) -> Any:
     return contents(module) if name == "__dict__" else getattr(module, name, MISSING)
 
 
-def _imports(listing: list[dis.Instruction], space: dict[str, Any], local: dict[str, list[_Bound]]) -> None:
-    """Add to `local` what import statements inside the code bind; functions inside may use one name for two things."""
+def _imports(listing: list[dis.Instruction], space: dict[str, Any], local: dict[str, list[_Bound]]) -> Iterator[Read]:
+    """Add to `local` what import statements inside the code bind; yield what need not be loaded to be used.
+
+    Functions inside may use one name for two things, and what a class imports is reached as its attribute.
+    """
     for index, instruction in enumerate(listing):
         if instruction.opname != "IMPORT_NAME":
             continue
         level, names = listing[index - 2].argval, listing[index - 1].argval or ()
         full = _absolute(instruction.argval, level, space)
-        stores = _stores(listing[index + 1 :], len(names))
-        if not names:  # `import a.b` binds a, `import a.b as c` binds b
-            is_renamed = listing[index + 1].opname == "IMPORT_FROM"
-            _module(full)
-            bound = _Bound(value=_module(full if is_renamed else full.partition(".")[0]))
-            local.setdefault(stores[0], []).append(bound)
-        for name, store in zip(names, stores, strict=False):
-            local.setdefault(store, []).append(_imported(full, name))
+        is_renamed = listing[index + 1].opname == "IMPORT_FROM"
+        bound = [_imported(full, name) for name in names] or [_Bound(value=_bound_module(full, is_renamed))]
+        for one, (operation, name) in zip(bound, _stores(listing[index + 1 :]), strict=False):
+            local.setdefault(name, []).append(one)
+            if operation == "STORE_NAME" or not isinstance(one.value, types.ModuleType):
+                yield Read(path=name, value=one.value, library=one.library, line=_line(instruction))
 
 
-def _stores(rest: list[dis.Instruction], num: int) -> list[str]:
-    """Return the variables that the next imported names are stored in."""
-    stored = (i.argval for i in rest if i.opname.startswith("STORE_"))
-    return [name for name, _ in zip(stored, range(max(num, 1)), strict=False)]
+def _bound_module(full: str, is_renamed: bool) -> Any:
+    """Return what `import a.b` binds, which is a, or `import a.b as c`, which is b."""
+    module = _module(full)
+    return module if is_renamed else _module(full.partition(".")[0])
+
+
+def _stores(rest: list[dis.Instruction]) -> Iterator[tuple[str, str]]:
+    """Yield the operations that store the names imported next, and their variables."""
+    return ((i.opname, i.argval) for i in rest if i.opname.startswith("STORE_"))
 
 
 def _absolute(name: str, level: int, space: dict[str, Any]) -> str:

@@ -19,7 +19,7 @@ from isotherm.errors import UnseenWarning
 from isotherm.tasks.identity.reads import Read, attributes_in
 
 _FILE = "the content of a file"
-_TELLTALES = {
+_EXTERNAL = {
     _FILE: (
         "builtins.open io.open os.open os.listdir os.scandir os.stat os.path.exists os.path.isfile os.path.getsize "
         "os.walk glob.glob glob.iglob "
@@ -66,6 +66,7 @@ class Reach:
         self._steps: dict[int | str, list[tuple[int, str]]] = {}
         self._unseen: dict[int | str, list[tuple[int | None, str]]] = {}
         self._functions: dict[int | str, types.FunctionType] = {}
+        self._external = _ExternalNames()
         self._kept: list[Any] = []  # an id stays taken while its object lives
 
     def leads(self, source: int | str, target: Any, how: str) -> None:
@@ -73,9 +74,14 @@ class Reach:
         self._steps.setdefault(source, []).append((id(target), how))
         self._kept.append(target)
 
-    def is_function(self, function: types.FunctionType) -> None:
-        """Record a function: what it leads to is said to be in it."""
+    def examine(self, function: types.FunctionType, reads: list[Read]) -> None:
+        """Record what a function depends on beyond its code and what the code refers to."""
         self._functions[id(function)] = function
+        lines: dict[str, int | None] = {}
+        for line, what in self._external.found_in(function, reads):
+            lines.setdefault(what, line)
+        for what, line in lines.items():
+            self.cannot_see(function, what, line)
 
     def cannot_see(self, thing: Any, what: str, line: int | None = None) -> None:
         """Record that a thing depends on something that is not hashed."""
@@ -112,25 +118,29 @@ def warn_of(unseen: Iterable[str]) -> None:
         warnings.warn(f"{what}, which is no part of the task's key; {remedy}", UnseenWarning, stacklevel=3)
 
 
-def unseen_in(function: types.FunctionType, reads: list[Read]) -> Iterator[tuple[int | None, str]]:
-    """Yield what a function depends on beyond its code and what the code refers to, each with its line."""
-    by_name = {name: what for what, names in _TELLTALES.items() for name in names.split()}
-    by_id = {id(thing): by_name[name] for name, thing in _loaded(by_name)}
-    for read in reads:
-        what = by_id.get(id(read.value)) or by_name.get(read.library or "") or _of_class(read)
-        if what is not None:
-            name = read.library or read.path
-            yield read.line, f"{what} through {name}"
-    for name, line in attributes_in(function):
-        if name in _METHODS and not any(r.line == line and r.path.endswith(f".{name}") for r in reads):
-            yield line, f"{_METHODS[name]} through .{name}()"
-
-
 def where(function: types.FunctionType, line: int | None) -> str:
     """Return a function's name and place for people."""
     file = function.__code__.co_filename
     place = f"{pathlib.Path(file).name}, " if not file.startswith("<") else ""
     return f"{function.__qualname__} ({place}line {line or function.__code__.co_firstlineno})"
+
+
+class _ExternalNames:
+    """Names through which code depends on something external, and what they stand for as far as it is loaded."""
+
+    def __init__(self) -> None:
+        self._by_name = {name: what for what, names in _EXTERNAL.items() for name in names.split()}
+        self._by_id = {id(thing): self._by_name[name] for name, thing in _loaded(self._by_name)}
+
+    def found_in(self, function: types.FunctionType, reads: list[Read]) -> Iterator[tuple[int | None, str]]:
+        for read in reads:
+            what = self._by_id.get(id(read.value)) or self._by_name.get(read.library or "") or _of_class(read)
+            if what is not None:
+                yield read.line, f"{what} through {read.library or read.path}"
+        resolved = {(read.line, read.path.rpartition(".")[2]) for read in reads}
+        for name, line in attributes_in(function):
+            if name in _METHODS and (line, name) not in resolved:
+                yield line, f"{_METHODS[name]} through .{name}()"
 
 
 def _loaded(names: Iterable[str]) -> Iterator[tuple[str, Any]]:

@@ -68,7 +68,17 @@ def tensor_content(value: Tensor) -> list[object]:
     if value.layout is not torch.strided:
         dense = value.detach().to_dense()
         return [*about, tensor_content(dense)]
+    if value.is_quantized:
+        return [*about, _quantizer(value), tensor_content(value.int_repr())]
     if value.is_meta:
         return [*about, "meta"]
     flat = value.detach().resolve_conj().resolve_neg().cpu().contiguous().view(-1)
     return [*about, hashlib.sha256(flat.view(torch.uint8).numpy().data).hexdigest()]
+
+
+def _quantizer(value: Tensor) -> list[object]:
+    """Return how the numbers of a quantized tensor are meant."""
+    if value.qscheme() is torch.per_tensor_affine:
+        return [str(value.qscheme()), repr(value.q_scale()), value.q_zero_point()]
+    scales, zeros = value.q_per_channel_scales(), value.q_per_channel_zero_points()
+    return [str(value.qscheme()), tensor_content(scales), tensor_content(zeros), value.q_per_channel_axis()]
