@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from isotherm.core.schedule import Schedule
     from isotherm.core.temperature import bare_learning_rate, effective_learning_rate, temperature
     from isotherm.data.augment import CropAndFlip, Scaled
-    from isotherm.errors import StoreError, UserError
+    from isotherm.errors import StoreError, UnseenWarning, UserError
     from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
     from isotherm.report.study.folder import write_report
     from isotherm.running.runner import run, run_study
@@ -63,6 +63,7 @@ _HOMES = {
     "StudyResults": "isotherm.sweep.results",
     "Sweep": "isotherm.sweep.sweep",
     "Task": "isotherm.tasks.task",
+    "UnseenWarning": "isotherm.errors",
     "UserError": "isotherm.errors",
     "Verdict": "isotherm.analysis.verdicts",
     "__version__": "isotherm.version",
@@ -100,6 +101,7 @@ __all__ = [
     "StudyResults",
     "Sweep",
     "Task",
+    "UnseenWarning",
     "UserError",
     "Verdict",
     "__version__",

@@ -23,7 +23,7 @@ _CONSTRUCTORS = {"__init__", "__new__", "__post_init__", "__init_subclass__", "_
 _BOOKKEEPING = {"_abc_impl", "_backward_cls", "_autograd_function_id", "_compiled_autograd_backward_state"}
 _COMPARISONS = {"__eq__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__"}
 _GENERATED = {"__init__", "__repr__", "__setattr__", "__delattr__", "__replace__"} | _COMPARISONS
-_STATE_OF_A_LIBRARY = {"cache_token"}  # of functools.singledispatch: counts the classes registered so far
+_LIBRARY_STATE = {"cache_token"}  # of functools.singledispatch: counts the classes registered so far
 _METHOD_TYPES = (types.FunctionType, staticmethod, classmethod, property, functools.cached_property)
 _COMPILED_SUFFIXES = (".so", ".pyd", ".dylib")
 OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
@@ -36,7 +36,7 @@ def function(walk: Walk, value: types.FunctionType) -> object:
     if "_torchdynamo_orig_callable" in held:  # torch.compile computes the same, faster
         return ["compiled", walk.describe(held["_torchdynamo_orig_callable"])]
     if origin.is_library_function(value):
-        closure = {n: walk.describe(item) for n, item in closure_of(value).items() if n not in _STATE_OF_A_LIBRARY}
+        closure = {n: walk.describe(item) for n, item in closure_of(value).items() if n not in _LIBRARY_STATE}
         return ["library", origin.name_of(value), value.__name__, closure, walk.describe(held.get("__wrapped__"))]
     reads = reads_of(value)
     walk.reach.examine(value, reads)
@@ -56,7 +56,7 @@ def method(walk: Walk, value: types.MethodType) -> object:
 
 
 def member(walk: Walk, value: Any) -> object:
-    """Describe what stands in a class: a method of any kind, or a property."""
+    """Describe a member of a class: a method of any kind, or a property."""
     if isinstance(value, property):
         return ["property", *(walk.describe(part) for part in (value.fget, value.fset, value.fdel))]
     return [type(value).__name__, walk.describe(_function(value))]

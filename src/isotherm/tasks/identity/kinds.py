@@ -56,8 +56,8 @@ _KINDS: tuple[tuple[Any, Handler], ...] = (
     ((contextvars.ContextVar, weakref.ref), objects.variable),
     (threading.local, objects.local),
     (io.IOBase, objects.file),
-    (objects.SERVICES, objects.named),
-    (objects.SOURCES, objects.source),
+    (objects.IGNORED, objects.by_class),
+    (objects.OPAQUE, objects.opaque),
 )
 
 
@@ -69,7 +69,7 @@ def handler_of(value: Any) -> Handler:
         if isinstance(value, kind):
             return handler
     if isinstance(value, collections.abc.Iterator) and origin.is_library_class(type(value)):
-        return objects.source
+        return objects.opaque
     if isinstance(value, types.SimpleNamespace) or origin.is_users(value) or origin.is_isotherms(type(value)):
         return objects.plain_object
     return objects.library_object

@@ -32,30 +32,30 @@ from isotherm.tasks.identity.walk import Walk
 INTERNAL = {*vars(nn.Module()), "training", "_compiled_call_impl", "_super_module_initialized", "_initializing"}
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event, threading.Semaphore)
-# Tools without a part in the numbers.
-SERVICES: tuple[type, ...] = (
+# Their state has no effect on the numbers.
+IGNORED: tuple[type, ...] = (
     *(logging.Logger, logging.Handler, logging.LoggerAdapter),
     *(*_LOCKS, threading.Thread, concurrent.futures.Executor),
     *(weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet),
     *(types.FrameType, types.TracebackType, types.CoroutineType, types.AsyncGeneratorType),
 )
-# Things whose state changes as they are used: they have a type, and what they will give cannot be said.
-SOURCES: tuple[type, ...] = (
+# Their state changes as they are used, so that it cannot be part of a key.
+OPAQUE: tuple[type, ...] = (
     *(os._Environ, types.GeneratorType),
     *(torch.Generator, np.random.Generator, np.random.RandomState, np.random.BitGenerator, random.Random),
 )
-_PLACE = re.compile(r"__torch__(?:\.\w+)*?\.(\w+)(?![\w.])")
+_TORCHSCRIPT_NAME = re.compile(r"__torch__(?:\.\w+)*?\.(\w+)(?![\w.])")
 
 
-def named(walk: Walk, value: Any) -> object:
+def by_class(walk: Walk, value: Any) -> object:
     """Describe something by its class alone."""
     return ["object", walk.describe(type(value), "instance")]
 
 
-def source(walk: Walk, value: Any) -> object:
+def opaque(walk: Walk, value: Any) -> object:
     """Describe a generator, random generator or the like by its class, and record that its state is not seen."""
     walk.reach.cannot_see(value, f"the state of a {origin.name_of(type(value))} object")
-    return named(walk, value)
+    return by_class(walk, value)
 
 
 def file(walk: Walk, value: io.IOBase) -> object:
@@ -165,12 +165,12 @@ def library_object(walk: Walk, value: Any) -> object:
         reduced = value.__reduce_ex__(4)
     except Exception:  # whatever a library raises for what cannot be pickled
         walk.reach.cannot_see(value, f"the state of a {origin.name_of(type(value))} object")
-        held = walk.describe(_without_places(getattr(value, "__dict__", {})))
+        held = walk.describe(_without_copied_names(getattr(value, "__dict__", {})))
         return ["object", walk.describe(type(value), "instance"), wrapped, held]
     if isinstance(reduced, str):
         return ["object", walk.describe(type(value), "instance"), reduced, wrapped]
     parts = [list(part) if isinstance(part, collections.abc.Iterator) else part for part in reduced[:5]]
-    parts = [_without_places(part) if type(part) is dict else part for part in parts]
+    parts = [_without_copied_names(part) if type(part) is dict else part for part in parts]
     return ["object", walk.describe(type(value), "instance"), [walk.describe(part) for part in parts], wrapped]
 
 
@@ -185,10 +185,10 @@ def _state(value: Any) -> dict[str, Any]:
     hidden = {"__dict__", "__weakref__", "__pydantic_fields_set__"}
     held = {name: getattr(value, name) for name in names if name not in hidden and hasattr(value, name)}
     held.update(getattr(value, "__dict__", {}))
-    return {name: item for name, item in _without_places(held).items() if not _is_cache(value, name)}
+    return {name: item for name, item in _without_copied_names(held).items() if not _is_cache(value, name)}
 
 
-def _without_places(held: dict[str, Any]) -> dict[str, Any]:
+def _without_copied_names(held: dict[str, Any]) -> dict[str, Any]:
     """Leave out what functools.update_wrapper copies onto an object and means nothing."""
     return {name: item for name, item in held.items() if name not in ("__module__", "__doc__", "__annotations__")}
 
@@ -243,4 +243,4 @@ def _graph(walk: Walk, graph: Any) -> object:
         for node in graph.findAllNodes("prim::Constant")
         if node.hasAttribute("value") and node.kindOf("value") == "t"
     ]
-    return [_PLACE.sub(r"\1", graph.str(False)), constants]
+    return [_TORCHSCRIPT_NAME.sub(r"\1", graph.str(False)), constants]

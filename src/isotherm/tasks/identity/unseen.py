@@ -19,7 +19,7 @@ from isotherm.errors import UnseenWarning
 from isotherm.tasks.identity.reads import Read, attributes_in
 
 _FILE = "the content of a file"
-_TELLTALES = {
+_EXTERNAL = {
     _FILE: (
         "builtins.open io.open os.open os.listdir os.scandir os.stat os.path.exists os.path.isfile os.path.getsize "
         "os.walk glob.glob glob.iglob "
@@ -66,7 +66,7 @@ class Reach:
         self._steps: dict[int | str, list[tuple[int, str]]] = {}
         self._unseen: dict[int | str, list[tuple[int | None, str]]] = {}
         self._functions: dict[int | str, types.FunctionType] = {}
-        self._telltales = _Telltales()
+        self._external = _ExternalNames()
         self._kept: list[Any] = []  # an id stays taken while its object lives
 
     def leads(self, source: int | str, target: Any, how: str) -> None:
@@ -78,7 +78,7 @@ class Reach:
         """Record what a function depends on beyond its code and what the code refers to."""
         self._functions[id(function)] = function
         lines: dict[str, int | None] = {}
-        for line, what in self._telltales.found_in(function, reads):
+        for line, what in self._external.found_in(function, reads):
             lines.setdefault(what, line)
         for what, line in lines.items():
             self.cannot_see(function, what, line)
@@ -125,11 +125,11 @@ def where(function: types.FunctionType, line: int | None) -> str:
     return f"{function.__qualname__} ({place}line {line or function.__code__.co_firstlineno})"
 
 
-class _Telltales:
-    """What gives away that code depends on something else, by name and, as far as it is loaded, by `id`."""
+class _ExternalNames:
+    """Names through which code depends on something external, and what they stand for as far as it is loaded."""
 
     def __init__(self) -> None:
-        self._by_name = {name: what for what, names in _TELLTALES.items() for name in names.split()}
+        self._by_name = {name: what for what, names in _EXTERNAL.items() for name in names.split()}
         self._by_id = {id(thing): self._by_name[name] for name, thing in _loaded(self._by_name)}
 
     def found_in(self, function: types.FunctionType, reads: list[Read]) -> Iterator[tuple[int | None, str]]:

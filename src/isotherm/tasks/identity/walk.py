@@ -48,10 +48,10 @@ class Walk:
         self._handler_of = handler_of
         self._root = root
         self._names = names or {}
-        self._open: dict[int, int] = {}  # id -> depth, of what is being described
+        self._unfinished: dict[int, int] = {}  # id -> depth, of what is being described
         self._lowest: list[int] = []  # for each of them, the least depth it refers back to
         self._done: dict[int, str] = {}
-        self._num_entangled = 0
+        self._num_in_cycles = 0
 
     def describe(self, value: Any, how: str = "") -> object:
         """Return a plain value itself, a hash of anything else; `how` says what leads here, as `Reach` records it."""
@@ -61,10 +61,10 @@ class Walk:
             return ["missing"]
         if id(value) in self._names:
             return ["named", self._names[id(value)]]
-        self.reach.leads(next(reversed(self._open), self._root), value, how)
-        if id(value) in self._open:
-            self._lowest[-1] = min(self._lowest[-1], self._open[id(value)])
-            return ["around", len(self._open) - self._open[id(value)]]
+        self.reach.leads(next(reversed(self._unfinished), self._root), value, how)
+        if id(value) in self._unfinished:
+            self._lowest[-1] = min(self._lowest[-1], self._unfinished[id(value)])
+            return ["containing", len(self._unfinished) - self._unfinished[id(value)]]
         return self._done[id(value)] if id(value) in self._done else self._first(value)
 
     def unordered(self, values: Any) -> list[object]:
@@ -81,25 +81,25 @@ class Walk:
         return sorted(described, key=repr)
 
     def _first(self, value: Any) -> str:
-        depth = len(self._open)
-        self._open[id(value)] = depth
+        depth = len(self._unfinished)
+        self._unfinished[id(value)] = depth
         self._lowest.append(depth)
         content = content_hash(self._handler_of(value)(self, value))
-        del self._open[id(value)]
+        del self._unfinished[id(value)]
         lowest = self._lowest.pop()
         self._done[id(value)] = content
-        if lowest < depth:  # its content depends on what is around it: from here on it goes by its number
+        if lowest < depth:  # it refers to something that contains it: from here on it is known by its number
             self._lowest[-1] = min(self._lowest[-1], lowest)
-            self._done[id(value)] = f"entangled {self._num_entangled}"
-            self._num_entangled += 1
+            self._done[id(value)] = f"in cycle {self._num_in_cycles}"
+            self._num_in_cycles += 1
         return content
 
     def _branch(self) -> Walk:
         branch = Walk(
             self._root, handler_of=self._handler_of, reach=self.reach, sources=self.sources, names=self._names
         )
-        branch._open, branch._lowest, branch._done = dict(self._open), list(self._lowest), dict(self._done)
-        branch._num_entangled = self._num_entangled
+        branch._unfinished, branch._lowest, branch._done = dict(self._unfinished), list(self._lowest), dict(self._done)
+        branch._num_in_cycles = self._num_in_cycles
         return branch
 
 
