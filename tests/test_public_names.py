@@ -25,8 +25,8 @@ def test_every_public_name_is_there_and_listed() -> None:
         assert getattr(isotherm, name) is not None
     assert set(isotherm.__all__) == set(isotherm._HOMES)
     assert sorted(isotherm.__all__) == isotherm.__all__
-    with pytest.raises(AttributeError, match="no attribute 'regimes'"):
-        isotherm.regimes  # type: ignore[attr-defined] # noqa: B018
+    with pytest.raises(AttributeError, match="no attribute 'optima'"):
+        isotherm.optima  # type: ignore[attr-defined] # noqa: B018
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -15,7 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from isotherm.analysis.analysis import Analysis, analyse
+    from isotherm.analysis.analysis import Analysis, analyse, recommend, regimes
     from isotherm.analysis.recommend import Recommendation
     from isotherm.analysis.regimes import JointRegimes, Regimes
     from isotherm.analysis.verdicts import Verdict
@@ -73,6 +73,8 @@ _HOMES = {
     "get_task": "isotherm.tasks.builtin",
     "open_results": "isotherm.running.stored",
     "powers_of_two": "isotherm.core.rates",
+    "recommend": "isotherm.analysis.analysis",
+    "regimes": "isotherm.analysis.analysis",
     "run": "isotherm.running.runner",
     "run_study": "isotherm.running.runner",
     "temperature": "isotherm.core.temperature",
@@ -111,6 +113,8 @@ __all__ = [
     "get_task",
     "open_results",
     "powers_of_two",
+    "recommend",
+    "regimes",
     "run",
     "run_study",
     "temperature",

@@ -11,8 +11,9 @@ import pytest
 import isotherm.analysis.series as fitting
 from helpers_landscape import broken_line, first_sweep, landscape_study
 from helpers_report import embedded_study, make_plan, make_study
-from isotherm.analysis.analysis import analyse
+from isotherm.analysis.analysis import analyse, recommend, regimes
 from isotherm.analysis.verdicts import Verdict
+from isotherm.errors import UserError
 from isotherm.report.study.folder import write_report
 from isotherm.sweep.protocol import Grid
 from isotherm.sweep.results import StudyResults
@@ -94,3 +95,12 @@ def test_a_study_may_hold_results_of_others() -> None:
     study = make_study(make_plan())
     more = StudyResults(plan=study.plan, by_key={**study.by_key, **make_study(make_plan(l2=0.5)).by_key})
     assert analyse(more).counts == analyse(study).counts
+
+
+def test_regimes_and_recommendations_can_be_had_alone() -> None:
+    study = embedded_study()
+    analysis = analyse(study)
+    assert regimes(study) == analysis.regimes
+    assert recommend(study) == list(analysis.recommendations)
+    with pytest.raises(UserError, match="no batch size has a stable optimum yet; finish the sweep"):
+        recommend(make_study(make_plan(), give=lambda *_: None))

@@ -252,7 +252,7 @@ class Stub:
 def test_stacks_share_the_program_of_one_that_still_trains(windows):
     """After a restart the first may be done: it makes no program."""
     stacks = [Stub(num) for num in windows]
-    fleet._train(stacks, None)
+    fleet.train_stacks(stacks, None)
     assert all(stack.is_done for stack in stacks)
     active = [stack for stack, num in zip(stacks, windows, strict=True) if num]
     assert all(stack.shared is (None if stack is active[0] else active[0]) for stack in active)
@@ -284,8 +284,8 @@ def test_stacks_on_a_gpu_train_with_examples_drawn_ahead(monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(DataOrder, "block", watch)
-        fleet._train([OnGpu(ours, Listeners())], None)
-    fleet._train([RunStack(plain, Listeners())], None)
+        fleet.train_stacks([OnGpu(ours, Listeners())], None)
+    fleet.train_stacks([RunStack(plain, Listeners())], None)
     assert draws[::2] == draws[1::2]  # of both seeds
     starts = [start for start, _ in draws[::2]]
     assert [done for _, done in draws[::2]] == [0, *starts[:-1]]  # each during the one before

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from isotherm.analysis.recommend import Recommendation, recommend
+from isotherm.analysis.recommend import Recommendation, recommendation
 from isotherm.analysis.regimes import JointRegimes, Regimes
 from isotherm.analysis.series import Series, TunedGrid, series_without_laws, tuned_grids, with_laws
 from isotherm.analysis.verdicts import Verdict, judge, judge_scaling
 from isotherm.core.budget import Budget
+from isotherm.errors import UserError
 from isotherm.sweep.plan import StudyPlan, SweepPlan
 from isotherm.sweep.results import Results, StudyResults
 
@@ -66,7 +67,7 @@ def analyse(results: Results | StudyResults) -> Analysis:
     found = [series_without_laws(plan, grids) for plan, grids in zip(study.plan.sweeps, tuned, strict=True)]
     series, pairs = with_laws([s for members in found for s in members])
     scaling = [judge_scaling(s) for s in series]
-    advice = (recommend(s, verdict) for s, verdict in zip(series, scaling, strict=True))
+    advice = (recommendation(s, verdict) for s, verdict in zip(series, scaling, strict=True))
     following = iter(series)
     return Analysis(
         results=study,
@@ -79,3 +80,23 @@ def analyse(results: Results | StudyResults) -> Analysis:
         verdicts=tuple(judge(series, pairs, scaling)),
         recommendations=tuple(one for one in advice if one is not None),
     )
+
+
+def regimes(results: Results | StudyResults) -> list[Regimes]:
+    """Return the two regimes of every sweep, budget and momentum with three optima or more: a part of `analyse`."""
+    return analyse(results).regimes
+
+
+def recommend(results: Results | StudyResults) -> list[Recommendation]:
+    """Return one recommendation for every sweep, budget and momentum: a part of `analyse`.
+
+    Raises:
+        UserError: no grid has an optimum yet.
+    """
+    found = analyse(results).recommendations
+    if not found:
+        raise UserError(
+            "no batch size has a stable optimum yet",
+            advice="finish the sweep, or widen its learning rates",
+        )
+    return list(found)

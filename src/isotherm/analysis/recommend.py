@@ -42,7 +42,7 @@ class Recommendation:
         )
 
 
-def recommend(series: Series, scaling: Verdict | None) -> Recommendation | None:
+def recommendation(series: Series, scaling: Verdict | None) -> Recommendation | None:
     """Return what to use for the budget and momentum of a series; None if no test metric is finite.
 
     Args:

@@ -1,7 +1,7 @@
-"""Two regimes read off a sweep: where the optimal learning rate rises with the batch size, and where it stops.
+"""The two regimes of a sweep: where the optimal learning rate rises with the batch size, and where it stops rising.
 
-The paper's figure 1c. In the noise dominated regime ε_eff* ∝ B (slope 1 in log2-log2); from the kink on curvature
-limits it and it stays level. Momentum leaves the rise as it is and moves the kink to larger batches.
+The paper's figure 1c. In the noise dominated regime ε_eff* ∝ B (slope 1 in log2-log2); beyond the kink curvature limits
+ε_eff*, which stays constant. Momentum leaves the rise unchanged and moves the kink to larger batches.
 
 Intervals combine three sources of error: resampled seeds; the spacing of the learning rates, between which an optimum
 is known only as well as the parabolas on both sides of it agree (`optimum.py`); and the scatter of the optima about the

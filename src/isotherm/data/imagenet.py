@@ -158,14 +158,14 @@ class ImageSource:
         try:
             image = _decode(self._content(index))
         except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-            raise UserError(f"{self._place(index)} has too many pixels to be safe: {error}; remove it") from error
+            raise UserError(f"{self._location(index)} has too many pixels to be safe: {error}; remove it") from error
         except FileNotFoundError as error:
             raise UserError(
-                f"{self._place(index)} is gone; it was there when the folder was read, so restore it"
+                f"{self._location(index)} is gone; it was there when the folder was read, so restore it"
             ) from error
         except Exception as error:  # a damaged image can raise nearly anything
             raise UserError(
-                f"{self._place(index)} cannot be decoded ({type(error).__name__}: {error}); replace or remove it"
+                f"{self._location(index)} cannot be decoded ({type(error).__name__}: {error}); replace or remove it"
             ) from error
         if generator is None:
             image = _centre_crop(image, self.image_size)
@@ -173,7 +173,7 @@ class ImageSource:
             image = _random_crop(image, self.image_size, generator)
         return np.asarray(image).transpose(2, 0, 1)
 
-    def _place(self, index: int) -> str:
+    def _location(self, index: int) -> str:
         entry = self._entries[index]
         path = self._folder / entry.file
         return str(path) if entry.member is None else f"image {entry.member} of the shard {path}"

@@ -104,7 +104,7 @@ class _Fleet:
             logger.warning("training one run at a time, as this model cannot be trained as a fleet: %s", reason)
             return [self.run_alone(index) for index in range(len(self.specs))]
         stacks = [checked] if checked is not None else self.stacks()
-        _train(stacks, checkpoint)
+        train_stacks(stacks, checkpoint)
         return [result for stack in stacks for result in stack.results()]
 
     def run_alone(self, index: int) -> RunResult:
@@ -166,7 +166,7 @@ class _Fleet:
         return RunStack.of(plan, self.listeners)
 
 
-def _train(stacks: Sequence[RunStack], checkpoint: Checkpoint | None) -> None:
+def train_stacks(stacks: Sequence[RunStack], checkpoint: Checkpoint | None) -> None:
     """Make all updates, window by window, from where a checkpoint left off; several stacks share one program."""
     for stack, saved in zip(stacks, _saved(stacks, checkpoint), strict=False):
         stack.restore(saved)

@@ -83,7 +83,7 @@ class GhostBatchNorm2d(nn.Module):
             x, self.weight, self.bias, ghost_size=size, eps=self.eps, relu=self.activation == "relu"
         )
         mean_G1C11, var_G1C11 = (t.view(len(t), 1, -1, 1, 1) for t in (mean_GC, var_GC))
-        self._follow(mean_G1C11, var_G1C11, num_values=size * x.shape[2] * x.shape[3])
+        self._update_running_statistics(mean_G1C11, var_G1C11, num_values=size * x.shape[2] * x.shape[3])
         return y
 
     def _normalised(self, x: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ class GhostBatchNorm2d(nn.Module):
         size = self._ghost_size_in(x)
         x_GNCHW = wide.view(-1, size, *x.shape[1:])
         var_G1C11, mean_G1C11 = torch.var_mean(x_GNCHW, dim=(1, 3, 4), correction=0, keepdim=True)
-        self._follow(mean_G1C11, var_G1C11, num_values=size * x.shape[2] * x.shape[3])
+        self._update_running_statistics(mean_G1C11, var_G1C11, num_values=size * x.shape[2] * x.shape[3])
         scale_G1C11 = self.weight.view(-1, 1, 1) * torch.rsqrt(var_G1C11 + self.eps)
         # centred first: the gradient of the variance then sums values around zero
         return ((x_GNCHW - mean_G1C11) * scale_G1C11 + self.bias.view(-1, 1, 1)).flatten(0, 1).to(x.dtype)
@@ -123,7 +123,7 @@ class GhostBatchNorm2d(nn.Module):
             )
         return size
 
-    def _follow(self, mean_G1C11: Tensor, var_G1C11: Tensor, *, num_values: int) -> None:
+    def _update_running_statistics(self, mean_G1C11: Tensor, var_G1C11: Tensor, *, num_values: int) -> None:
         """Move the running statistics towards those of this batch, in place, as `torch.func` expects of buffers."""
         unbiased = num_values / (num_values - 1)
         keep = 1 - self.update_rate

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+from collections.abc import Callable, Sequence
+
 import pytest
 import torch
+from torch import Tensor
 
 import cases
+from cases_paper import autoencoder_task, lazy_task, spec_of
 from isotherm.engine.placed_task import place_task
 from isotherm.engine.stack import updates as updates_module
+from isotherm.engine.stack.feed import Feed
 from isotherm.engine.stack.parts import StackParts
 from isotherm.engine.stack.plan import StackPlan
+from isotherm.engine.stack.updates import Updates
+from isotherm.tasks.task import Task
 
 
 def parts_of(num_runs: int = 3, *, size: int = 4, num_steps: int = 10) -> StackParts:
@@ -79,3 +88,100 @@ def test_on_a_cpu_updates_are_made_when_start_returns() -> None:
     parts = parts_of()
     assert not parts.updates.is_asynchronous
     assert not parts.updates.bfloat16_copies
+
+
+# -- as on a GPU ------------------------------------------------------------------------------------------------------
+
+
+class FakeStream:
+    """Stands in for a stream; everything is done when it is asked for."""
+
+    def wait_stream(self, _other: object) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+
+class FakeRecording:
+    """Replays a function by calling it."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self._function = function
+
+    def play(self, times: int = 1) -> None:
+        for _ in range(times):
+            self._function()
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Let updates be recorded and replayed without a GPU; return whether each recording was made of several too."""
+    made: list[bool] = []
+
+    def capture(
+        function: Callable[[], None], *, keep: Sequence[Tensor], stream: object, also_several: bool
+    ) -> FakeRecording:
+        before = [tensor.clone() for tensor in keep]
+        for _ in range(2):
+            function()
+        for tensor, value in zip(keep, before, strict=True):
+            tensor.copy_(value)
+        made.append(also_several)
+        return FakeRecording(function)
+
+    monkeypatch.setattr(updates_module, "capture", capture)
+    monkeypatch.setattr(torch.cuda, "current_stream", FakeStream)
+    monkeypatch.setattr(torch.cuda, "default_stream", FakeStream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda _stream: contextlib.nullcontext())
+    monkeypatch.setattr(Tensor, "record_stream", lambda _tensor, _stream: None)
+    return made
+
+
+GPU = {"reads_bfloat16": True, "binds_batch": False, "returns_factors": True}
+
+
+def parts_on_stream(task: Task, num_runs: int, stream: FakeStream | None, **changes: bool) -> StackParts:
+    """Return parts of a stack by the program of a GPU, with updates made one by one or, on a stream, replayed."""
+    placed = place_task(task, precision="mixed" if changes.get("reads_bfloat16") else "float64")
+    specs = [spec_of(task, batch_size=8, seed=seed, num_steps=10) for seed in range(num_runs)]
+    plan = StackPlan.of(placed, specs, convolves=False, updates_per_window=4)
+    parts = StackParts.of(dataclasses.replace(plan, **changes))
+    if stream is not None:
+        feed = Feed(parts.plan, stream=stream)  # type: ignore[arg-type]
+        updates = Updates(parts.plan, parts.model, parts.state, feed, stream=stream)  # type: ignore[arg-type]
+        parts = dataclasses.replace(parts, feed=feed, updates=updates)
+    return parts
+
+
+@pytest.mark.parametrize(
+    ("make", "changes"),
+    [(autoencoder_task, GPU), (cases.batch_norm_task, {"binds_batch": False}), (lazy_task, {"binds_batch": False})],
+    ids=["bfloat16 and factors", "buffers", "from disk"],
+)
+def test_replayed_updates_are_those_that_are_made_one_by_one(
+    make: Callable[[], Task], changes: dict[str, bool], recorded: list[bool]
+) -> None:
+    task = make()
+    ours, plain = (parts_on_stream(task, 3, stream, **changes) for stream in (FakeStream(), None))
+    assert ours.updates.is_asynchronous
+    for first in (0, 4):
+        for parts in (ours, plain):
+            parts.updates.start(first)
+        assert torch.equal(ours.updates.finish(), plain.updates.finish())
+    for mine, theirs in zip(ours.state.updated, plain.state.updated, strict=True):
+        assert torch.equal(mine, theirs)
+    for mine, theirs in zip(ours.updates.bfloat16_copies, plain.updates.bfloat16_copies, strict=True):
+        assert torch.equal(mine, theirs)
+    assert recorded == [task.name != "images"]  # once; batches from disk come one by one
+
+
+def test_after_some_runs_left_updates_are_recorded_again(recorded: list[bool]) -> None:
+    task = autoencoder_task()
+    ours, plain = (parts_on_stream(task, 3, stream, **GPU) for stream in (FakeStream(), None))
+    for parts in (ours, plain):
+        parts.updates.start(0)
+        parts.select([0, 2])
+        parts.updates.start(4)
+    assert torch.equal(ours.updates.finish(), plain.updates.finish())
+    assert len(recorded) == 2

@@ -91,28 +91,28 @@ def suits(module: nn.Module, device: torch.device) -> bool:
         and _common(part.dilation) == part.groups == 1
         for part in parts
     )
-    odd = [part for part in parts if not (_is_quick(part.in_channels) and _is_quick(part.out_channels))]
-    return are_possible and (not odd or (_are_for_rows(odd) and _rows_are_usable(device)))
+    odd = [part for part in parts if not (_tiles_well(part.in_channels) and _tiles_well(part.out_channels))]
+    return are_possible and (not odd or (_suit_row_kernels(odd) and _row_kernels_are_usable(device)))
 
 
-def _are_for_rows(parts: Sequence[nn.modules.conv._ConvNd]) -> bool:
+def _suit_row_kernels(parts: Sequence[nn.modules.conv._ConvNd]) -> bool:
     """Tell whether all convolutions have whole blocks of channels and most suit the kernels that read rows once."""
-    numbers = {number for part in parts for number in (part.in_channels, part.out_channels) if not _is_quick(number)}
+    numbers = {number for part in parts for number in (part.in_channels, part.out_channels) if not _tiles_well(number)}
     num = sum((part.kernel_size, part.stride, part.padding) == ((3, 3), (1, 1), (1, 1)) for part in parts)
     return all(map(are_blocks, numbers)) and 2 * num >= len(parts)
 
 
-def _is_quick(num_channels: int) -> bool:
+def _tiles_well(num_channels: int) -> bool:
     """Tell whether this many channels, padded, divide into large tiles; the sides of tiles are powers of two.
 
-    >>> [number for number in (3, 16, 20, 48, 64, 96, 128, 160, 192, 256) if _is_quick(number)]
+    >>> [number for number in (3, 16, 20, 48, 64, 96, 128, 160, 192, 256) if _tiles_well(number)]
     [3, 16, 20, 64, 128, 192, 256]
     """
     padded = num_channels + -num_channels % ALIGNED
     return padded & -padded >= min(padded, 64)
 
 
-def _rows_are_usable(device: torch.device) -> bool:
+def _row_kernels_are_usable(device: torch.device) -> bool:
     """Tell whether the kernels that read rows once work here; their last block of channels may be partly filled."""
     by_rows = in_gluon("row_convolution") if are_usable(device) else None
     return by_rows is not None and by_rows.are_usable(device)

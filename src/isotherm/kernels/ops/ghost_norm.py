@@ -189,7 +189,7 @@ def gradient_sums(
     dy: Tensor, x: Tensor, mean_GC: Tensor, var_GC: Tensor, weight: Tensor, bias: Tensor, eps: float, relu: bool
 ) -> tuple[Tensor, Tensor]:
     """Return, per ghost batch, the sum of the gradient before the ReLU and of its product with the normalised x."""
-    dz_GNCHW, centred_GNCHW = _behind_relu(dy, x, mean_GC, var_GC, weight, bias, eps, relu)
+    dz_GNCHW, centred_GNCHW = _before_relu(dy, x, mean_GC, var_GC, weight, bias, eps, relu)
     products_GC = (dz_GNCHW * centred_GNCHW).sum(dim=_PIXELS)
     return dz_GNCHW.sum(dim=_PIXELS), products_GC * torch.rsqrt(var_GC + eps)
 
@@ -208,7 +208,7 @@ def gradient_by_sums(
     other: Tensor | None,
 ) -> Tensor:
     """Return the gradient of x from these sums, plus another gradient if given."""
-    dz_GNCHW, centred_GNCHW = _behind_relu(dy, x, mean_GC, var_GC, weight, bias, eps, relu)
+    dz_GNCHW, centred_GNCHW = _before_relu(dy, x, mean_GC, var_GC, weight, bias, eps, relu)
     inverse_GC = torch.rsqrt(var_GC + eps)
     num = x.numel() // mean_GC.numel()
     mean_dz, slope = _along_channels(sums_GC / num), _along_channels(inverse_GC * products_GC / num)
@@ -217,7 +217,7 @@ def gradient_by_sums(
     return _stored_like(x, dx if other is None else dx + other)
 
 
-def _behind_relu(
+def _before_relu(
     dy: Tensor, x: Tensor, mean_GC: Tensor, var_GC: Tensor, weight: Tensor, bias: Tensor, eps: float, relu: bool
 ) -> tuple[Tensor, Tensor]:
     """Return the gradient of the ReLU's input, and x minus its mean, by ghost batch."""

@@ -156,7 +156,7 @@ class LearningRateSeries:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LearningRateFigure:
-    """Two panels against effective learning rate, a series per grid; `family` tells figures of one sweep apart."""
+    """Two panels against effective learning rate, one series per grid; `family` names it within its sweep."""
 
     name: str
     family: str
