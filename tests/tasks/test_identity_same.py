@@ -1,5 +1,6 @@
 """Changes that must not show: a store that takes one for another network trains everything again."""
 
+import ast
 import json
 import linecache
 import os
@@ -325,10 +326,11 @@ def test_what_was_typed_in_a_console_is_the_same_in_the_next(processes: list[lis
 
 
 def test_a_cell_of_a_notebook_is_read_like_a_file(tmp_path: Path) -> None:
-    """Cells have no file, but Python remembers their lines."""
-    text = files_of(HELPER, USING)["net.py"]
+    """Cells have no file, but Python remembers their lines. IPython compiles their statements one by one."""
+    text = files_of(HELPER, "return nn.functional.relu(act(self.layer(x)))")["net.py"]
     cell = types.ModuleType("__main__")
     lines = text.splitlines(keepends=True)
     linecache.cache["<cell 1>"] = (len(text), None, lines, "<cell 1>")
-    exec(compile(text, "<cell 1>", "exec"), vars(cell))
+    for statement in ast.parse(text).body:
+        exec(compile(ast.Module([statement], []), "<cell 1>", "exec"), vars(cell))
     assert parts_of(cell) == parts_in(tmp_path, {"net.py": text})

@@ -6,7 +6,9 @@ A source is believed only if it compiles to the very code that the function runs
 from __future__ import annotations
 
 import ast
+import bisect
 import dis
+import inspect
 import linecache
 import types
 import warnings
@@ -16,7 +18,16 @@ from typing import Any
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _Position = tuple[int, int]
 _FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT  # cells of a notebook may use it
-_NO_MEANING = {"CACHE", "EXTENDED_ARG", "NOP", "RESUME"}
+_NO_MEANING = {"CACHE", "EXTENDED_ARG", "NOP", "RESUME", "PUSH_NULL", "PRECALL"}
+_SYNONYMS = {"LOAD_METHOD": "LOAD_ATTR"}  # Python 3.11 chooses by whether the same file imports the name before it
+_JUMPS = {*dis.hasjrel, *dis.hasjabs}
+_KIND_OF_FUNCTION = (
+    inspect.CO_VARARGS
+    | inspect.CO_VARKEYWORDS
+    | inspect.CO_GENERATOR
+    | inspect.CO_COROUTINE
+    | inspect.CO_ASYNC_GENERATOR
+)
 
 
 class Sources:
@@ -48,16 +59,19 @@ class Sources:
 def byte_code(code: types.CodeType) -> list[object]:
     """Return the instructions with what they refer to, without line numbers and docstrings."""
     instructions = [i for i in dis.get_instructions(code) if i.opname not in _NO_MEANING]
-    index = {instruction.offset: n for n, instruction in enumerate(instructions)}
-    jumps = {*dis.hasjrel, *dis.hasjabs}
-    listing: list[object] = []
-    for instruction in instructions:
-        argument = instruction.argval
-        if instruction.opcode in jumps:  # to the first instruction there that means something
-            argument = index.get(min((o for o in index if o >= argument), default=-1))
-        listing.append([instruction.opname, constant(argument)])
-    arguments = [code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags & 0x2AC]
-    return [arguments, list(code.co_varnames), listing, code.co_exceptiontable.hex()]
+    offsets = [instruction.offset for instruction in instructions]
+
+    def index(offset: int) -> int:
+        return bisect.bisect_left(offsets, offset)
+
+    listing = [
+        [_SYNONYMS.get(i.opname, i.opname), index(i.argval) if i.opcode in _JUMPS else constant(i.argval)]
+        for i in instructions
+    ]
+    entries = dis._parse_exception_table(code)  # type: ignore[attr-defined]
+    handlers = [[index(e.start), index(e.end), index(e.target), e.depth, e.lasti] for e in entries]
+    arguments = [code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags & _KIND_OF_FUNCTION]
+    return [arguments, list(code.co_varnames), listing, handlers]
 
 
 def constant(value: Any) -> object:
@@ -144,20 +158,8 @@ def codes_within(code: types.CodeType) -> Iterator[types.CodeType]:
 
 def _is_same(one: types.CodeType, other: types.CodeType) -> bool:
     """Tell whether two code objects do the same, on whatever lines they stand."""
-    names = (
-        "co_code co_names co_varnames co_freevars co_cellvars co_flags co_argcount co_posonlyargcount "
-        "co_kwonlyargcount co_exceptiontable"
-    )
-    if any(getattr(one, name) != getattr(other, name) for name in names.split()):
-        return False
-    pairs = list(zip(one.co_consts, other.co_consts, strict=False))
-    return len(one.co_consts) == len(other.co_consts) and all(_is_same_constant(a, b) for a, b in pairs)
-
-
-def _is_same_constant(one: Any, other: Any) -> bool:
-    if isinstance(one, types.CodeType) and isinstance(other, types.CodeType):
-        return _is_same(one, other)
-    return type(one) is type(other) and constant(one) == constant(other)
+    names = ("co_names", "co_varnames", "co_freevars", "co_cellvars", "co_argcount")
+    return all(getattr(one, n) == getattr(other, n) for n in names) and byte_code(one) == byte_code(other)
 
 
 def _start(node: ast.expr) -> _Position:
