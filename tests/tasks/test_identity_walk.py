@@ -1,6 +1,8 @@
 """The parts of the walk one by one: sources, names, libraries, cycles."""
 
+import importlib
 import math
+import pkgutil
 import sys
 import types
 from pathlib import Path
@@ -11,7 +13,10 @@ import torch
 from torch import nn
 
 from helpers_identity import imported, write
+from isotherm import models
+from isotherm.data import augment
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
+from isotherm.tasks import losses, metrics
 from isotherm.tasks.identity import origin
 from isotherm.tasks.identity.kinds import handler_of
 from isotherm.tasks.identity.reads import MISSING, reads_of
@@ -89,6 +94,25 @@ def test_a_library_is_not_imported_to_be_named() -> None:
 @pytest.mark.parametrize("kind", [dict, Path, numpy.ndarray, nn.Linear, GhostBatchNorm2d, type(iter([]))])
 def test_classes_of_libraries(kind: type) -> None:
     assert origin.is_library_class(kind)
+
+
+def test_isotherms_own_names_are_unique_where_tasks_use_them() -> None:
+    """They are known without their module, so that they may move."""
+    homes = [
+        augment,
+        losses,
+        metrics,
+        *(importlib.import_module(m.name) for m in pkgutil.iter_modules(models.__path__, "isotherm.models.")),
+    ]
+    names = [
+        origin.name_of(thing)
+        for home in homes
+        for thing in vars(home).values()
+        if getattr(thing, "__module__", None) == home.__name__ and hasattr(thing, "__qualname__")
+    ]
+    assert "isotherm.GhostBatchNorm2d" in names
+    assert "isotherm.cross_entropy" in names
+    assert len(names) == len(set(names))
 
 
 def test_classes_of_users() -> None:
