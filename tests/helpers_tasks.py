@@ -110,6 +110,7 @@ def small_built_in(name: str) -> Task:
     elif name == "autoencoder_mnist":
         train, test = ((pixels, pixels) for pixels, _ in (images(*size, 784) for size in sizes))
     else:
+        assert name.startswith(("wrn", "resnet")), f"say in {__file__} what data the task {name} takes"
         side = 32 if name == "resnet50_imagenet" else 8
         train, test = (images(*size, 3, side, side) for size in sizes)
     return built_in(name, train=train, test=test)

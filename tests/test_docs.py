@@ -13,6 +13,8 @@ from torch import nn
 import isotherm as it
 from isotherm.studies import STUDIES
 from isotherm.tasks.builtin import TASKS
+from isotherm.tasks.losses import LOSSES
+from isotherm.tasks.metrics import METRICS
 from pages.command_line import commands
 
 ROOT = Path(__file__).parent.parent
@@ -140,3 +142,8 @@ def test_the_tasks_of_the_page_about_tasks_can_be_trained(tmp_path: Path) -> Non
         )
         results = it.run(sweep, store=tmp_path / f"{task.name}.sqlite")
         assert results.counts()["finished"] == 1
+
+
+@pytest.mark.parametrize("name", sorted({*LOSSES, *METRICS}))
+def test_every_loss_and_metric_is_on_the_page_of_tasks(name: str) -> None:
+    assert f"| `{name}` |" in TASKS_PAGE

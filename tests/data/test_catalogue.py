@@ -7,8 +7,7 @@ from isotherm.data.catalogue import DATASETS, Download, data_folder, get_dataset
 from isotherm.errors import UserError
 
 
-def test_the_names() -> None:
-    assert set(DATASETS) == {"mnist1d", "mnist", "cifar10", "cifar100", "ptb", "imagenet"}
+def test_entries_are_listed_under_their_names() -> None:
     assert all(dataset.name == name for name, dataset in DATASETS.items())
 
 

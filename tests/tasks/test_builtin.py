@@ -1,7 +1,8 @@
 """Built-in tasks are identified by name, version and options; the numbers below say what a version computes.
 
 A changed number means a changed definition: raise its version in `isotherm.tasks.builtin`, and then pin the numbers
-that `python tests/tasks/test_builtin.py` prints. A faster kernel, a moved file or a renamed class changes none of them.
+that `PYTHONPATH=tests python tests/tasks/test_builtin.py NAME` prints. A faster kernel, a moved file or a renamed class
+changes none of them.
 """
 
 from __future__ import annotations
@@ -319,9 +320,9 @@ def test_the_embedded_task() -> None:
 
 if __name__ == "__main__":  # prints what to pin
     import pprint
-    import time
+    import sys
 
-    begin = time.time()
-    pprint.pprint({name: fingerprint(small_built_in(name)) for name in DEFINITIONS}, sort_dicts=False)
-    pprint.pprint({name: options(name) for name in DEFINITIONS}, sort_dicts=False)
-    print(time.time() - begin)
+    for chosen in sys.argv[1:] or DEFINITIONS:
+        numbers = fingerprint(small_built_in(chosen))
+        pprint.pprint({chosen: {key: float(f"{value:.12g}") for key, value in numbers.items()}}, sort_dicts=False)
+        pprint.pprint({chosen: options(chosen)}, sort_dicts=False)

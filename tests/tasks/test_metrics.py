@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from helpers_tasks import REAL, X, task
 from isotherm.core.records import Direction
 from isotherm.tasks.losses import LOSSES
-from isotherm.tasks.metrics import METRICS
+from isotherm.tasks.metrics import METRICS, Metric
 
 
 def test_accuracy_counts_the_largest_logit():
@@ -26,3 +27,14 @@ def test_losses_as_metrics_are_minimised():
     assert {METRICS[name].direction for name in (*defaults.values(), "cross_entropy", "perplexity")} == {
         Direction.MINIMISE
     }
+
+
+def test_a_new_loss_is_its_own_metric(monkeypatch):
+    """One entry in the table of losses is enough to use it."""
+
+    def absolute_error(output: Tensor, target: Tensor) -> Tensor:
+        return (output - target).abs().mean()
+
+    monkeypatch.setitem(LOSSES, "absolute_error", absolute_error)
+    metric = task(train=(X, REAL), test=(X, REAL), loss="absolute_error").metric
+    assert metric == Metric(name="absolute_error", function=absolute_error, direction=Direction.MINIMISE)

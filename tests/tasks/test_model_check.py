@@ -14,6 +14,7 @@ from helpers_tasks import REAL, X, Y, images_task, sequence_task, task
 from isotherm.core.records import Direction
 from isotherm.data.augment import Scaled
 from isotherm.errors import UserError
+from isotherm.tasks.losses import LOSSES
 from isotherm.tasks.metrics import Metric
 from isotherm.tasks.model_check import check_model, example_batch
 
@@ -106,7 +107,8 @@ def test_outputs_unlike_the_targets():
     refused_model(words, train=(X, REAL), test=(X, REAL), loss="mean_squared_error", metric="mean_squared_error")
 
 
-def test_targets_without_the_outputs_last_dimension():
+@pytest.mark.parametrize("loss", sorted(LOSSES.keys() - {"cross_entropy"}))
+def test_targets_without_the_outputs_last_dimension(loss: str):
     """(n, 1) - (n,) would broadcast to (n, n) without a word."""
     words = ["shaped like the targets", "(4, 1)", "(4,)", "reshape"]
     refused_model(
@@ -114,7 +116,7 @@ def test_targets_without_the_outputs_last_dimension():
         model=lambda: nn.Linear(2, 1),
         train=(X, REAL[:, 0]),
         test=(X, REAL[:, 0]),
-        loss="mean_squared_error",
+        loss=loss,
         metric="mean_squared_error",
     )
 

@@ -43,10 +43,9 @@ DEFINITIONS: dict[str, Definition] = {
         _define("resnet50_imagenet", version=1, transform=_IMAGENET),
     )
 }
-# Defaults of a sweep; part of a run's settings, not of the definition.
+# Defaults of a sweep, where they are not those of every task; part of a run's settings, not of the definition.
 _WIDE_RESNET = {"l2": 5e-4, "precision": "mixed"}
 _TRAINING: dict[str, dict[str, Any]] = {
-    "mlp_mnist1d": {},
     "autoencoder_mnist": {"l2": 1e-5, "l2_scope": "all"},
     "lstm_ptb": {"clip_norm": 5.0, "precision": "mixed"},
     "wrn16x4_cifar10": _WIDE_RESNET,
@@ -74,7 +73,7 @@ def built_in(
         transform=definition.transform,
         unroll=definition.unroll,
         notes=notes,
-        **_TRAINING[name],
+        **_TRAINING.get(name, {}),
     )
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from isotherm.core.records import Direction
 from isotherm.errors import UserError
-from isotherm.tasks.losses import LossFunction, cross_entropy, mean_squared_error, squared_error
+from isotherm.tasks.losses import LOSSES, LossFunction, cross_entropy, mean_squared_error, squared_error
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +55,9 @@ def default_metric(loss: str | LossFunction) -> str | Metric:
     >>> default_metric("cross_entropy"), default_metric("mean_squared_error")
     ('accuracy', 'mean_squared_error')
     """
-    if isinstance(loss, str):
-        return _DEFAULT_METRICS.get(loss, loss)
-    return Metric(name="loss", function=loss, direction=Direction.MINIMISE)
+    if not isinstance(loss, str):
+        return Metric(name="loss", function=loss, direction=Direction.MINIMISE)
+    name = _DEFAULT_METRICS.get(loss, loss)
+    if name in METRICS or loss not in LOSSES:  # an unknown loss is refused elsewhere
+        return name
+    return Metric(name=loss, function=LOSSES[loss], direction=Direction.MINIMISE)

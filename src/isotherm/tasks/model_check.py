@@ -121,7 +121,7 @@ def _check_output(task: Task, output: Tensor, target: Tensor) -> None:
                 f"{where}: label {largest} is out of range for a model with {output.shape[-1]} outputs; "
                 f"labels run from 0 to {output.shape[-1] - 1}: renumber them or widen the last layer"
             )
-    elif task.loss in ("mean_squared_error", "half_squared_error") and output.shape != target.shape:
+    elif isinstance(task.loss, str) and output.shape != target.shape:
         raise UserError(
             f"{where}: {task.loss} needs outputs shaped like the targets, the model gives {tuple(output.shape)} "
             f"for targets {tuple(target.shape)}; reshape one of them"

@@ -41,7 +41,8 @@ class Task:
         train: inputs and targets, tensors or arrays of equal length; inputs may also be `LazyInputs`. Memory is shared.
         test: the same for the test set.
         loss: a name from `LOSSES`, or a function (output, target) -> mean over the batch.
-        metric: a name from `METRICS`, or a `Metric`; default: accuracy for cross entropy, otherwise the loss itself.
+        metric: a name from `METRICS`, or a `Metric`; default: accuracy for
+            cross entropy, squared error for half the squared error, otherwise the loss itself.
         validation: the same for choosing the learning rate. Without it, a sweep that tunes on validation data holds
             out part of `train`.
         transform: augmentation and normalisation, applied to every batch of inputs.

@@ -30,6 +30,7 @@ _aten = torch.ops.aten
 LISTS = {
     "CPU": pipeline.CPU_PASSES,
     "GPU": pipeline.GPU_PASSES,
+    "CPU, keeping layout": pipeline.CPU_PASSES_KEEPING_LAYOUT,
     "GPU, keeping layout": pipeline.GPU_PASSES_KEEPING_LAYOUT,
 }
 LISTED = {each for passes in LISTS.values() for each in passes}
@@ -237,3 +238,19 @@ def test_a_step_in_single_precision_only_loses_its_scatter():
     found = targets(program)
     assert _aten.constant_pad_nd.default not in found
     assert _aten.scatter_add.default not in found
+
+
+@pytest.mark.parametrize("rewrite", [pipeline.rewrite_for_cpu, pipeline.rewrite_for_gpu])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: ((x[1:] * 1.0).as_strided((2,), (1,), 1),),
+        lambda x: ((x.t().t()[1:] * 1.0).reshape(2, 4).as_strided((2, 2), (1, 2), 1),),
+        lambda x: (x[1:].reshape(2, 4).as_strided((2,), (1,), 5),),
+    ],
+)
+def test_a_step_that_counts_on_strides_and_offsets_keeps_its_results(rewrite, function) -> None:
+    x = torch.arange(12.0).reshape(3, 4)
+    program = trace(function, x)
+    rewrite(program)
+    assert torch.equal(program(x)[0], function(x)[0])

@@ -5,15 +5,16 @@ they are, up to rounding. The lists below are the only place where passes are or
 
 Adding a graph pass
 -------------------
-1. Write `engine/graph/<subject>.py` with the one function; `cross_entropy_gradients.py` is a short one to copy. Its
-   docstring says what it *expects* of the graph and what it *leaves*. Name in backticks the files whose passes must
-   have run; a test holds the lists to it. Assert what would otherwise go wrong silently (`step_graph.expect_no`), but
-   only what no user's module can bring about.
+1. Write `engine/graph/<subject>.py` with the one function. To copy: `multiplications_by_one.py` drops an operation,
+   `cross_entropy_gradients.py` replaces one. Its docstring says what it *expects* of the graph and what it *leaves*.
+   Name in backticks the files whose passes must have run; a test holds the lists to it. Assert what would otherwise go
+   wrong silently (`step_graph.expect_no`), but only what no user's module can bring about.
    Read the arguments of calls by name (`operands.Matmul.of(node).left`), make new calls with `step_graph.call`, which
    records the shape of the result, and swap nodes with `step_graph.replace`. Passes leave nothing on nodes for each
    other: what a pass needs to know it reads from the graph or from the fields of `StepGraph`.
-2. Put the function into `CPU_PASSES`, `GPU_PASSES` or both, after the passes that leave what it expects. If it calls
-   kernels that need Triton, name it in `NEED_KERNELS` too.
+2. Put the function into `CPU_PASSES`, `GPU_PASSES` or both, after the passes that leave what it expects; also into the
+   lists that keep the layout if it changes no strides and no storage offset (a traced value does not record the
+   offset). If it calls kernels that need Triton, name it in `NEED_KERNELS` too.
 3. Copy `tests/engine/graph/test_cross_entropy_gradients.py`: a small graph before and after, equal results, what must
    stay as it is; `test_flexible_views.py` shows an expectation that is violated. `test_pipeline.py` fails if a pass is
    in no list, has no test file, or comes before what it expects.
@@ -52,7 +53,7 @@ from isotherm.engine.graph.step_graph import MatrixShape, StepGraph
 
 Pass = Callable[[StepGraph], None]
 
-_NO_OPERATIONS: tuple[Pass, ...] = (drop_same_shape_reshapes, drop_double_transposes, drop_multiplications_by_one)
+_NO_VIEWS: tuple[Pass, ...] = (drop_same_shape_reshapes, drop_double_transposes)
 _NORMS_AND_CONVOLUTIONS: tuple[Pass, ...] = (
     take_relus_into_norms,
     add_before_norms,
@@ -62,10 +63,20 @@ _NORMS_AND_CONVOLUTIONS: tuple[Pass, ...] = (
     take_norm_sums,
 )
 
-CPU_PASSES: tuple[Pass, ...] = (*_NO_OPERATIONS, fuse_biases, drop_dead_code, clamp_instead_of_relu)
+CPU_PASSES: tuple[Pass, ...] = (
+    *_NO_VIEWS,
+    drop_multiplications_by_one,
+    fuse_biases,
+    drop_dead_code,
+    clamp_instead_of_relu,
+)
+
+# For steps that count on the layout of their tensors (`as_strided`): only passes that keep it.
+CPU_PASSES_KEEPING_LAYOUT: tuple[Pass, ...] = (*_NO_VIEWS, fuse_biases, drop_dead_code, clamp_instead_of_relu)
 
 GPU_PASSES: tuple[Pass, ...] = (
-    *_NO_OPERATIONS,
+    *_NO_VIEWS,
+    drop_multiplications_by_one,
     separate_biases,
     drop_dead_code,
     reshape_instead_of_view,
@@ -82,9 +93,8 @@ GPU_PASSES: tuple[Pass, ...] = (
     drop_dead_code,
 )
 
-# Instead of these where a step counts on the layout of its tensors (`as_strided`): only passes that keep it.
 GPU_PASSES_KEEPING_LAYOUT: tuple[Pass, ...] = (
-    *_NO_OPERATIONS,
+    *_NO_VIEWS,
     fuse_biases,
     *_NORMS_AND_CONVOLUTIONS,
     drop_dead_code,
@@ -96,7 +106,7 @@ NEED_KERNELS: frozenset[Pass] = frozenset({use_activation_kernels, join_bias_gra
 
 def rewrite_for_cpu(module: fx.GraphModule) -> None:
     """Change a traced step in place for the CPU; it must write into no tensor."""
-    _run(CPU_PASSES, module, StepGraph(graph=module.graph))
+    _run(CPU_PASSES_KEEPING_LAYOUT if _is_strided(module) else CPU_PASSES, module, StepGraph(graph=module.graph))
 
 
 def rewrite_for_gpu(
@@ -113,10 +123,14 @@ def rewrite_for_gpu(
         the step, with the groups that it now reads in bfloat16, and those whose gradients it returns as factors.
     """
     step = StepGraph(graph=module.graph, matrices=matrices)
-    is_strided = any(node.target is torch.ops.aten.as_strided.default for node in module.graph.nodes)
-    passes = GPU_PASSES_KEEPING_LAYOUT if is_strided else GPU_PASSES
+    passes = GPU_PASSES_KEEPING_LAYOUT if _is_strided(module) else GPU_PASSES
     _run([each for each in passes if has_kernels or each not in NEED_KERNELS], module, step)
     return step
+
+
+def _is_strided(module: fx.GraphModule) -> bool:
+    """Tell whether a step reads a tensor's memory by strides and offset, which a pass must then not change."""
+    return any(node.target is torch.ops.aten.as_strided.default for node in module.graph.nodes)
 
 
 def _run(passes: Sequence[Pass], module: fx.GraphModule, step: StepGraph) -> None:
