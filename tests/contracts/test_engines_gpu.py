@@ -90,8 +90,8 @@ def test_a_fleet_in_mixed_precision_agrees_with_the_reference_as_bfloat16_does(
     name: str, is_compiled: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls = []
-    update = parameters.update_by_factors
-    monkeypatch.setattr(parameters, "update_by_factors", lambda *given: calls.append(update(*given)))
+    update = parameters._update_by_factors
+    monkeypatch.setattr(parameters, "_update_by_factors", lambda *given: calls.append(update(*given)))
     monkeypatch.setattr(plan, "UPDATES_WORTH_COMPILING", 1 if is_compiled else 10**9)
     has_kernels = availability.HAS_TRITON and availability.ENABLED
     activation_gradients = watched_activations(monkeypatch) if has_kernels else []

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -316,3 +317,28 @@ def test_one_run_alone_convolves_as_many_do() -> None:
     filters = [p for p in parts.state.weights.parameters().values() if p.ndim == 5]
     assert filters
     assert all(has_channels_last(p) for p in filters)
+
+
+def test_what_the_compiler_warns_of_reaches_nobody_and_later_warnings_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch 2.11 warns of every softmax over few classes that it compiles for a GPU."""
+    calls: list[int] = []
+
+    def compile_with_a_warning(function: Callable[..., Any], **_: Any) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            calls.append(len(calls))
+            warnings.warn("Online softmax is disabled on the fly", stacklevel=1)
+            return function(*arguments)
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", compile_with_a_warning)
+    weights = ParameterGroups({"weight": torch.ones(1, 3)}, decayed=set(), channels_last=False, pads_matrices=False)
+    traced = fx.symbolic_trace(lambda values, *_: (values.sum(dim=1), 2 * values))
+    update = update_of(Program(call=traced.forward), weights, is_compiled=True)
+    settings = Settings(momentum_M1=torch.zeros(1, 1), l2_M1=None, clip_M1=None)
+    others = [], [], [], (torch.zeros(1), torch.zeros(1)), None, torch.zeros(1, 2), torch.zeros(())
+    keywords = {"learning_rate_M1": torch.ones(1, 1), "num_clipped_M1": torch.ones(1, 1).double(), "settings": settings}
+    update(weights.values, weights.velocities, *others, **keywords)  # warnings are errors in tests
+    with pytest.warns(UserWarning, match="Online softmax"):
+        update(weights.values, weights.velocities, *others, **keywords)
+    assert calls == [0, 1]

@@ -52,7 +52,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> Table:
     for row in rows:
         size = "" if row["batch_size"] is None else f"B = {row['batch_size']:,}, "
         table.add_row(
-            f"{row['work']}\n[dim]{size}{row['num_runs']} run{'s' * (row['num_runs'] != 1)}[/]",
+            f"{row['workload']}\n[dim]{size}{row['num_runs']} run{'s' * (row['num_runs'] != 1)}[/]",
             f"{_number(row['ours'], ',.0f')}\n[dim]{row['unit']}[/]",
             _number(row["peers"][PLAIN], ",.0f"),
             _number(row["ratio"], ".1f") + ("x" if row["ratio"] is not None else ""),

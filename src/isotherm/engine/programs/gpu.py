@@ -5,6 +5,7 @@ Shape suffixes: M runs.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FunctionType
@@ -116,7 +117,7 @@ def update_of(program: Program, groups: ParameterGroups, *, is_compiled: bool) -
     advance: Callable[..., tuple[Tensor, list[tuple[Tensor, Tensor]]]] = make
     if is_compiled:
         register_with_compiler()
-        advance = torch.compile(_with_own_code(make), dynamic=False, fullgraph=True)
+        advance = _silent_at_first(torch.compile(_with_own_code(make), dynamic=False, fullgraph=True))
 
     def update(
         values: Sequence[Tensor],
@@ -141,6 +142,23 @@ def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
     assert isinstance(function, FunctionType)
     code = function.__code__.replace()
     return FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+
+
+def _silent_at_first(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function whose first call shows no warnings: it compiles, and they concern PyTorch's compiler alone."""
+    is_compiled = False
+
+    def call(*arguments: Any) -> Any:
+        nonlocal is_compiled
+        if is_compiled:
+            return function(*arguments)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            result = function(*arguments)
+        is_compiled = True
+        return result
+
+    return call
 
 
 def _split(results: list[Tensor], first: int, second: int) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
