@@ -591,6 +591,25 @@ MODELS: dict[str, str] = {
         "Net = type('Net', (nn.Linear,), {'forward': lambda self, x: x * <<2||3>>})\ndef build(): return Net(2, 2)\n"
     ),
 }
+# Of the kinds that the first tests missed: state and code behind handlers of single types.
+HIDDEN: dict[str, tuple[str, str]] = {
+    "mode of a global module": ("T = nn.Dropout(0.5)\nT.<<eval||train>>()", "return T(self.layer(x))"),
+    "mode of a module in a closure": (
+        "T = nn.Sequential(nn.Dropout(0.5))\nT.<<eval||train>>()\ndef made(t):\n    return lambda h: t(h)\nf = made(T)",
+        "return f(self.layer(x))",
+    ),
+    "dict that gives its items as attributes": (
+        "class A(dict):\n    __getattr__ = dict.__getitem__\nC = A(s=<<2||3>>)",
+        "return self.layer(x) * C.s",
+    ),
+    "regular expression": ("import re\nR = re.compile('<<2||3>>')", "return self.layer(x) * len(R.sub('', '223'))"),
+    "binary format": ("import struct\nP = struct.Struct('<<2||3>>f')", "return self.layer(x) * P.size"),
+    "weak proxy": (
+        "import weakref\nclass V: pass\nK = V()\nK.s = <<2||3>>\nP = weakref.proxy(K)",
+        "return self.layer(x) * P.s",
+    ),
+}
+CHANGES |= HIDDEN
 CASES = {name: files_of(text + "\n" if text else "", forward) for name, (text, forward) in CHANGES.items()} | {
     name: files_of(text) for name, text in MODELS.items()
 }

@@ -161,10 +161,10 @@ def earlier_runs(num: int) -> str:
     """Return the sentence about runs that an earlier Isotherm stored.
 
     >>> earlier_runs(1)
-    '1 run in the store is of an earlier Isotherm with other keys: it is kept and reported, not reused'
+    '1 run was stored by an earlier version with different keys; it is kept and reported but not reused'
     """
-    runs, kept = ("run in the store is", "it is") if num == 1 else ("runs in the store are", "they are")
-    return f"{num:,} {runs} of an earlier Isotherm with other keys: {kept} kept and reported, not reused"
+    runs, kept = ("run was", "it is") if num == 1 else ("runs were", "they are")
+    return f"{num:,} {runs} stored by an earlier version with different keys; {kept} kept and reported but not reused"
 
 
 def _checkpoints_of(store: str | Path | Store | None, *, seconds: float) -> CheckpointFolder | None:

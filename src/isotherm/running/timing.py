@@ -121,7 +121,7 @@ class FleetTimer:
     Args:
         placed: the task on a device.
         specs: the runs; they must be longer than what is timed.
-        checks: what earlier fleets of the task have shown.
+        checks: results of earlier checks of the task.
         updates_per_window: updates of a lap.
         clock: returns the time in seconds.
     """

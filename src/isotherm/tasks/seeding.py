@@ -64,7 +64,13 @@ def initial_model(build: Callable[[], nn.Module], *, seed: int) -> nn.Module:
         module = build()
     if not isinstance(module, nn.Module):
         raise UserError(f"the model builder returned {type(module).__name__}; it must return a torch.nn.Module")
-    return copy.deepcopy(module).cpu()
+    try:
+        return copy.deepcopy(module).cpu()
+    except Exception as error:  # whatever the class of an attribute raises
+        raise UserError(
+            f"copying the model raised {type(error).__name__}: {error}; copy.deepcopy must be able to copy the module "
+            "and all its attributes (a __getattr__ must raise AttributeError for what it does not know)"
+        ) from error
 
 
 class DataOrder:

@@ -48,7 +48,7 @@ class PoolExecutor:
         tasks: by (data_id, model_id), as the specs name them.
         num_workers: how many processes.
         fleet_size: runs per fleet; chosen automatically by default.
-        on_steps: told now and then the batch size and how many run-updates were made.
+        on_steps: called from time to time with the batch size and the number of run-updates made.
         on_evaluation: told a run's spec and its scores on the test set along the way.
         checkpoints: where long fleets save their state, to continue from after a kill.
     """

@@ -8,6 +8,7 @@ import functools
 import inspect
 import sys
 import types
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -115,9 +116,8 @@ def class_(walk: Walk, value: type) -> object:
     ]
 
 
-def patches(walk: Walk) -> object:
+def patches(walk: Walk, homes: Iterable[Any] = (torch, nn.functional, nn.init, torch.Tensor)) -> list[object]:
     """Describe what a user has put in place of functions and methods of PyTorch."""
-    homes = (torch, nn.functional, nn.init, torch.Tensor)
     found = [(n, m) for home in homes for n, m in vars(home).items() if inspect.isfunction(m)]
     return [
         [name, walk.describe(member)] for name, member in sorted(found, key=lambda item: item[0]) if _is_a_patch(member)

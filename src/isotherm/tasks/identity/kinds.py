@@ -8,6 +8,7 @@ import contextvars
 import enum
 import functools
 import io
+import struct
 import threading
 import types
 import typing
@@ -33,6 +34,8 @@ _EXACT: dict[type, Handler] = {
     **dict.fromkeys((set, frozenset), values.unordered),
     **dict.fromkeys((dict, collections.OrderedDict, collections.Counter, types.MappingProxyType), values.mapping),
     slice: values.slice_,
+    struct.Struct: objects.structure,
+    **dict.fromkeys(weakref.ProxyTypes, objects.proxy),
     **dict.fromkeys((bytearray, memoryview), values.buffer),
 }
 _KINDS: tuple[tuple[Any, Handler], ...] = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 import concurrent.futures
+import copyreg
 import dataclasses
 import enum
 import functools
@@ -14,6 +15,7 @@ import operator
 import os
 import random
 import re
+import struct
 import threading
 import types
 import weakref
@@ -25,6 +27,7 @@ from torch import nn
 
 from isotherm.tasks.identity import origin
 from isotherm.tasks.identity.code import note_compiled
+from isotherm.tasks.identity.reads import MISSING
 from isotherm.tasks.identity.values import tensor_content
 from isotherm.tasks.identity.walk import Walk
 
@@ -63,6 +66,19 @@ def file(walk: Walk, value: io.IOBase) -> object:
     if not value.closed and value.readable():
         walk.reach.cannot_see(value, f"the state of a {origin.name_of(type(value))} object")
     return ["file"]
+
+
+def proxy(walk: Walk, value: Any) -> object:
+    """Describe a weak proxy by what it stands for."""
+    try:
+        return ["proxy", walk.describe(value.__repr__.__self__)]
+    except ReferenceError:
+        return ["proxy"]
+
+
+def structure(walk: Walk, value: struct.Struct) -> object:
+    """Describe a binary format by its text."""
+    return ["struct", value.format]
 
 
 def variable(walk: Walk, value: Any) -> object:
@@ -106,6 +122,7 @@ def module(walk: Walk, value: nn.Module) -> object:
     return [
         "module",
         walk.describe(type(value), "instance"),
+        value.training,  # nobody but its owner sets it
         attributes(walk, value),
         [[name, None if t is None else [t.requires_grad, tensor_content(t)]] for name, t in tensors],
         [[name, walk.describe(part)] for name, part in value._modules.items()],
@@ -132,7 +149,7 @@ def _target(walk: Walk, value: torch.fx.GraphModule, node: torch.fx.Node) -> obj
     return walk.describe(node.target)
 
 
-def global_hooks(walk: Walk) -> object:
+def global_hooks(walk: Walk) -> list[object]:
     """Describe the hooks that run for every module there is."""
     return [_hooks(walk, vars(nn.modules.module), f"_global{name}") for name in _HOOKS]
 
@@ -160,12 +177,13 @@ def library_object(walk: Walk, value: Any) -> object:
         return ["kernel", walk.describe(type(value), "instance"), walk.describe(value.fn)]
     if type(value).__module__ == "torch._library.custom_ops":  # the rest of its state counts registrations
         return ["operator", {n: walk.describe(item) for n, item in sorted(vars(value).items()) if "_fn" in n}]
-    wrapped = walk.describe(getattr(value, "__wrapped__", None))
+    has_wrapped = inspect.getattr_static(value, "__wrapped__", None) is not None  # asks no `__getattr__`
+    wrapped = walk.describe(value.__wrapped__ if has_wrapped else None)
     try:
-        reduced = value.__reduce_ex__(4)
+        reduced = _reduced(value)
     except Exception:  # whatever a library raises for what cannot be pickled
         walk.reach.cannot_see(value, f"the state of a {origin.name_of(type(value))} object")
-        held = walk.describe(_without_copied_names(getattr(value, "__dict__", {})))
+        held = walk.describe(_without_copied_names(_held(value)))
         return ["object", walk.describe(type(value), "instance"), wrapped, held]
     if isinstance(reduced, str):
         return ["object", walk.describe(type(value), "instance"), reduced, wrapped]
@@ -183,9 +201,31 @@ def _state(value: Any) -> dict[str, Any]:
             is_private = name.startswith("__") and not name.endswith("__")
             names.append(f"_{kind.__name__.lstrip('_')}{name}" if is_private else name)
     hidden = {"__dict__", "__weakref__", "__pydantic_fields_set__"}
-    held = {name: getattr(value, name) for name in names if name not in hidden and hasattr(value, name)}
-    held.update(getattr(value, "__dict__", {}))
+    held = {name: _slot(value, name) for name in names if name not in hidden}
+    held = {name: item for name, item in held.items() if item is not MISSING} | _held(value)
     return {name: item for name, item in _without_copied_names(held).items() if not _is_cache(value, name)}
+
+
+def _held(value: Any) -> dict[str, Any]:
+    """Return the attributes of an object without asking its `__getattr__`, which may raise anything."""
+    try:
+        return dict(object.__getattribute__(value, "__dict__"))
+    except AttributeError:
+        return {}
+
+
+def _slot(value: Any, name: str) -> Any:
+    """Return what a slot holds, if anything."""
+    try:
+        return object.__getattribute__(value, name)
+    except AttributeError:
+        return MISSING
+
+
+def _reduced(value: Any) -> Any:
+    """Return what pickle would keep of an object."""
+    registered = copyreg.dispatch_table.get(type(value))
+    return value.__reduce_ex__(4) if registered is None else registered(value)
 
 
 def _without_copied_names(held: dict[str, Any]) -> dict[str, Any]:
