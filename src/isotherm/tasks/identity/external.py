@@ -20,78 +20,158 @@ _CHANCE = "chance"
 _CLOCK = "the clock"
 _MACHINE = "the machine it runs on"
 _COMPILED = "compiled code"
-_EXTERNAL = {
-    _FILE: (
-        "builtins.open io.open io.FileIO codecs.open os.open os.fdopen os.read os.listdir os.scandir os.stat os.lstat "
-        "os.fstat os.access os.readlink os.walk os.fwalk os.path.exists os.path.lexists os.path.isfile os.path.isdir "
-        "os.path.islink os.path.getsize os.path.getmtime os.path.getatime os.path.getctime os.path.samefile "
-        "os.path.realpath glob.glob glob.iglob mmap.mmap shutil.which shutil.disk_usage filecmp.cmp "
-        "gzip.open gzip.GzipFile bz2.open bz2.BZ2File lzma.open lzma.LZMAFile tarfile.open tarfile.TarFile "
-        "zipfile.ZipFile linecache.getline linecache.getlines fileinput.input fileinput.FileInput "
-        "json.load tomllib.load pickle.load pickle.Unpickler marshal.load plistlib.load csv.reader csv.DictReader "
-        "shelve.open dbm.open sqlite3.connect xml.etree.ElementTree.parse xml.etree.ElementTree.iterparse "
-        "xml.dom.minidom.parse pkgutil.get_data importlib.resources.read_text importlib.resources.read_binary "
-        "importlib.resources.open_text importlib.resources.open_binary importlib.resources.files "
-        "importlib.resources.path importlib.resources.contents importlib.resources.is_resource "
-        "numpy.load numpy.loadtxt numpy.genfromtxt numpy.fromfile numpy.fromregex numpy.memmap "
-        "numpy.lib.format.open_memmap numpy.lib.format.read_array numpy.DataSource "
-        "torch.load torch.from_file torch.jit.load torch.export.load torch.hub.load "
-        "torch.hub.load_state_dict_from_url torch.ops.load_library "
-        "PIL.Image.open h5py.File h5py.is_hdf5 zarr.open zarr.load yaml.load yaml.safe_load yaml.full_load joblib.load "
-        "cloudpickle.load dill.load orjson.load msgpack.load toml.load "
-        "pandas.read_csv pandas.read_parquet pandas.read_json pandas.read_excel pandas.read_hdf pandas.read_pickle "
-        "pandas.read_feather pandas.read_table pandas.read_fwf pandas.read_sql pandas.read_html pandas.read_xml "
-        "pandas.read_orc pandas.read_stata pandas.read_sas pandas.read_spss pandas.HDFStore pandas.ExcelFile "
-        "polars.read_csv polars.read_parquet polars.scan_csv polars.scan_parquet pyarrow.parquet.read_table "
-        "safetensors.safe_open safetensors.torch.load_file safetensors.torch.load_model safetensors.numpy.load_file "
-        "scipy.io.loadmat scipy.io.mmread scipy.io.wavfile.read scipy.sparse.load_npz imageio.imread imageio.v2.imread "
-        "imageio.v3.imread cv2.imread torchvision.io.read_image torchvision.io.read_file torchaudio.load"
-    ),
-    "an environment variable": "os.environ os.environb os.getenv os.getenvb os.path.expandvars os.path.expanduser",
-    "the command line": "sys.argv sys.orig_argv sys.stdin builtins.input getpass.getpass",
-    "the working directory": "os.getcwd os.getcwdb os.path.abspath",
-    _CLOCK: (
-        "time.time time.time_ns time.monotonic time.monotonic_ns time.perf_counter time.perf_counter_ns "
-        "time.process_time time.process_time_ns time.thread_time time.thread_time_ns time.clock_gettime "
-        "time.clock_gettime_ns time.localtime time.gmtime time.ctime time.asctime time.strftime os.times "
-        "timeit.default_timer"
-    ),
-    _CHANCE: (
-        "os.urandom os.getrandom uuid.uuid1 uuid.uuid4 random.SystemRandom random._inst numpy.random.mtrand._rand "
-        "ssl.RAND_bytes tempfile.mkdtemp tempfile.mkstemp tempfile.mktemp tempfile.NamedTemporaryFile"
-    ),
-    _MACHINE: (
-        "os.cpu_count os.process_cpu_count os.sched_getaffinity os.getloadavg os.uname os.getpid os.getppid os.getuid "
-        "os.geteuid os.getgid os.getlogin os.sysconf os.get_terminal_size shutil.get_terminal_size uuid.getnode "
-        "getpass.getuser socket.gethostname socket.getfqdn socket.gethostbyname socket.getaddrinfo "
-        "threading.get_ident threading.get_native_id threading.active_count threading.current_thread "
-        "threading.enumerate multiprocessing.cpu_count multiprocessing.current_process resource.getrusage "
-        "locale.getlocale locale.getdefaultlocale locale.getpreferredencoding locale.getencoding locale.localeconv "
-        "tempfile.gettempdir psutil.cpu_count psutil.virtual_memory psutil.cpu_percent psutil.Process "
-        "torch.cuda.is_available torch.cuda.device_count torch.cuda.current_device torch.cuda.get_device_name "
-        "torch.cuda.get_device_capability torch.cuda.get_device_properties torch.cuda.mem_get_info "
-        "torch.cuda.memory_allocated torch.cuda.memory_reserved torch.cuda.is_bf16_supported "
-        "torch.backends.mps.is_available torch.backends.cudnn.version torch.backends.cudnn.is_available "
-        "torch.backends.mkldnn.is_available torch.xpu.is_available torch.xpu.device_count torch.get_num_threads "
-        "torch.get_num_interop_threads torch.accelerator.is_available torch.accelerator.device_count "
-        "torch.accelerator.current_accelerator torch.distributed.get_rank torch.distributed.get_world_size"
-    ),
-    "code put together at run time": (
-        "builtins.exec builtins.eval builtins.compile builtins.__import__ importlib.import_module importlib.__import__ "
-        "runpy.run_path runpy.run_module sys.modules"
-    ),
-    "the answer of another program": (
-        "subprocess.run subprocess.Popen subprocess.check_output subprocess.check_call subprocess.call "
-        "subprocess.getoutput subprocess.getstatusoutput os.system os.popen os.spawnv os.posix_spawn "
-        "urllib.request.urlopen urllib.request.urlretrieve urllib.request.build_opener http.client.HTTPConnection "
-        "http.client.HTTPSConnection ftplib.FTP requests.get requests.post requests.put requests.head requests.request "
-        "requests.Session requests.session httpx.get httpx.post httpx.Client socket.socket socket.create_connection "
-        "torch.hub.download_url_to_file"
-    ),
-    _COMPILED: (
-        "ctypes.CDLL ctypes.PyDLL ctypes.cdll ctypes.pydll ctypes.pythonapi ctypes.util.find_library cffi.FFI "
-        "torch.utils.cpp_extension.load torch.utils.cpp_extension.load_inline"
-    ),
+_EXTERNAL: dict[str, dict[str, str]] = {  # what -> module -> names in it
+    _FILE: {
+        "builtins": "open",
+        "io": "open FileIO",
+        "codecs": "open",
+        "os": "open fdopen read listdir scandir stat lstat fstat access readlink walk fwalk",
+        "os.path": "exists lexists isfile isdir islink getsize getmtime getatime getctime samefile realpath",
+        "glob": "glob iglob",
+        "mmap": "mmap",
+        "shutil": "which disk_usage",
+        "filecmp": "cmp",
+        "gzip": "open GzipFile",
+        "bz2": "open BZ2File",
+        "lzma": "open LZMAFile",
+        "tarfile": "open TarFile",
+        "zipfile": "ZipFile",
+        "linecache": "getline getlines",
+        "fileinput": "input FileInput",
+        "json": "load",
+        "tomllib": "load",
+        "pickle": "load Unpickler",
+        "marshal": "load",
+        "plistlib": "load",
+        "csv": "reader DictReader",
+        "shelve": "open",
+        "dbm": "open",
+        "sqlite3": "connect",
+        "xml.etree.ElementTree": "parse iterparse",
+        "xml.dom.minidom": "parse",
+        "pkgutil": "get_data",
+        "importlib.resources": "read_text read_binary open_text open_binary files path contents is_resource",
+        "numpy": "load loadtxt genfromtxt fromfile fromregex memmap DataSource",
+        "numpy.lib.format": "open_memmap read_array",
+        "torch": "load from_file",
+        "torch.jit": "load",
+        "torch.export": "load",
+        "torch.hub": "load load_state_dict_from_url",
+        "torch.ops": "load_library",
+        "PIL.Image": "open",
+        "h5py": "File is_hdf5",
+        "zarr": "open load",
+        "yaml": "load safe_load full_load",
+        "joblib": "load",
+        "cloudpickle": "load",
+        "dill": "load",
+        "orjson": "load",
+        "msgpack": "load",
+        "toml": "load",
+        "pandas": (
+            "read_csv read_parquet read_json read_excel read_hdf read_pickle read_feather read_table read_fwf "
+            "read_sql read_html read_xml read_orc read_stata read_sas read_spss HDFStore ExcelFile"
+        ),
+        "polars": "read_csv read_parquet scan_csv scan_parquet",
+        "pyarrow.parquet": "read_table",
+        "safetensors": "safe_open",
+        "safetensors.torch": "load_file load_model",
+        "safetensors.numpy": "load_file",
+        "scipy.io": "loadmat mmread",
+        "scipy.io.wavfile": "read",
+        "scipy.sparse": "load_npz",
+        "imageio": "imread",
+        "imageio.v2": "imread",
+        "imageio.v3": "imread",
+        "cv2": "imread",
+        "torchvision.io": "read_image read_file",
+        "torchaudio": "load",
+    },
+    "an environment variable": {
+        "os": "environ environb getenv getenvb",
+        "os.path": "expandvars expanduser",
+    },
+    "the command line": {
+        "sys": "argv orig_argv stdin",
+        "builtins": "input",
+        "getpass": "getpass",
+    },
+    "the working directory": {
+        "os": "getcwd getcwdb",
+        "os.path": "abspath",
+    },
+    _CLOCK: {
+        "time": (
+            "time time_ns monotonic monotonic_ns perf_counter perf_counter_ns process_time process_time_ns "
+            "thread_time thread_time_ns clock_gettime clock_gettime_ns localtime gmtime ctime asctime strftime"
+        ),
+        "os": "times",
+        "timeit": "default_timer",
+    },
+    _CHANCE: {
+        "os": "urandom getrandom",
+        "uuid": "uuid1 uuid4",
+        "random": "SystemRandom _inst",
+        "numpy.random.mtrand": "_rand",
+        "ssl": "RAND_bytes",
+        "tempfile": "mkdtemp mkstemp mktemp NamedTemporaryFile",
+    },
+    _MACHINE: {
+        "os": (
+            "cpu_count process_cpu_count sched_getaffinity getloadavg uname getpid getppid getuid geteuid getgid "
+            "getlogin sysconf get_terminal_size"
+        ),
+        "shutil": "get_terminal_size",
+        "uuid": "getnode",
+        "getpass": "getuser",
+        "socket": "gethostname getfqdn gethostbyname getaddrinfo",
+        "threading": "get_ident get_native_id active_count current_thread enumerate",
+        "multiprocessing": "cpu_count current_process",
+        "resource": "getrusage",
+        "locale": "getlocale getdefaultlocale getpreferredencoding getencoding localeconv",
+        "tempfile": "gettempdir",
+        "psutil": "cpu_count virtual_memory cpu_percent Process",
+        "torch.cuda": (
+            "is_available device_count current_device get_device_name get_device_capability get_device_properties "
+            "mem_get_info memory_allocated memory_reserved is_bf16_supported"
+        ),
+        "torch.backends.mps": "is_available",
+        "torch.backends.cudnn": "version is_available",
+        "torch.backends.mkldnn": "is_available",
+        "torch.xpu": "is_available device_count",
+        "torch": "get_num_threads get_num_interop_threads",
+        "torch.accelerator": "is_available device_count current_accelerator",
+        "torch.distributed": "get_rank get_world_size",
+    },
+    "code put together at run time": {
+        "builtins": "exec eval compile __import__",
+        "importlib": "import_module __import__",
+        "runpy": "run_path run_module",
+        "sys": "modules",
+    },
+    "the answer of another program": {
+        "subprocess": "run Popen check_output check_call call getoutput getstatusoutput",
+        "os": "system popen spawnv posix_spawn",
+        "urllib.request": "urlopen urlretrieve build_opener",
+        "http.client": "HTTPConnection HTTPSConnection",
+        "ftplib": "FTP",
+        "requests": "get post put head request Session session",
+        "httpx": "get post Client",
+        "socket": "socket create_connection",
+        "torch.hub": "download_url_to_file",
+    },
+    _COMPILED: {
+        "ctypes": "CDLL PyDLL cdll pydll pythonapi",
+        "ctypes.util": "find_library",
+        "cffi": "FFI",
+        "torch.utils.cpp_extension": "load load_inline",
+    },
+}
+_BY_NAME = {
+    f"{module}.{name}": (what, f"{module}.{name}")
+    for what, modules in _EXTERNAL.items()
+    for module, names in modules.items()
+    for name in names.split()
 }
 # Every function of these modules is external, but for those listed below.
 _MODULES = {"random": _CHANCE, "numpy.random": _CHANCE, "secrets": _CHANCE, "platform": _MACHINE}
@@ -119,10 +199,9 @@ class ExternalNames:
     """Names through which code depends on something external, and what they stand for as far as it is loaded."""
 
     def __init__(self) -> None:
-        self._by_name = {name: (what, name) for what, names in _EXTERNAL.items() for name in names.split()}
         self._by_id: dict[int, tuple[str, str]] = {}
-        for name, thing in _loaded(self._by_name):
-            self._by_id.setdefault(id(thing), self._by_name[name])
+        for name, thing in _loaded():
+            self._by_id.setdefault(id(thing), _BY_NAME[name])
         for name, thing in _functions(_MODULES):
             self._by_id.setdefault(id(thing), (_MODULES[name.rpartition(".")[0]], name))
 
@@ -155,7 +234,7 @@ class ExternalNames:
 
     def _of_read(self, read: Read) -> str | None:
         name = read.library or ""
-        found = self._by_name.get(name) or self._by_id.get(id(read.value)) or _of_module(name, read.value)
+        found = _BY_NAME.get(name) or self._by_id.get(id(read.value)) or _of_module(name, read.value)
         if found is not None:
             return f"{found[0]} through {read.path if read.library is None else found[1].removeprefix('builtins.')}"
         what = _of_class(read.value, read.after)
@@ -169,7 +248,7 @@ class ExternalNames:
             for name in sorted(texts | attributes):
                 value = vars(module).get(name)
                 full = f"{module.__name__}.{name}"
-                found = self._by_name.get(full) or self._by_id.get(id(value)) or _of_module(full, value)
+                found = _BY_NAME.get(full) or self._by_id.get(id(value)) or _of_module(full, value)
                 if found is not None:
                     yield line, f"{found[0]} through {found[1].removeprefix('builtins.')}", None
 
@@ -221,13 +300,14 @@ def _whole_module(read: Read) -> types.ModuleType | None:
     return read.value if is_one and not origin.is_isotherms(read.value) else None
 
 
-def _loaded(names: Iterable[str]) -> Iterator[tuple[str, Any]]:
+def _loaded() -> Iterator[tuple[str, Any]]:
     """Yield what the names stand for, as far as their modules are loaded; a text or number is no one's own."""
-    for name in names:
-        module, _, attribute = name.rpartition(".")
-        thing = getattr(sys.modules.get(module), "__dict__", {}).get(attribute)
-        if not isinstance(thing, _PLAIN):
-            yield name, thing
+    for modules in _EXTERNAL.values():
+        for module in (module for module in modules if module in sys.modules):
+            space = getattr(sys.modules[module], "__dict__", {})
+            for name in modules[module].split():
+                if not isinstance(space.get(name), _PLAIN):
+                    yield f"{module}.{name}", space[name]
 
 
 def _functions(modules: Iterable[str]) -> Iterator[tuple[str, Any]]:
