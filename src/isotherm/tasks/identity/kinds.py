@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from isotherm.tasks.identity import code, objects, origin, values
+from isotherm.tasks.identity.external import FOREIGN
 from isotherm.tasks.identity.walk import Handler
 
 _BUILTIN = (
@@ -59,6 +60,7 @@ _KINDS: tuple[tuple[Any, Handler], ...] = (
     ((contextvars.ContextVar, weakref.ref), objects.variable),
     (threading.local, objects.local),
     (io.IOBase, objects.file),
+    (FOREIGN, code.foreign),
     (objects.IGNORED, objects.by_class),
     (objects.OPAQUE, objects.opaque),
 )
