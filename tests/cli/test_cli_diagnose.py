@@ -263,5 +263,5 @@ def test_help_names_every_option() -> None:
     assert code == 0
     for option in ("--data", "--batch-size", "--learning-rate", "--momentum", "--minutes", "--batch-sizes", "--seed"):
         assert option in text
-    for option in ("--device", "--workers", "--json", "--output", "--no-report", "What you use now"):
+    for option in ("--device", "--workers", "--json", "--output", "--no-report", "Your current settings"):
         assert option in text

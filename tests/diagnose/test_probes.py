@@ -171,7 +171,7 @@ def test_too_few_examples_for_two_batch_sizes_are_told() -> None:
     assert told == [
         "gradient noise: 50 training examples are too few for two batch sizes; give more, the noise scale needs a "
         "small and a large batch",
-        "curvature: 50 training examples are too few, it needs 64; give more",
+        "curvature: only 50 training examples; at least 64 are needed",
     ]
 
 

@@ -71,6 +71,28 @@ def test_a_fleet_of_nobody_is_refused():
         run_fleet(placed_of(cases.blobs_task()), [])
 
 
+def test_a_teacher_that_is_no_part_of_the_model_may_require_gradients(caplog):
+    """As a network in a closure does, unless its user says otherwise; nothing trains it."""
+    plain = cases.blobs_task()
+    teacher = nn.Linear(plain.train[0].shape[1], 3).double()
+
+    class Taught(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.own = plain.model()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.own(x) + nn.functional.linear(x, teacher.weight.to(x.dtype), teacher.bias.to(x.dtype))
+
+    task = dataclasses.replace(plain, model=Taught)
+    placed = placed_of(task)
+    specs = [cases.spec(task, num_steps=5, seed=seed) for seed in range(3)]
+    results = run_fleet(placed, specs)
+    assert not caplog.text  # as a fleet, not one at a time
+    for result, spec in zip(results, specs, strict=True):
+        assert result.train_loss == pytest.approx(run_reference(placed, spec).train_loss, rel=1e-9)
+
+
 def test_results_come_in_the_order_given():
     task = cases.blobs_task()
     rates = (0.2, 0.01, 0.1)

@@ -67,7 +67,7 @@ def test_reader_may_not_write(path: Path) -> None:
 
 
 def test_reading_what_is_not_there_makes_nothing(path: Path) -> None:
-    with pytest.raises(StoreError, match=r"there is no store at .*store\.sqlite; `isotherm run` makes one, or check"):
+    with pytest.raises(StoreError, match=r"there is no store at .*store\.sqlite; check the path, or create one with"):
         Store.read(path)
     assert list(path.parent.iterdir()) == []
 
@@ -268,7 +268,7 @@ def test_folder_instead_of_a_file_is_refused(tmp_path: Path) -> None:
 def test_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file.txt").write_text("mine")
     for name in ("file.txt/store.sqlite", "file.txt/deeper/store.sqlite"):
-        with pytest.raises(StoreError, match=r"file\.txt.* cannot be made: .*; choose another"):
+        with pytest.raises(StoreError, match=r"file\.txt.* cannot be created: .*; choose another folder"):
             Store.write(tmp_path / name)
         with pytest.raises(StoreError, match="there is no store at"):
             Store.read(tmp_path / name)
@@ -281,7 +281,7 @@ def test_folder_in_which_nothing_can_be_made_is_refused() -> None:
         StoreError, match=r"/proc/store\.sqlite cannot be written: .*; choose a folder you may write to"
     ):
         Store.write("/proc/store.sqlite")
-    with pytest.raises(StoreError, match=r"the folder /proc/new cannot be made: .*; choose another"):
+    with pytest.raises(StoreError, match=r"the folder /proc/new cannot be created: .*; choose another folder"):
         Store.write("/proc/new/store.sqlite")
 
 

@@ -164,8 +164,8 @@ def test_a_run_into_an_old_store_says_that_its_runs_are_not_reused(path: Path) -
     recorder, again = Recorder(), Recorder()
     run(tiny_sweep(), store=path, progress=recorder)
     assert len(recorder.notes) == 1
-    assert recorder.notes[0].startswith("6 runs in the store are of an earlier Isotherm")
-    assert "kept and reported, not reused" in recorder.notes[0]
+    assert recorder.notes[0].startswith("6 runs were stored by an earlier version with different keys")
+    assert "kept and reported but not reused" in recorder.notes[0]
     run(tiny_sweep(), store=path, progress=again)
     assert (again.rounds, len(again.notes)) == ([], 1)
     with Store.read(path) as store:

@@ -60,10 +60,10 @@ def test_every_field_of_a_run_is_an_aspect() -> None:
     [
         ({}, {"data_id": "other train"}, "only in the data (train inputs); are the data made with a fixed seed?"),
         ({}, {"data_id": "held out"}, "the data (train inputs, validation inputs on one side only)"),
-        ({}, {"data_id": "of old"}, "the data (stored by an earlier Isotherm, which kept no parts)"),
+        ({}, {"data_id": "of old"}, "stored by an earlier version with different keys"),
         ({}, {"model_id": "other loss"}, "only in the model (loss)"),
         ({}, {"model_id": "other code"}, "only in the model (code, initial or loaded weights)"),
-        ({}, {"model_id": "of old"}, "the model (stored by an earlier Isotherm, which kept no parts)"),
+        ({}, {"model_id": "of old"}, "stored by an earlier version with different keys"),
         ({}, {"model_id": "built in"}, "one is a built-in task as it is defined, the other is not"),
         (
             {"model_id": "newer"},
@@ -91,7 +91,14 @@ def test_the_differing_part_is_named(wanted: dict[str, Any], stored: dict[str, A
     match = only(specs(**wanted), specs(**stored))
     assert (match.num_missing, match.num_stored) == (2, 2)
     assert phrase in explain(match)
-    assert explain(match).startswith("by hand: 2 runs are missing; the store has 2 runs that differ from them only in ")
+    is_old = "of old" in stored.values()
+    there = (
+        "2 runs with these settings were stored by "
+        if is_old
+        else "the store has 2 runs that differ from them only in "
+    )
+    assert explain(match).startswith(f"by hand: 2 runs are missing; {there}")
+    assert ("fixed seed?" in explain(match)) == (stored.get("data_id") in ("other train", "held out"))
 
 
 def test_other_seeds() -> None:

@@ -106,6 +106,21 @@ def test_optimum_and_every_rate_within_one_standard_deviation() -> None:
     assert (best.edge, best.at_edge, grid.edge()) == (Edge.INTERIOR, False, Edge.INTERIOR)
 
 
+def test_optimum_prints_as_one_short_line() -> None:
+    rows = {0.25: _spread(0.25), 0.5: _spread(0.5), 1.0: _spread(0.75), 2.0: _spread(0.6875), 4.0: _spread(0.25)}
+    assert str(make_grid(rows, num_kept=3).optimum()) == "ε_eff 1 [1, 2], interior"
+    del rows[4.0]
+    assert str(make_grid(rows, num_kept=3).optimum()) == "ε_eff 1 [1, 2], upper edge"
+
+
+def test_estimate_prints_the_kept_runs_and_all_runs() -> None:
+    cell = make_cell(0.5, [0.25, 0.5, 0.75], num_kept=2)
+    estimate = cell.estimate("test_metric", kept=cell.kept("test_metric", UP))
+    assert str(estimate) == "0.625 ± 0.18 (best 2 of 3), 0.5 ± 0.25 (all 3 finished)"
+    whole = make_cell(0.5, [0.25, diverged(), 0.75], num_kept=2)
+    assert str(whole.estimate("test_metric", kept=whole.kept("test_metric", UP))) == "0.5 ± 0.35 (best 2 of 3)"
+
+
 def test_optimum_where_smaller_is_better() -> None:
     grid = make_grid(
         {0.25: _spread(1.0), 0.5: _spread(0.625), 1.0: _spread(0.5), 2.0: _spread(0.626), 4.0: _spread(2.0)},

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from helpers_tasks import images, small_built_in
 from isotherm.data.augment import CropAndFlip, Scaled
@@ -172,3 +173,53 @@ def test_tables_and_arguments_changed_in_place_are_seen(monkeypatch: pytest.Monk
 def test_a_layer_replaced_by_a_users_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WideResNet, "forward", lambda self, x: self.linear(x.mean(dim=(2, 3))))
     assert not is_defined(wide())
+
+
+def _wrapped(function: Any) -> Any:
+    @functools.wraps(function)
+    def twice(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs) * 2
+
+    return twice
+
+
+PATCHES: dict[str, tuple[Any, str, Any]] = {
+    "method that carries the name of the original": (nn.Linear, "forward", _wrapped(nn.Linear.forward)),
+    "function of the library": (nn.functional, "linear", lambda *args: torch.zeros(4, 10)),
+    "wrapped function of the library": (nn.functional, "relu", _wrapped(nn.functional.relu)),
+    "another function of the library": (nn.functional, "relu", torch.tanh),
+    "partial": (nn.functional, "relu", partial(nn.functional.leaky_relu, negative_slope=0.1)),
+    "method of another layer": (nn.ReLU, "forward", nn.Tanh.forward),
+    "initialisation of a layer": (nn.Linear, "reset_parameters", lambda self: None),
+    "initialisation": (nn.init, "kaiming_uniform_", lambda tensor, **_: tensor),
+    "call of every module": (nn.Module, "__call__", _wrapped(nn.Module.__call__)),
+    "method of every tensor": (torch.Tensor, "relu", lambda self: self),
+}
+
+
+@pytest.mark.parametrize("name", PATCHES)
+def test_a_patched_library_takes_the_definition_away(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = small_built_in("mlp_mnist1d")
+    assert is_defined(task)
+    home, member, patch = PATCHES[name]
+    monkeypatch.setattr(home, member, patch)
+    assert not is_defined(task)
+
+
+def test_a_hook_of_all_modules_takes_the_definition_away() -> None:
+    task = small_built_in("mlp_mnist1d")
+    hook = nn.modules.module.register_module_forward_hook(lambda module, args, result: None)
+    assert not is_defined(task)
+    hook.remove()
+    assert is_defined(task)
+
+
+def test_a_patched_transform_or_helper_takes_the_definition_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert is_defined(wide())
+    with monkeypatch.context() as patch:
+        patch.setattr(CropAndFlip, "train", lambda self, *args, **kwargs: None)
+        assert not is_defined(wide())
+    with monkeypatch.context() as patch:
+        patch.setattr("isotherm.models.wide_resnet.WideBlock", WideBlock)
+        patch.setattr("isotherm.models.wide_resnet.helper", lambda: None, raising=False)
+        assert not is_defined(wide())

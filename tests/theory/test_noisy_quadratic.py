@@ -235,7 +235,7 @@ def test_simulated_runs_follow_their_seed_and_may_diverge():
     ("make", "message"),
     [
         (lambda: small_model(curvature=[1.0, -1.0]), "curvature .* negative"),
-        (lambda: small_model(curvature=[0.0, 0.0]), "nothing to minimise"),
+        (lambda: small_model(curvature=[0.0, 0.0]), "needs at least one positive curvature"),
         (lambda: small_model(curvature=[1.0]), r"curvature \(1,\)"),
         (lambda: small_model(noise_variance=[1.0, math.nan]), "noise_variance .* not finite"),
         (

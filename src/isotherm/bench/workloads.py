@@ -27,7 +27,7 @@ class Target:
     value: float
 
     def text(self, unit: str) -> str:
-        """Return the target for people.
+        """Return the target for display.
 
         >>> Target(of="ratio", value=25.0).text("run-steps/s"), Target(of="ours", value=4e4).text("run-steps/s")
         ('25x plain', '40,000 run-steps/s')

@@ -75,19 +75,22 @@ class CellOptions:
         int | None, _option("--first-seed", metavar="SEED", text="Seed of the first run; default: 0.")
     ] = None
     l2: Annotated[
-        float | None, _option("--l2", metavar="LAMBDA", text="L2 coefficient λ of (λ/2)‖w‖²; default: the task's.")
+        float | None,
+        _option("--l2", metavar="LAMBDA", text="L2 coefficient λ of (λ/2)‖w‖²; defaults to the task's value."),
     ] = None
     clip_norm: Annotated[
         float | None,
         _option(
             "--clip-norm",
             metavar="NORM",
-            text="Clip the gradient to this norm; default: the task's; 'inf' for no clipping.",
+            text="Clip the gradient to this norm; defaults to the task's value; 'inf' for no clipping.",
         ),
     ] = None
     precision: Annotated[
         str | None,
-        _option("--precision", metavar="NAME", text="Train in float32, float64 or mixed; default: the task's."),
+        _option(
+            "--precision", metavar="NAME", text="Train in float32, float64 or mixed; defaults to the task's value."
+        ),
     ] = None
     num_evaluations: Annotated[
         int | None, _option("--evaluations", metavar="N", text="Test-set evaluations during training; default: 10.")

@@ -12,6 +12,8 @@ import typing
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from typer.core import TyperCommand, TyperGroup
+
 from isotherm.cli.common import guarded
 
 R = TypeVar("R")
@@ -37,6 +39,30 @@ def command(record: type[R]) -> Callable[[Callable[[R], None]], Callable[..., No
         return call
 
     return decorate
+
+
+class Command(TyperCommand):
+    """A command whose help shows no Python types."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, `--help` included."""
+        return _without_types(super().get_params(ctx))
+
+
+class Group(TyperGroup):
+    """A group of commands whose help shows no Python types."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, `--help` included."""
+        return _without_types(super().get_params(ctx))
+
+
+def _without_types(parameters: list[Any]) -> list[Any]:
+    """Hide the types of flags and arguments; every other option has a metavar."""
+    for parameter in parameters:
+        if parameter.param_type_name == "argument" or parameter.is_flag:
+            parameter.display_type_rich = lambda ctx: None
+    return parameters
 
 
 def _parameters(record: type[Any]) -> list[inspect.Parameter]:

@@ -60,7 +60,7 @@ def _print_error(sentence: str) -> None:
 
 
 def console_for(json_path: Path | None) -> Console:
-    """Return the console for people: standard output, or standard error if JSON goes to standard output."""
+    """Return the console for display: standard output, or standard error if JSON goes to standard output."""
     return Console(stderr=json_path == Path("-"))
 
 

@@ -10,7 +10,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from isotherm.cli.command import command
+from isotherm.cli.command import Command, Group, command
 from isotherm.cli.common import (
     EXIT_USER,
     check_json,
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from isotherm.data.files import FileStatus
     from isotherm.data.listing import Listed
 
-app = typer.Typer(name="data", help="List, verify and fetch the data sets of the built-in tasks.", no_args_is_help=True)
+app = typer.Typer(
+    name="data", cls=Group, help="List, verify and fetch the data sets of the built-in tasks.", no_args_is_help=True
+)
 
 _COLOURS = {"complete": "green", "missing": "yellow", "wrong": "red"}
 
@@ -63,7 +65,7 @@ class FetchOptions:
     json_path: JsonOption = None
 
 
-@app.command("list")
+@app.command("list", cls=Command)
 @command(ListOptions)
 def list_data(options: ListOptions) -> None:
     """Show every data set, where it is expected and whether it is there, judged by file names and sizes."""
@@ -79,7 +81,7 @@ def list_data(options: ListOptions) -> None:
     give_json(options.json_path, content)
 
 
-@app.command("verify")
+@app.command("verify", cls=Command)
 @command(VerifyOptions)
 def verify_data(options: VerifyOptions) -> None:
     """Read every file and check its size and sha256. Exit code 2 if one is wrong or missing."""
@@ -96,7 +98,7 @@ def verify_data(options: VerifyOptions) -> None:
     _conclude(folder, checked, options.json_path)
 
 
-@app.command("fetch")
+@app.command("fetch", cls=Command)
 @command(FetchOptions)
 def fetch_data(options: FetchOptions) -> None:
     """Download data sets into the data folder and check them. A broken download resumes."""

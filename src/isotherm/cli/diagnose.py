@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from isotherm.diagnose.options import DiagnoseOptions
     from isotherm.tasks.task import Task
 
-NOW = "What you use now"
+NOW = "Your current settings"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +46,7 @@ class DiagnoseCommandOptions:
             "--learning-rate",
             metavar="RATE",
             rich_help_panel=NOW,
-            help="Learning rate as your optimiser gets it; needs --batch-size.",
+            help="Learning rate you pass to your optimiser; needs --batch-size.",
         ),
     ] = None
     momentum: Annotated[

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from isotherm.cli.bench import bench
+from isotherm.cli.command import Command, Group
 from isotherm.cli.common import EXIT_INTERRUPTED, errors
 from isotherm.cli.data import app as data_app
 from isotherm.cli.diagnose import diagnose
@@ -23,13 +24,14 @@ from isotherm.version import __version__
 
 app = typer.Typer(
     name="isotherm",
+    cls=Group,
     help="Choose learning rate and batch size for SGD by measurement.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 for _command in (quickstart, plan, run, status, report, diagnose, theory, bench):
-    app.command()(_command)
+    app.command(cls=Command)(_command)
 app.add_typer(data_app)
 
 

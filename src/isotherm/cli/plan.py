@@ -27,7 +27,7 @@ class PlanOptions:
 
 @command(PlanOptions)
 def plan(options: PlanOptions) -> None:
-    """Show what a study would run and how long that would take. Trains nothing and writes no store."""
+    """Show what a study would run and how long that would take. Times a few updates; stores nothing."""
     from isotherm.cli.show.plan import plan_content, print_plan
     from isotherm.cli.stores import default_store
     from isotherm.running.cost import estimate

@@ -63,7 +63,7 @@ def _check_kind(options: RunOptions) -> None:
     if study is not None and cell.task is not None:
         raise UserError(f"the study {study!r} and --task {cell.task} are both given; {remedy}")
     if study is not None and (given := cell.given()):
-        raise UserError(f"{given[0]} belongs to --task, and a study sets its own; leave it out")
+        raise UserError(f"{given[0]} applies only with --task; a study sets its own value")
     if study is not None:
         return
     if cell.task is None:

@@ -26,9 +26,7 @@ class StatusOptions:
     store: StoreArgument
     why: Annotated[
         str | None,
-        typer.Option(
-            "--why", metavar="STUDY", help="Explain which part of a study's missing runs differs from stored runs."
-        ),
+        typer.Option("--why", metavar="STUDY", help="Explain why runs of STUDY are not found in the store."),
     ] = None
     data: DataOption = None
     json_path: JsonOption = None

@@ -54,7 +54,7 @@ class TheoryOptions:
     """The options of `isotherm theory`."""
 
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help=f"One of {', '.join(PIECES)}; left out, they are listed.")
+        str | None, typer.Argument(metavar="NAME", help=f"One of {', '.join(PIECES)}; lists them if omitted.")
     ] = None
     figure: Annotated[
         Path | None, typer.Option("--figure", metavar="FILE", help="Save the figure as .png, .pdf or .svg.")
@@ -66,7 +66,7 @@ class TheoryOptions:
 
 @command(TheoryOptions)
 def theory(options: TheoryOptions) -> None:
-    """Compute a demonstration of the theory: a paragraph with its numbers, tables and a figure."""
+    """Run a demonstration of the theory and print its numbers and tables; --figure saves a plot."""
     console = console_for(options.json_path)
     check_json(options.json_path)
     if options.name is None or options.list_:

@@ -18,15 +18,15 @@ def is_number(value: object) -> bool:
 def require_positive(name: str, value: Any) -> None:
     """Refuse what is not a finite number above 0."""
     if not is_number(value) or not (math.isfinite(value) and value > 0):
-        raise UserError(f"{name} {value!r} is not a positive number; use e.g. 0.125")
+        raise UserError(f"{name} must be a positive number, not {value!r}")
 
 
 def require_whole(name: str, value: Any, *, at_least: int, at_most: int | None = None) -> None:
     """Refuse what is not an integer within the limits."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < at_least:
-        raise UserError(f"{name} {value!r} is not a whole number of at least {at_least}; give one")
+        raise UserError(f"{name} must be a whole number of at least {at_least}, not {value!r}")
     if at_most is not None and int(value) > at_most:
-        raise UserError(f"{name} {value!r} is more than Isotherm takes, {at_most:,}; lower it")
+        raise UserError(f"{name} must be at most {at_most:,}, not {value!r}")
 
 
 def require_some(name: str, values: object) -> None:

@@ -59,7 +59,7 @@ class Identity:
 class RunSpec:
     """Everything that determines one run's numbers.
 
-    `data_id` and `model_id` are those of `Identity`; `task` is a label for people and not part of the key.
+    `data_id` and `model_id` are those of `Identity`; `task` is a label for display and not part of the key.
     """
 
     task: str

@@ -1,10 +1,10 @@
-"""Effective learning rate and temperature of SGD: the only home of these formulas.
+"""Effective learning rate and temperature of SGD: defined only here.
 
 The paper's section 2: with heavy-ball momentum m, learning rate ε and batch size B,
 
     ε_eff = ε / (1 - m),        T = ε_eff / B.
 
-Runs of equal temperature (one isotherm) end up in the same place while noise, not curvature, sets the limit.
+Runs of equal temperature (one isotherm) reach the same result as long as noise, not curvature, is the limit.
 """
 
 from __future__ import annotations

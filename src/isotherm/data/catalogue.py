@@ -55,7 +55,7 @@ class Dataset:
 
     Args:
         name: also the name of its folder inside the data folder.
-        title: for people.
+        title: for display.
         page: where it is described and published.
         files: checked by `files.verify`.
         downloads: fetched by `files.fetch`; empty if there is nothing to fetch.

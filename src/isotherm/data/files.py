@@ -43,7 +43,7 @@ class State(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileStatus:
-    """The state of one file of a data set, with a sentence for people."""
+    """The state of one file of a data set, with a sentence for display."""
 
     path: Path
     state: State

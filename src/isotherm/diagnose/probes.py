@@ -127,7 +127,7 @@ class Prober:
         sizes = [size for size in HESSIAN_SIZES if size[0] <= self._num_examples()]
         if not sizes:
             raise UserError(
-                f"{self._num_examples()} training examples are too few, it needs {HESSIAN_SIZES[-1][0]}; give more"
+                f"only {self._num_examples()} training examples; at least {HESSIAN_SIZES[-1][0]} are needed"
             )
         smallest, blocks = sizes[-1]
         hessian = self._hessian(parameters, num_examples=smallest)

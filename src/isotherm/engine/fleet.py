@@ -53,12 +53,12 @@ def run_fleet(
     Args:
         placed: the task on a device.
         specs: runs of one batch size and one number of updates.
-        on_steps: told now and then how many run-updates were made.
+        on_steps: called from time to time with the number of run-updates made.
         on_evaluation: told a run's index and its scores on the test set along the way.
         on_trained: handed every finished run's index and parameters.
-        checkpoint: where the state is saved now and then, and restored from if it is there; the caller removes it.
+        checkpoint: where the state is saved from time to time, and restored from if it is there; the caller removes it.
             Runs that are trained one at a time have none.
-        checks: what earlier fleets of this task have shown; added to.
+        checks: results of earlier checks of this task; added to.
         updates_per_window: updates between two checks of the losses; results do not depend on it.
     """
     _check_alike(specs)

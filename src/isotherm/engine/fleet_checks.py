@@ -1,4 +1,4 @@
-"""What earlier fleets of a task have shown about how it can be trained."""
+"""Results of earlier checks of how a task can be trained."""
 
 from __future__ import annotations
 

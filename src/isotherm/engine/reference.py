@@ -42,7 +42,7 @@ def run_reference(
     Args:
         placed: the task on a device.
         spec: the run.
-        on_steps: told now and then how many updates were made.
+        on_steps: called from time to time with the number of updates made.
         on_evaluation: told the scores on the test set along the way.
         on_trained: handed the module after its last update.
     """

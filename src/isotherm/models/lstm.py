@@ -111,14 +111,14 @@ class _Recurrence(torch.autograd.Function):
     def forward(projected_TBG: Tensor, weight_hh_GH: Tensor, hidden_BH: Tensor, cell_BH: Tensor) -> tuple[Tensor, ...]:
         """Return the hidden states of all tokens, then their cells, then their recurrent projections."""
         weight_HG = weight_hh_GH.t()
-        hiddens, cells, products = [], [], []
+        hiddens, cells, recurrents = [], [], []
         for projected_BG in projected_TBG.unbind(0):
-            product_BG = hidden_BH @ weight_HG
-            hidden_BH, cell_BH = lstm_step_ops.step(projected_BG, product_BG, cell_BH)
+            recurrent_BG = hidden_BH @ weight_HG
+            hidden_BH, cell_BH = lstm_step_ops.step(projected_BG, recurrent_BG, cell_BH)
             hiddens.append(hidden_BH)
             cells.append(cell_BH)
-            products.append(product_BG)
-        return torch.stack(hiddens), *cells, *products
+            recurrents.append(recurrent_BG)
+        return torch.stack(hiddens), *cells, *recurrents
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
@@ -146,12 +146,12 @@ class _RecurrenceGradient(torch.autograd.Function):
         hidden_BH: Tensor,
         projected_TBG: Tensor,
         hiddens_TBH: Tensor,
-        *cells_and_products: Tensor,
+        *cells_and_recurrents: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Backpropagate from the last token to the first."""
         num_tokens = gradient_TBH.shape[0]
-        cells, products = cells_and_products[: num_tokens + 1], cells_and_products[num_tokens + 1 :]
-        back = lstm_step_ops.backward_steps(gradient_TBH, projected_TBG, products, cells)
+        cells, recurrents = cells_and_recurrents[: num_tokens + 1], cells_and_recurrents[num_tokens + 1 :]
+        back = lstm_step_ops.backward_steps(gradient_TBH, projected_TBG, recurrents, cells)
         d_hidden, d_cell = torch.zeros_like(hidden_BH), torch.zeros_like(cells[0])
         by_token = []
         for token in range(num_tokens - 1, -1, -1):

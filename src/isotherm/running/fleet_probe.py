@@ -100,7 +100,7 @@ def probed(placed: PlacedTask, fleet: Sequence[RunSpec], *, checks: FleetChecks)
     Args:
         placed: the task on a device.
         fleet: the runs.
-        checks: what earlier fleets of the task have shown.
+        checks: results of earlier checks of the task.
     """
     splits, num_reestimated = _CutSplits(placed), 0
     if placed.reestimates and ghost_layers(initial_model(placed.build, seed=fleet[0].seed)):

@@ -85,7 +85,9 @@ class Store:
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreError(f"the folder {file.parent} cannot be made: {error.strerror}; choose another") from error
+            raise StoreError(
+                f"the folder {file.parent} cannot be created: {error.strerror}; choose another folder"
+            ) from error
         check_header(file)
         if file.exists() and not os.access(file, os.W_OK):
             raise StoreError(f"the store {file} is read-only; change its permissions or choose another file")
@@ -115,7 +117,7 @@ class Store:
         """Open for reading while others may write; needs no write permission."""
         file = Path(path)
         if not file.is_file():
-            raise StoreError(f"there is no store at {file}; `isotherm run` makes one, or check the path")
+            raise StoreError(f"there is no store at {file}; check the path, or create one with `isotherm run`")
         check_header(file)
         # SQLite needs to write beside a WAL file even to read it; without permission the file itself must do. With it,
         # a connection that may write tidies up behind itself when it is the last.

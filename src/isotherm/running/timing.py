@@ -19,6 +19,7 @@ from isotherm.engine.fleet_checks import FleetChecks
 from isotherm.engine.placed_task import PlacedTask
 from isotherm.engine.stack.plan import UPDATES_PER_WINDOW
 from isotherm.running.executors.local import LocalExecutor
+from isotherm.running.executors.options import FleetOptions
 from isotherm.running.executors.pool import PoolExecutor
 from isotherm.tasks.task import Task
 
@@ -121,7 +122,7 @@ class FleetTimer:
     Args:
         placed: the task on a device.
         specs: the runs; they must be longer than what is timed.
-        checks: what earlier fleets of the task have shown.
+        checks: results of earlier checks of the task.
         updates_per_window: updates of a lap.
         clock: returns the time in seconds.
     """
@@ -262,7 +263,7 @@ def pool_speed(
             raise Enough
 
     with contextlib.suppress(Enough):
-        with PoolExecutor(tasks, num_workers=num_workers, fleet_size=size, on_steps=on_steps) as pool:
+        with PoolExecutor(tasks, FleetOptions(fleet_size=size, on_steps=on_steps), num_workers=num_workers) as pool:
             for _ in pool.run(specs):
                 pass
         raise RuntimeError("the fleets ended before the time window did")

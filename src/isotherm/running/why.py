@@ -11,6 +11,7 @@ from isotherm.core.records import RunSpec
 from isotherm.running.store import Store
 from isotherm.sweep.protocol import all_runs, missing_runs
 from isotherm.sweep.study import PreparedStudy
+from isotherm.tasks.builtin import TASKS
 
 Parts = Mapping[str, Mapping[str, str]]
 
@@ -30,6 +31,7 @@ ASPECTS = (
     "batch_size",
     "effective_learning_rate",
 )
+_IDS = ("data_id", "model_id")
 _ONE_SIDED = " on one side only"
 _WORDS = {
     "weights": "initial or loaded weights",
@@ -123,10 +125,17 @@ def explain(match: NearMatch) -> str:
     >>> explain(NearMatch(task="mine", num_missing=1, num_stored=2, differences=(seed,)))
     'mine: 1 run is missing; the store has 2 runs that differ from it only in the seed (stored: 0, 1; wanted: 2)'
     """
-    differences = " and in ".join(_phrase(difference) for difference in match.differences)
-    hint = "; are the data made with a fixed seed?" if match.differences[0].aspect == "data_id" else ""
     what, it = ("run is", "it") if match.num_missing == 1 else ("runs are", "them")
     there = "run that differs" if match.num_stored == 1 else "runs that differ"
+    if any(difference.aspect in _IDS and difference.parts is None for difference in match.differences):
+        were = "run with these settings was" if match.num_stored == 1 else "runs with these settings were"
+        return (
+            f"{match.task}: {match.num_missing:,} {what} missing; {match.num_stored:,} {were} stored by an earlier "
+            "version with different keys; they are kept and reported but not reused"
+        )
+    differences = " and in ".join(_phrase(difference) for difference in match.differences)
+    is_own_data = match.differences[0].aspect == "data_id" and match.task not in TASKS
+    hint = "; are the data made with a fixed seed?" if is_own_data else ""
     return (
         f"{match.task}: {match.num_missing:,} {what} missing; the store has {match.num_stored:,} {there} from {it} "
         f"only in {differences}{hint}"
@@ -165,7 +174,7 @@ def _without(spec: RunSpec, aspects: Iterable[str]) -> tuple[Any, ...]:
 
 def _parts_that_differ(aspect: str, spec: RunSpec, alike: Sequence[RunSpec], parts: Parts) -> tuple[str, ...] | None:
     """Return which parts of an id differ from those of the stored run nearest to it; None where they are not known."""
-    if aspect not in ("data_id", "model_id"):
+    if aspect not in _IDS:
         return ()
     own = parts[getattr(spec, aspect)]
     known = {getattr(other, aspect) for other in alike} & parts.keys()
@@ -188,7 +197,7 @@ def _near_match(group: _Group, pairs: Sequence[_Pair], parts: Parts) -> NearMatc
     differences = []
     for aspect, names in zip(group.aspects, group.differing, strict=True):
         there, here = (_values(aspect, names, specs, parts) for specs in (stored.values(), wanted))
-        is_id = aspect in ("data_id", "model_id")
+        is_id = aspect in _IDS
         differences.append(Difference(aspect=aspect, parts=names if is_id else None, stored=there, wanted=here))
     return NearMatch(task=group.task, num_missing=len(pairs), num_stored=len(stored), differences=tuple(differences))
 
@@ -215,14 +224,11 @@ def _phrase(difference: Difference) -> str:
 
 
 def _data_phrase(parts: tuple[str, ...] | None) -> str:
-    if parts is None:
-        return "stored by an earlier Isotherm, which kept no parts"
-    return ", ".join(parts)
+    return ", ".join(parts or ())
 
 
 def _model_phrase(difference: Difference) -> str:
-    if difference.parts is None:
-        return "stored by an earlier Isotherm, which kept no parts"
+    assert difference.parts is not None, "runs whose parts are unknown are explained elsewhere"
     if f"definition{_ONE_SIDED}" in difference.parts:
         return "one is a built-in task as it is defined, the other is not"
     names = ", ".join(_WORDS.get(name, name) for name in difference.parts)

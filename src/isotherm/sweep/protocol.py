@@ -46,6 +46,13 @@ class Estimate:
     interval_all: Interval
     values_all: tuple[float, ...]
 
+    def __str__(self) -> str:
+        kept = f"{self.mean:.4g} ± {self.standard_deviation:.2g} (best {self.num_kept} of {self.num_seeds})"
+        num_all = len(self.values_all)
+        if num_all == self.num_kept:
+            return kept
+        return f"{kept}, {self.mean_all:.4g} ± {self.standard_deviation_all:.2g} (all {num_all} finished)"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
@@ -112,6 +119,10 @@ class Optimum:
     edge: Edge
     kept: tuple[int, ...]
     estimate: Estimate
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        return f"ε_eff {self.effective_learning_rate:.4g} [{low:.4g}, {high:.4g}], {self.edge}"
 
     @property
     def at_edge(self) -> bool:

@@ -35,7 +35,7 @@ def data_id(parts: Mapping[str, str]) -> str:
 def are_built_in(splits: Mapping[str, Split]) -> bool:
     """Tell whether all inputs are in memory or read from disk by a reader of this package."""
     kinds = [type(inputs) for inputs, _ in splits.values() if not isinstance(inputs, Tensor)]
-    return all(kind.__module__.startswith("isotherm.data.") for kind in kinds)
+    return all(kind.__module__.split(".")[0] == "isotherm" for kind in kinds)
 
 
 def _content(values: Inputs) -> str:

@@ -36,7 +36,7 @@ class Task:
     """What is trained: a builder of plain `nn.Module`s, the data, the loss and the metric.
 
     Args:
-        name: a label for people; results are stored under the content of the task, not its name.
+        name: a label for display; results are stored under the content of the task, not its name.
         model: function without arguments that returns a fresh module; the module need not know about fleets.
         train: inputs and targets, tensors or arrays of equal length; inputs may also be `LazyInputs`. Memory is shared.
         test: the same for the test set.

@@ -175,7 +175,7 @@ class Hessian:
         """Return the Hessian over a subset of the examples; with ghost batches, over whole groups."""
         index = torch.from_numpy(np.asarray(indices, dtype=np.int64))
         if len(index) == 0:
-            raise UserError("a subset of no examples has no loss; give at least one")
+            raise UserError("the subset is empty; give at least one example")
         part = copy.copy(self)
         part._inputs, part._targets = self._inputs[index], self._targets[index]
         part.group_size = part._group_size(len(index))

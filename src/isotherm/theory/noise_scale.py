@@ -159,7 +159,10 @@ def _checked_norms(values: ArrayLike, name: str) -> Floats:
         )
     if not np.isfinite(norms).all() or norms.min() < 0:
         index = int(np.argmax(~(norms >= 0) | np.isinf(norms)))
-        raise UserError(f"squared norm {index} of {name!r} is {norms[index]}; a gradient that overflowed says nothing")
+        raise UserError(
+            f"squared norm {index} of {name!r} is {norms[index]}: the gradient overflowed; lower the learning rate or "
+            "check the inputs"
+        )
     return norms
 
 

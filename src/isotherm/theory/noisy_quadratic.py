@@ -85,7 +85,7 @@ class NoisyQuadratic:
                     f"{name} of a noisy quadratic has entries that are negative or not finite; correct them"
                 )
         if not (self.curvature > 0).any():
-            raise UserError("a noisy quadratic without a positive curvature has nothing to minimise; give one")
+            raise UserError("a noisy quadratic needs at least one positive curvature")
         if (start.cross**2 > start.parameter * start.velocity * (1 + 1e-12)).any():
             raise UserError(
                 "initial second moments with (E θu)² above E θ² E u² belong to no distribution; correct them"

@@ -75,5 +75,5 @@ def test_results_of_a_sweep_and_an_analysis_will_do(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(UserError, match=r"the folder .*new cannot be made"):
+    with pytest.raises(UserError, match=r"the folder .*new cannot be created"):
         it.write_report(make_study(make_plan(batch_sizes=(8,))), tmp_path / "file" / "new")

@@ -1,4 +1,4 @@
-"""A computed piece of the theory in the terminal: its paragraph and tables."""
+"""A demonstration of the theory in the terminal: its paragraph and tables."""
 
 from __future__ import annotations
 

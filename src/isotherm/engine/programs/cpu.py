@@ -71,7 +71,7 @@ class PreallocatedProgram:
         self._calls: list[Callable[[], Any]] = []
         for node in graph.nodes:
             if node.op == "get_attr":  # a tensor that the function holds
-                self._values[node] = operator.attrgetter(node.target)(module)
+                self._values[node] = operator.attrgetter(node.target)(module).detach()
             elif node in constants:
                 self._values[node] = constants[node]
             elif node.op == "call_function":

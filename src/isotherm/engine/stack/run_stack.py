@@ -21,12 +21,12 @@ from isotherm.engine.stack.plan import StackPlan
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Listeners:
-    """Who is told what while a fleet trains.
+    """Callbacks during training.
 
     Args:
-        on_steps: how many run-updates were made.
-        on_evaluation: a run's index and its scores on the test set along the way.
-        on_trained: a finished run's index and its parameters.
+        on_steps: called with the number of run-updates made.
+        on_evaluation: called with a run's index and its scores on the test set along the way.
+        on_trained: called with a finished run's index and its parameters.
     """
 
     on_steps: Callable[[int], None] = lambda _num: None

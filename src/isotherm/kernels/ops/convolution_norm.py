@@ -100,13 +100,13 @@ def _with_sums(
     dx: Tensor = convolution_ops.INPUT_GRADIENT(dy, weight, other, *x.shape[3:], stride, padding)
     found = ghost_norm_ops.gradient_sums(dx, x, mean_MGC, var_MGC, scale_MC, shift_MC, eps, relu)
     parts = _parts(weight.shape[1], x, x.shape[1] // mean_MGC.shape[1], stride=stride)
-    sums, products = (_in_first_part(total_MGC, parts) for total_MGC in found)
-    return dx, sums, products
+    d_shift, d_scale = (_in_first_part(total_MGC, parts) for total_MGC in found)
+    return dx, d_shift, d_scale
 
 
 @operation(
     "ghost_norm_backward_by_sums",
-    f"(Tensor dy, Tensor x, {_NORM}, Tensor sums, Tensor products, float eps, bool relu, Tensor? other)"
+    f"(Tensor dy, Tensor x, {_NORM}, Tensor d_shift, Tensor d_scale, float eps, bool relu, Tensor? other)"
     " -> (Tensor, Tensor, Tensor)",
 )
 def _norm_backward_by_sums(
@@ -116,15 +116,15 @@ def _norm_backward_by_sums(
     var_MGC: Tensor,
     scale_MC: Tensor,
     shift_MC: Tensor,
-    sums_MGPC: Tensor,
-    products_MGPC: Tensor,
+    d_shift_MGPC: Tensor,
+    d_scale_MGPC: Tensor,
     eps: float,
     relu: bool,
     other: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    sums, products = sums_MGPC.sum(dim=2), products_MGPC.sum(dim=2)
+    d_shift, d_scale = d_shift_MGPC.sum(dim=2), d_scale_MGPC.sum(dim=2)
     given = dy, x, mean_MGC, var_MGC, scale_MC, shift_MC
-    return ghost_norm_ops.gradient_by_sums(*given, sums, products, eps, relu, other), products, sums
+    return ghost_norm_ops.gradient_by_sums(*given, d_shift, d_scale, eps, relu, other), d_scale, d_shift
 
 
 def _by_part(images: Tensor, ghost_size: int, parts: int) -> Tensor:

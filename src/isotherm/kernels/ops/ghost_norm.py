@@ -180,9 +180,9 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     check(x, weight, bias, dy, *(() if other is None else (other,)))
     check_statistics(x, mean_GC, var_GC)
-    sums_GC, products_GC = gradient_sums(dy, x, mean_GC, var_GC, weight, bias, eps, relu)
-    dx = gradient_by_sums(dy, x, mean_GC, var_GC, weight, bias, sums_GC, products_GC, eps, relu, other)
-    return dx, products_GC, sums_GC
+    d_shift_GC, d_scale_GC = gradient_sums(dy, x, mean_GC, var_GC, weight, bias, eps, relu)
+    dx = gradient_by_sums(dy, x, mean_GC, var_GC, weight, bias, d_shift_GC, d_scale_GC, eps, relu, other)
+    return dx, d_scale_GC, d_shift_GC
 
 
 def gradient_sums(
@@ -190,8 +190,8 @@ def gradient_sums(
 ) -> tuple[Tensor, Tensor]:
     """Return, per ghost batch, the sum of the gradient before the ReLU and of its product with the normalised x."""
     dz_GNCHW, centred_GNCHW = _before_relu(dy, x, mean_GC, var_GC, weight, bias, eps, relu)
-    products_GC = (dz_GNCHW * centred_GNCHW).sum(dim=_PIXELS)
-    return dz_GNCHW.sum(dim=_PIXELS), products_GC * torch.rsqrt(var_GC + eps)
+    with_centred_GC = (dz_GNCHW * centred_GNCHW).sum(dim=_PIXELS)
+    return dz_GNCHW.sum(dim=_PIXELS), with_centred_GC * torch.rsqrt(var_GC + eps)
 
 
 def gradient_by_sums(
@@ -201,8 +201,8 @@ def gradient_by_sums(
     var_GC: Tensor,
     weight: Tensor,
     bias: Tensor,
-    sums_GC: Tensor,
-    products_GC: Tensor,
+    d_shift_GC: Tensor,
+    d_scale_GC: Tensor,
     eps: float,
     relu: bool,
     other: Tensor | None,
@@ -211,7 +211,7 @@ def gradient_by_sums(
     dz_GNCHW, centred_GNCHW = _before_relu(dy, x, mean_GC, var_GC, weight, bias, eps, relu)
     inverse_GC = torch.rsqrt(var_GC + eps)
     num = x.numel() // mean_GC.numel()
-    mean_dz, slope = _along_channels(sums_GC / num), _along_channels(inverse_GC * products_GC / num)
+    mean_dz, slope = _along_channels(d_shift_GC / num), _along_channels(inverse_GC * d_scale_GC / num)
     scale_G1C11 = _along_channels(_by_run(weight, var_GC.dtype) * inverse_GC)
     dx = (scale_G1C11 * (dz_GNCHW - mean_dz - centred_GNCHW * slope)).view(x.shape)
     return _stored_like(x, dx if other is None else dx + other)

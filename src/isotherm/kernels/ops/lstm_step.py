@@ -33,22 +33,22 @@ def fits(projected: Tensor, cell: Tensor) -> bool:
     )
 
 
-def step(projected_BG: Tensor, product_BG: Tensor, cell_BH: Tensor) -> tuple[Tensor, Tensor]:
+def step(projected_BG: Tensor, recurrent_BG: Tensor, cell_BH: Tensor) -> tuple[Tensor, Tensor]:
     """Return the hidden state, in the dtype of the matmuls, and the cell after a token.
 
     Args:
         projected_BG: the gates' projection of the layer's input, with biases.
-        product_BG: the gates' projection of the previous hidden state.
+        recurrent_BG: the gates' projection of the previous hidden state.
         cell_BH: the previous cell.
     """
     if fits(projected_BG, cell_BH):
-        hidden_BH, cell_BH = FORWARD(projected_BG, product_BG, cell_BH)
+        hidden_BH, cell_BH = FORWARD(projected_BG, recurrent_BG, cell_BH)
         return hidden_BH, cell_BH
-    return _step_plainly(projected_BG, product_BG, cell_BH)
+    return _step_plainly(projected_BG, recurrent_BG, cell_BH)
 
 
 def backward_steps(
-    gradient_TBH: Tensor, projected_TBG: Tensor, products: Sequence[Tensor], cells: Sequence[Tensor]
+    gradient_TBH: Tensor, projected_TBG: Tensor, recurrents: Sequence[Tensor], cells: Sequence[Tensor]
 ) -> BackwardStep:
     """Return a function that backpropagates through one token of a window.
 
@@ -58,16 +58,16 @@ def backward_steps(
     Args:
         gradient_TBH: gradients of the hidden states from the layer's output.
         projected_TBG: input projections, as given to `step`.
-        products: recurrent projections, as given to `step`.
+        recurrents: recurrent projections, as given to `step`.
         cells: before the first token and after every token.
     """
     if not fits(projected_TBG, cells[0]):
-        return _backward_steps_plainly(gradient_TBH, projected_TBG, products, cells)
+        return _backward_steps_plainly(gradient_TBH, projected_TBG, recurrents, cells)
 
     def back(token: int, later_BH: Tensor, d_cell_BH: Tensor) -> tuple[Tensor, Tensor]:
         gradient_BH, projected_BG = gradient_TBH[token], projected_TBG[token]
         d_gates_BG, d_before_BH = BACKWARD(
-            later_BH, gradient_BH, d_cell_BH, projected_BG, products[token], cells[token], cells[token + 1]
+            later_BH, gradient_BH, d_cell_BH, projected_BG, recurrents[token], cells[token], cells[token + 1]
         )
         return d_gates_BG, d_before_BH
 
@@ -77,15 +77,15 @@ def backward_steps(
 # -- in PyTorch -------------------------------------------------------------------------------------------------------
 
 
-@operation("lstm_step", "(Tensor projected, Tensor product, Tensor cell) -> (Tensor, Tensor)")
-def _step(projected_BG: Tensor, product_BG: Tensor, cell_BH: Tensor) -> tuple[Tensor, Tensor]:
-    hidden_BH, cell_BH = _step_plainly(projected_BG, product_BG, cell_BH)
+@operation("lstm_step", "(Tensor projected, Tensor recurrent, Tensor cell) -> (Tensor, Tensor)")
+def _step(projected_BG: Tensor, recurrent_BG: Tensor, cell_BH: Tensor) -> tuple[Tensor, Tensor]:
+    hidden_BH, cell_BH = _step_plainly(projected_BG, recurrent_BG, cell_BH)
     return hidden_BH.contiguous(), cell_BH.contiguous()
 
 
 @operation(
     "lstm_step_backward",
-    "(Tensor later, Tensor gradient, Tensor d_cell, Tensor projected, Tensor product, Tensor before, Tensor cell)"
+    "(Tensor later, Tensor gradient, Tensor d_cell, Tensor projected, Tensor recurrent, Tensor before, Tensor cell)"
     " -> (Tensor, Tensor)",
 )
 def _step_backward(
@@ -93,27 +93,27 @@ def _step_backward(
     gradient_BH: Tensor,
     d_cell_BH: Tensor,
     projected_BG: Tensor,
-    product_BG: Tensor,
+    recurrent_BG: Tensor,
     before_BH: Tensor,
     cell_BH: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    window = gradient_BH.unsqueeze(0), projected_BG.unsqueeze(0), [product_BG], [before_BH, cell_BH]
+    window = gradient_BH.unsqueeze(0), projected_BG.unsqueeze(0), [recurrent_BG], [before_BH, cell_BH]
     d_gates_BG, d_before_BH = _backward_steps_plainly(*window)(0, later_BH, d_cell_BH)
     return d_gates_BG.contiguous(), d_before_BH.contiguous()
 
 
-def _step_plainly(projected_BG: Tensor, product_BG: Tensor, cell_BH: Tensor) -> tuple[Tensor, Tensor]:
-    keep, forget, candidate, output = _gates(projected_BG, product_BG, cell_BH.dtype)
+def _step_plainly(projected_BG: Tensor, recurrent_BG: Tensor, cell_BH: Tensor) -> tuple[Tensor, Tensor]:
+    keep, forget, candidate, output = _gates(projected_BG, recurrent_BG, cell_BH.dtype)
     cell_BH = forget * cell_BH + keep * candidate
     return (output * cell_BH.tanh()).to(projected_BG.dtype), cell_BH
 
 
 def _backward_steps_plainly(
-    gradient_TBH: Tensor, projected_TBG: Tensor, products: Sequence[Tensor], cells: Sequence[Tensor]
+    gradient_TBH: Tensor, projected_TBG: Tensor, recurrents: Sequence[Tensor], cells: Sequence[Tensor]
 ) -> BackwardStep:
     dtype = cells[0].dtype
     # Everything that does not depend on later tokens, for the whole window at once.
-    keep, forget, candidate, output = _gates(projected_TBG, torch.stack(list(products)), dtype)
+    keep, forget, candidate, output = _gates(projected_TBG, torch.stack(list(recurrents)), dtype)
     tanh = torch.stack(list(cells[1:])).tanh()
     by_hidden_TBH = output * (1 - tanh.square())
     to_gates_TBG = torch.cat(
@@ -135,9 +135,9 @@ def _backward_steps_plainly(
     return back
 
 
-def _gates(projected: Tensor, product: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
+def _gates(projected: Tensor, recurrent: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
     """Return the four activated gates (..., H)."""
-    raw = (projected + product).to(dtype)
+    raw = (projected + recurrent).to(dtype)
     width = raw.shape[-1] // 4
     keep_and_forget, candidate, output = torch.split(raw, [2 * width, width, width], dim=-1)
     keep, forget = torch.split(keep_and_forget.sigmoid(), width, dim=-1)
@@ -175,7 +175,7 @@ def _rows(*tensors: Tensor) -> list[Tensor]:
 
 
 @_step.register_fake
-def _(projected: Tensor, product: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+def _(projected: Tensor, recurrent: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
     return cell.new_empty(cell.shape, dtype=projected.dtype), cell.new_empty(cell.shape)
 
 
@@ -185,11 +185,11 @@ def _(
     gradient: Tensor,
     d_cell: Tensor,
     projected: Tensor,
-    product: Tensor,
+    recurrent: Tensor,
     before: Tensor,
     cell: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    return product.new_empty(product.shape), cell.new_empty(cell.shape)
+    return recurrent.new_empty(recurrent.shape), cell.new_empty(cell.shape)
 
 
 @_step.register_vmap

@@ -133,6 +133,11 @@ def operator(walk: Walk, value: Any) -> object:
     return ["operator", name]
 
 
+def foreign(walk: Walk, value: Any) -> object:
+    """Describe a library loaded by `ctypes`, or a function of it, by its name; the rest of its state is addresses."""
+    return ["foreign", walk.describe(type(value), "instance"), str(getattr(value, "__name__", ""))]
+
+
 def class_(walk: Walk, value: type) -> object:
     """Describe a class by its parents and all that it defines; a library's by name and what was set on it since."""
     parents = [walk.describe(base, "parent") for base in value.__bases__ if base is not object]

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from isotherm.tasks.identity import code, objects, origin, values
+from isotherm.tasks.identity.external import FOREIGN
 from isotherm.tasks.identity.walk import Handler
 
 _BUILTIN = (
@@ -63,6 +64,7 @@ _KINDS: tuple[tuple[Any, Handler], ...] = (
     (threading.Event, objects.event),
     (logging.LoggerAdapter, objects.logger_adapter),
     ((weakref.WeakKeyDictionary, weakref.WeakValueDictionary), values.mapping),
+    (FOREIGN, code.foreign),
     (objects.IGNORED, objects.by_class),
     (objects.OPAQUE, objects.opaque),
 )

@@ -168,7 +168,7 @@ def _paragraph(start: Spectrum, descents: Sequence[_Descent]) -> str:
         f"by full-batch gradient descent. Its Hessian's largest eigenvalue starts at {start.sharpness:.2f}; a "
         f"quadratic of this curvature would allow ε up to {start.critical_learning_rate():.2f}. But the curvature does "
         f"not stay constant. {found}. {verdict} There, the critical learning rate is not a property of the problem: "
-        "training has moved to where the chosen learning rate is just about critical, and heavy ball at the same ε "
+        "training has moved to where the chosen learning rate is close to critical, and heavy ball at the same ε "
         "allows (1 + m) times the curvature. The smallest eigenvalue was "
         f"{start.most_negative:.3g} at the start and {descents[0].end.most_negative:.3g} after the first run."
     )
