@@ -286,7 +286,7 @@ def _indirect(walk: Walk, function: types.FunctionType, reads: list[Read]) -> li
         if name == "__subclasses__" and isinstance(home, type):
             found.append(["subclasses", walk.unordered(_descendants(home))])
         else:
-            walk.reach.cannot_see(function, f"what it finds through .{name}", line)
+            walk.reach.cannot_see(function, f"what it finds through .{name}")
     return found
 
 
