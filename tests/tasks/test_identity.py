@@ -19,7 +19,7 @@ from isotherm.errors import UnseenWarning, UserError
 from isotherm.models import lstm
 from isotherm.models.wide_resnet import wide_resnet
 from isotherm.tasks import identity
-from isotherm.tasks.identity import source
+from isotherm.tasks.identity import changes, source
 from isotherm.tasks.losses import cross_entropy, mean_squared_error
 from isotherm.tasks.metrics import accuracy
 
@@ -546,3 +546,13 @@ def test_what_cannot_be_copied_is_said() -> None:
 def test_code_that_cannot_be_followed_is_named(text: str, forward: str, what: str, tmp_path: Path) -> None:
     with imported(write(files_of(text, forward), tmp_path)) as module, pytest.warns(UnseenWarning, match=what):
         parts_of(module)
+
+
+def test_classes_and_functions_of_pytorch_are_as_shipped() -> None:
+    kinds = [kind for kind in vars(nn).values() if isinstance(kind, type) and issubclass(kind, nn.Module)]
+    assert [kind for kind in (*kinds, Tensor, nn.Parameter) if changes.in_class(kind)] == []
+    homes = (nn, nn.init, torch.linalg, torch.fft, torch.autograd)
+    names = [(f"{home.__name__}.{name}", getattr(home, name)) for home in homes for name in home.__dict__]
+    functions = [(name, item) for name, item in names if callable(item) and "._" not in name]
+    assert len(functions) > 200
+    assert [name for name, item in functions if not changes.is_under_its_own_name(name, item)] == []

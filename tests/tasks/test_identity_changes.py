@@ -1,8 +1,13 @@
 """Changes that must show in a task's key: a store that misses one hands out the results of another network."""
 
+import functools
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 from helpers_identity import files_of, imported, parts_in, parts_of, variant, write
@@ -790,3 +795,92 @@ def test_a_change_between_two_calls_shows(name: str, tmp_path: Path, monkeypatch
             module.HANDLE.remove()
             assert parts_of(module) == before
     assert changed != before
+
+
+# -- changes to a library -------------------------------------------------------------------------------------------
+
+PLAIN = "return self.layer(x)"
+# name -> (home, name in it, two values, body of forward); a library's own functions stand in place of others
+LIBRARY: dict[str, tuple[Any, str, tuple[Any, Any], str]] = {
+    "function that a layer calls": (nn.functional, "gelu", (torch.tanh, torch.relu), PLAIN),
+    "function that forward calls": (nn.functional, "elu", (torch.tanh, torch.relu), "return nn.functional.elu(x)"),
+    "partial call": (
+        nn.functional,
+        "softplus",
+        tuple(functools.partial(nn.functional.softplus, beta=beta) for beta in (2, 3)),
+        PLAIN,
+    ),
+    "method of another layer": (nn.Linear, "forward", (nn.ReLU.forward, nn.Tanh.forward), PLAIN),
+    "value on a layer": (nn.Linear, "my_scale", (2, 3), "return self.layer(x) * self.layer.my_scale"),
+    "property on a layer": (nn.Linear, "my_scale", (property(lambda self: 2), property(lambda self: 3)), PLAIN),
+    "method of a tensor": (torch.Tensor, "my_act", (torch.Tensor.tanh, torch.Tensor.relu), "return x.my_act()"),
+    "partial method of a tensor": (
+        torch.Tensor,
+        "my_act",
+        tuple(functools.partialmethod(torch.Tensor.mul, scale) for scale in (2, 3)),
+        "return x.my_act()",
+    ),
+    "value in torch": (torch, "my_scale", (2, 3), "return self.layer(x) * torch.my_scale"),
+    "value in sys": (sys, "my_scale", (2, 3), "import sys\n        return self.layer(x) * sys.my_scale"),
+    "flag of a backend": (
+        torch.backends.cudnn,
+        "benchmark",
+        (True, False),
+        "return x * 2 if torch.backends.cudnn.benchmark else x",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LIBRARY)
+def test_a_change_to_a_library_shows(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, attribute, values, forward = LIBRARY[name]
+    with imported(write(files_of("", forward), tmp_path)) as module:
+        before, found = parts_of(module), []
+        for value in values:
+            with monkeypatch.context() as patch:
+                patch.setattr(home, attribute, value, raising=False)
+                found.append(parts_of(module))
+        assert found[0] != found[1]
+        assert parts_of(module) == before
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Install a package with a configuration object, as libraries for experiments have one."""
+    folder = write(
+        {"settings_pkg.py": "class C(dict):\n    __getattr__ = dict.__getitem__\nconfig = C(s=2, t=2)\n"},
+        tmp_path / "site-packages",
+    )
+    monkeypatch.syspath_prepend(str(folder))
+    yield folder
+    sys.modules.pop("settings_pkg", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "forward"),
+    [
+        ("import settings_pkg", "return self.layer(x) * settings_pkg.config.s"),
+        ("import settings_pkg", "return self.layer(x) * settings_pkg.config['s']"),
+        ("from settings_pkg import config", "return self.layer(x) * config.s"),
+        ("", "from settings_pkg import config\n        return self.layer(x) * config.s"),
+    ],
+)
+def test_the_configuration_in_an_installed_package_shows(
+    text: str, forward: str, tmp_path: Path, installed: Path
+) -> None:
+    with imported(write(files_of(text, forward), tmp_path)) as module:
+        import settings_pkg
+
+        before = parts_of(module)
+        settings_pkg.config["s"] = 3
+        assert parts_of(module) != before
+        settings_pkg.config["s"] = 2
+        assert parts_of(module) == before
+
+
+def test_what_is_not_read_of_a_configuration_does_not_show(tmp_path: Path, installed: Path) -> None:
+    forward = "return self.layer(x) * settings_pkg.config.s"
+    with imported(write(files_of("import settings_pkg", forward), tmp_path)) as module:
+        before = parts_of(module)
+        module.settings_pkg.config["t"] = 3
+        assert parts_of(module) == before

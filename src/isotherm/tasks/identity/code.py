@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from isotherm.tasks.identity import origin
+from isotherm.tasks.identity import changes, origin
 from isotherm.tasks.identity.reads import MISSING, Read, attributes_in, closure_of, contents, reads_of
 from isotherm.tasks.identity.source import byte_code
 from isotherm.tasks.identity.walk import Walk
@@ -142,8 +142,8 @@ def class_(walk: Walk, value: type) -> object:
     """Describe a class by its parents and all that it defines; a library's by name and what was set on it since."""
     parents = [walk.describe(base, "parent") for base in value.__bases__ if base is not object]
     if origin.is_library_class(value):
-        patched = {n: m for n, m in vars(value).items() if inspect.isfunction(m) and _is_a_patch(m)}
-        return ["library", origin.name_of(value), parents, {n: walk.describe(m) for n, m in sorted(patched.items())}]
+        changed = {name: walk.describe(item) for name, item in sorted(changes.in_class(value).items())}
+        return ["library", origin.name_of(value), parents, changed]
     note_compiled(walk, value)
     return [
         "class",
@@ -157,11 +157,10 @@ def class_(walk: Walk, value: type) -> object:
 
 
 def patches(walk: Walk, homes: Iterable[Any] = (torch, nn.functional, nn.init, torch.Tensor)) -> list[object]:
-    """Describe what a user has put in place of functions and methods of PyTorch."""
-    found = [(n, m) for home in homes for n, m in vars(home).items() if inspect.isfunction(m)]
-    return [
-        [name, walk.describe(member)] for name, member in sorted(found, key=lambda item: item[0]) if _is_a_patch(member)
-    ]
+    """Describe what was put in place of functions and methods of PyTorch since it was loaded."""
+    found = [changes.in_class(home) if isinstance(home, type) else changes.in_module(home) for home in homes]
+    items = sorted((item for one in found for item in one.items()), key=lambda item: item[0])
+    return [[name, walk.describe(item)] for name, item in items]
 
 
 def generic(walk: Walk, value: Any) -> object:
@@ -204,7 +203,7 @@ def _reads(walk: Walk, reads: list[Read]) -> dict[str, list[object]]:
 
 
 def _read(walk: Walk, read: Read) -> object:
-    """Describe what a name stands for; constants of a library, such as math.pi, by their name."""
+    """Describe what a name stands for; functions, classes and known constants of a library by their name."""
     if read.after == "__subclasses__" and isinstance(read.value, type):
         return [walk.describe(read.value), walk.unordered(_descendants(read.value))]
     if read.library is None or isinstance(read.value, (types.ModuleType, *OPERATORS)):
@@ -214,7 +213,20 @@ def _read(walk: Walk, read: Read) -> object:
     top, _, name = read.library.partition(".")
     if top == "isotherm":  # it may move between modules
         return walk.describe(read.value) if callable(read.value) else ["library", f"isotherm.{name.rpartition('.')[2]}"]
-    return ["library", read.library]
+    if changes.is_under_its_own_name(read.library, read.value):
+        return ["library", read.library]
+    return ["library", read.library, _part_read(walk, read)]
+
+
+def _part_read(walk: Walk, read: Read) -> object:
+    """Describe an object in a library by the one plain attribute that is read of it, or as a whole."""
+    try:
+        part = MISSING if read.after is None else getattr(read.value, read.after)
+    except Exception:  # whatever its `__getattr__` raises
+        part = MISSING
+    if type(part) in (bool, int, float, complex, str, type(None)):
+        return [read.after, walk.describe(part)]
+    return walk.describe(read.value)
 
 
 def _members(kind: type) -> dict[str, Any]:
@@ -306,10 +318,3 @@ def _step_to(kind: type, name: str) -> str:
     if name not in _CONSTRUCTORS:
         return ""
     return "builds" if issubclass(kind, nn.Module) else "constructs"
-
-
-def _is_a_patch(function: types.FunctionType) -> bool:
-    """Tell whether a function in a library was written in a user's file or console, and not generated there."""
-    space = function.__globals__
-    is_written = not function.__code__.co_filename.startswith("<")
-    return (is_written or "__file__" in space or space.get("__name__") == "__main__") and origin.is_users(function)

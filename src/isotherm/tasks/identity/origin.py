@@ -60,7 +60,7 @@ def is_library_class(kind: type) -> bool:
 
 def is_library_module(module: types.ModuleType) -> bool:
     """Tell whether a module is installed."""
-    file = getattr(module, "__file__", None)
+    file = vars(module).get("__file__")  # asks no `__getattr__` of the module
     if file and Path(file).is_absolute():
         return is_library_file(file)
     if module.__name__ == "__main__":
