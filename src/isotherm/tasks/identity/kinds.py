@@ -8,6 +8,7 @@ import contextvars
 import enum
 import functools
 import io
+import logging
 import struct
 import threading
 import types
@@ -60,6 +61,9 @@ _KINDS: tuple[tuple[Any, Handler], ...] = (
     ((contextvars.ContextVar, weakref.ref), objects.variable),
     (threading.local, objects.local),
     (io.IOBase, objects.file),
+    (threading.Event, objects.event),
+    (logging.LoggerAdapter, objects.logger_adapter),
+    ((weakref.WeakKeyDictionary, weakref.WeakValueDictionary), values.mapping),
     (FOREIGN, code.foreign),
     (objects.IGNORED, objects.by_class),
     (objects.OPAQUE, objects.opaque),
