@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 import cases
 from cases_paper import FromDisk, lazy_task
+from helpers_identity import files_of, imported, parts_of, write
 from isotherm.data.augment import CropAndFlip
-from isotherm.errors import UserError
+from isotherm.errors import UnseenWarning, UserError
 from isotherm.models import lstm
 from isotherm.models.wide_resnet import wide_resnet
 from isotherm.tasks import identity
@@ -528,3 +529,20 @@ def test_what_cannot_be_copied_is_said() -> None:
 
     with pytest.raises(UserError, match="copying the model raised KeyError: '__deepcopy__'"):
         identity.model_parts(build, loss=cross_entropy, metric=accuracy)
+
+
+@pytest.mark.parametrize(
+    ("text", "forward", "what"),
+    [
+        ("import numpy as np\nf = np.frompyfunc(abs, 1, 1)", "return x * f(1)", "inside the NumPy function abs"),
+        (
+            "def f(k): return k.__subclasses__()",
+            "return x * len(f(dict))",
+            "f .* what it finds through .__subclasses__",
+        ),
+        ("", "return x * self.f.__globals__['S']", "forward .* what it finds through .__globals__"),
+    ],
+)
+def test_code_that_cannot_be_followed_is_named(text: str, forward: str, what: str, tmp_path: Path) -> None:
+    with imported(write(files_of(text, forward), tmp_path)) as module, pytest.warns(UnseenWarning, match=what):
+        parts_of(module)

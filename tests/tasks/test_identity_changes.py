@@ -608,6 +608,107 @@ HIDDEN: dict[str, tuple[str, str]] = {
         "import weakref\nclass V: pass\nK = V()\nK.s = <<2||3>>\nP = weakref.proxy(K)",
         "return self.layer(x) * P.s",
     ),
+    "value set over a cached property": (
+        "class C:\n    @functools.cached_property\n    def s(self): return 1\nC_ = C()\nC_.s = <<2||3>>",
+        "return self.layer(x) * C_.s",
+    ),
+    "event": (
+        "import threading\nE = threading.Event()\nE.<<set||clear>>()",
+        "return self.layer(x) * (2 if E.is_set() else 3)",
+    ),
+    "what a logger adds": (
+        "import logging\nLOG = logging.LoggerAdapter(logging.getLogger('a'), {'s': <<2||3>>})",
+        "return self.layer(x) * LOG.extra['s']",
+    ),
+    "dict of weak values": (
+        "import weakref\nclass V:\n    def __init__(self, v): self.v = v\n"
+        "K = V(<<2||3>>)\nW = weakref.WeakValueDictionary(a=K)",
+        "return self.layer(x) * W['a'].v",
+    ),
+    "dict of weak keys": (
+        "import weakref\nclass V: pass\nK = V()\nW = weakref.WeakKeyDictionary()\nW[K] = <<2||3>>",
+        "return self.layer(x) * W[K]",
+    ),
+    "class constant with a special name": (
+        "class P:\n    __factor__ = <<2||3>>\nP_ = P()",
+        "return self.layer(x) * P_.__factor__",
+    ),
+    "order of a class pattern": (
+        "class P:\n    __match_args__ = (<<'a', 'b'||'b', 'a'>>)\n    a, b = 1, 2\nP_ = P()",
+        "match P_:\n            case P(v, w): return self.layer(x) * v",
+    ),
+    "comparison of a dataclass": (
+        "import dataclasses\n@dataclasses.dataclass(eq=<<True||False>>)\nclass C: s: int = 1\nC_ = C()",
+        "return self.layer(x) * (2 if C_ == C() else 3)",
+    ),
+    "comparison of a field": (
+        "import dataclasses\n@dataclasses.dataclass\nclass C:\n"
+        "    s: int = dataclasses.field(default=1, compare=<<True||False>>)\nC_ = C(1)",
+        "return self.layer(x) * (2 if C_ == C(5) else 3)",
+    ),
+    "remark on a field": (
+        "import dataclasses\n@dataclasses.dataclass\nclass C:\n"
+        "    s: int = dataclasses.field(default=1, metadata={'m': <<2||3>>})",
+        "return self.layer(x) * dataclasses.fields(C)[0].metadata['m']",
+    ),
+    "user's kind of property": (
+        "class P(property):\n    def __get__(self, o, k=None): return super().__get__(o, k) * <<2||3>>\n"
+        "class C:\n    @P\n    def v(self): return 1\nC_ = C()",
+        "return self.layer(x) * C_.v",
+    ),
+    "user's kind of cached property": (
+        "class P(functools.cached_property):\n"
+        "    def __get__(self, o, k=None): return super().__get__(o, k) * <<2||3>>\n"
+        "class C:\n    @P\n    def v(self): return 1\nC_ = C()",
+        "return self.layer(x) * C_.v",
+    ),
+    "user's kind of array": (
+        "import numpy as np\nclass A(np.ndarray):\n    def s(self): return <<2||3>>\nA_ = np.zeros(2).view(A)",
+        "return self.layer(x) * A_.s()",
+    ),
+    "attribute of a member of an enumeration": (
+        "import enum\nclass K(enum.Enum):\n    A = 1\nK.A.scale = <<2||3>>",
+        "return self.layer(x) * K.A.scale",
+    ),
+    "attribute of a member alone": (
+        "import enum\nclass K(enum.Enum):\n    A = 1\nA = K.A\nA.scale = <<2||3>>",
+        "return self.layer(x) * A.scale",
+    ),
+    "attribute of a cached function": (
+        "@functools.lru_cache\ndef f(): return 1\nf.scale = <<2||3>>",
+        "return self.layer(x) * f.scale",
+    ),
+    "attribute of a partial call": (
+        "P = functools.partial(int, 1)\nP.scale = <<2||3>>",
+        "return self.layer(x) * P.scale",
+    ),
+    "remark on a type": (
+        "from typing import Annotated\nS = Annotated[float, <<2||3>>]",
+        "return self.layer(x) * S.__metadata__[0]",
+    ),
+    "bound of a deque": (
+        "import collections\nD = collections.deque([1, 1], maxlen=<<2||3>>)",
+        "return self.layer(x) * D.maxlen",
+    ),
+    "registered class": (
+        "import abc\nclass B(abc.ABC): pass\nclass X: pass\n<<B.register(X)||pass>>",
+        "return self.layer(x) * (2 if issubclass(X, B) else 3)",
+    ),
+    "subclass found by a class method": (
+        "class B:\n    @classmethod\n    def all(cls): return cls.__subclasses__()\nclass D(B): s = <<2||3>>",
+        "return self.layer(x) * B.all()[0].s",
+    ),
+    "subclass of a subclass": (
+        "class B: pass\nclass D(B): pass\nclass E(D): s = <<2||3>>",
+        "return self.layer(x) * B.__subclasses__()[0].__subclasses__()[0].s",
+    ),
+    "globals by another name": ("import builtins\nS = <<2||3>>", "return self.layer(x) * builtins.globals()['S']"),
+    "globals of a function": ("def act(v): return v\nS = <<2||3>>", "return self.layer(x) * act.__globals__['S']"),
+    "validator of a field": (
+        "from typing import Annotated\nfrom pydantic import AfterValidator, BaseModel\n"
+        "class C(BaseModel):\n    s: Annotated[float, AfterValidator(lambda v: v * <<2||3>>)]",
+        "return self.layer(x) * C(s=1.0).s",
+    ),
 }
 CHANGES |= HIDDEN
 CASES = {name: files_of(text + "\n" if text else "", forward) for name, (text, forward) in CHANGES.items()} | {

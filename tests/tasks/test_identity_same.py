@@ -100,6 +100,23 @@ SAME: dict[str, tuple[str, str]] = {
         "<<||import layers\n>>",
         "return self.layer(x)\n# file: layers.py\nS = 2\n",
     ),
+    "copy of an object": (
+        "import copy\nclass A:\n    def __init__(self): self.s = 2\nA_ = A()\n<<||copy.deepcopy(A_)\n>>",
+        "return self.layer(x) * A_.s",
+    ),
+    "cached property of an object": (
+        "class C:\n    @functools.cached_property\n    def s(self): return torch.ones(2)\nC_ = C()\n<<||C_.s\n>>",
+        "return self.layer(x) * C_.s",
+    ),
+    "docstring of a dataclass": (
+        "import dataclasses\n@dataclasses.dataclass\nclass C:\n    <<||'''A remark.'''\n    >>s: int = 2",
+        "return self.layer(x) * C().s",
+    ),
+    "subclass that nobody asks for": ("class B: s = 2\n<<||class D(B): pass\n>>", "return self.layer(x) * B.s"),
+    "check of an abstract class": (
+        "import abc\nclass B(abc.ABC): pass\nclass X: pass\n<<||isinstance(X(), B)\n>>",
+        "return self.layer(x) * (2 if issubclass(X, B) else 3)",
+    ),
 }
 CASES = {name: files_of(text + "\n", forward) for name, (text, forward) in SAME.items()}
 

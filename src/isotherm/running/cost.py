@@ -14,6 +14,7 @@ from isotherm.engine.memory import bytes_per_run
 from isotherm.engine.placed_task import evaluation_steps
 from isotherm.errors import UserError
 from isotherm.running.executors.local import LocalExecutor
+from isotherm.running.executors.options import FleetOptions
 from isotherm.running.fleet_probe import probed
 from isotherm.running.flop import flop_per_example
 from isotherm.running.runner import prepared_study
@@ -84,7 +85,7 @@ def estimate(
     Several workers are assumed to share the work evenly, each at the speed of one thread alone.
     """
     prepared = prepared_study(study)
-    executor = LocalExecutor(prepared.tasks, device=device, fleet_size=fleet_size)
+    executor = LocalExecutor(prepared.tasks, FleetOptions(fleet_size=fleet_size), device=device)
     plan = prepared.plan
     specs = missing_runs(plan.sweeps, known)
     shapes: dict[tuple[str, str, int, int], list[list[RunSpec]]] = {}

@@ -7,12 +7,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from isotherm.core.records import CurvePoint, Outcome, RunResult, RunSpec
 from isotherm.errors import UserError
 from isotherm.running.executors.checkpoints import CheckpointFolder
 from isotherm.running.executors.local import LocalExecutor, work_of
+from isotherm.running.executors.options import FleetOptions
 from isotherm.running.executors.pool import PoolExecutor, can_fork, num_cores
 from isotherm.running.store import Store
 from isotherm.sweep.plan import StudyPlan
@@ -118,16 +119,17 @@ def run_study(
     def on_steps(batch_size: int, num_updates: int) -> None:
         told.advanced(work_of(batch_size, num_updates))
 
-    options: dict[str, Any] = {"fleet_size": fleet_size, "checkpoints": checkpoints}
-    options |= {"on_steps": on_steps, "on_evaluation": told.evaluated}
+    options = FleetOptions(
+        fleet_size=fleet_size, checkpoints=checkpoints, on_steps=on_steps, on_evaluation=told.evaluated
+    )
     # Workers are forked before the store is opened, so that none of them holds its lock.
     with contextlib.ExitStack() as stack:
         executor: LocalExecutor | PoolExecutor
         if workers == 1:
-            executor = LocalExecutor(prepared.tasks, device=device, **options)
+            executor = LocalExecutor(prepared.tasks, options, device=device)
         else:
             _check_pool(device)
-            executor = PoolExecutor(prepared.tasks, num_workers=workers, **options)
+            executor = PoolExecutor(prepared.tasks, options, num_workers=workers)
             stack.enter_context(executor)
         if isinstance(store, Store):
             opened = store

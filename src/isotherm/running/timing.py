@@ -19,6 +19,7 @@ from isotherm.engine.fleet_checks import FleetChecks
 from isotherm.engine.placed_task import PlacedTask
 from isotherm.engine.stack.plan import UPDATES_PER_WINDOW
 from isotherm.running.executors.local import LocalExecutor
+from isotherm.running.executors.options import FleetOptions
 from isotherm.running.executors.pool import PoolExecutor
 from isotherm.tasks.task import Task
 
@@ -262,7 +263,7 @@ def pool_speed(
             raise Enough
 
     with contextlib.suppress(Enough):
-        with PoolExecutor(tasks, num_workers=num_workers, fleet_size=size, on_steps=on_steps) as pool:
+        with PoolExecutor(tasks, FleetOptions(fleet_size=size, on_steps=on_steps), num_workers=num_workers) as pool:
             for _ in pool.run(specs):
                 pass
         raise RuntimeError("the fleets ended before the time window did")

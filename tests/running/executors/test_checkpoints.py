@@ -25,6 +25,7 @@ from isotherm.running.executors import checkpoints as module
 from isotherm.running.executors import local
 from isotherm.running.executors.checkpoints import SUFFIX, CheckpointFolder
 from isotherm.running.executors.local import LocalExecutor
+from isotherm.running.executors.options import FleetOptions
 from isotherm.running.runner import run, run_study
 from isotherm.running.store import Store, StoredRun
 from isotherm.sweep.study import Study
@@ -67,7 +68,8 @@ def specs_of(task: Task, num: int = 7, **changes: Any) -> list[RunSpec]:
 
 
 def executor_for(task: Task, **options: Any) -> LocalExecutor:
-    return LocalExecutor({task.identify().ids: task}, **options)
+    device = options.pop("device", "cpu")
+    return LocalExecutor({task.identify().ids: task}, FleetOptions(**options), device=device)
 
 
 def keep(folder: CheckpointFolder, specs: Sequence[RunSpec], *, device: torch.device = CPU) -> Path:

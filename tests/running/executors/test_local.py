@@ -18,13 +18,15 @@ from isotherm.engine.stack import updates
 from isotherm.errors import UserError
 from isotherm.running.executors import local
 from isotherm.running.executors.local import LocalExecutor
+from isotherm.running.executors.options import FleetOptions
 from isotherm.running.store import StoredRun
 from isotherm.tasks.seeding import DataOrder
 from isotherm.tasks.task import Task
 
 
 def executor_for(*tasks: Task, **options) -> LocalExecutor:
-    return LocalExecutor({task.identify().ids: task for task in tasks}, **options)
+    own = {name: options.pop(name) for name in ("device", "num_workers") if name in options}
+    return LocalExecutor({task.identify().ids: task for task in tasks}, FleetOptions(**options), **own)
 
 
 def run_all(executor: LocalExecutor, specs: Iterable[RunSpec]) -> dict[str, StoredRun]:

@@ -13,6 +13,7 @@ from helpers_protocol import blobs_task, tiny_sweep
 from isotherm.core.records import RunSpec
 from isotherm.errors import UserError
 from isotherm.running.executors.local import LocalExecutor
+from isotherm.running.executors.options import FleetOptions
 from isotherm.running.executors.pool import PoolExecutor, num_cores
 from isotherm.running.runner import run
 from isotherm.sweep.protocol import missing_runs
@@ -39,13 +40,15 @@ def parts(sweep: Sweep) -> tuple[dict[tuple[str, str], Task], list[RunSpec]]:
 @pytest.fixture
 def pool() -> Iterator[PoolExecutor]:
     tasks, _ = parts(tiny_sweep(batch_sizes=[4, 8]))
-    with PoolExecutor(tasks, num_workers=2, fleet_size=2) as executor:
+    with PoolExecutor(tasks, FleetOptions(fleet_size=2), num_workers=2) as executor:
         yield executor
 
 
 def test_the_pool_gives_what_one_process_gives(pool: PoolExecutor) -> None:
     tasks, specs = parts(tiny_sweep(batch_sizes=[4, 8]))
-    alone = {s.spec.key: s.result for fleet in LocalExecutor(tasks, fleet_size=2).run(specs) for s in fleet}
+    alone = {
+        s.spec.key: s.result for fleet in LocalExecutor(tasks, FleetOptions(fleet_size=2)).run(specs) for s in fleet
+    }
     pooled = {s.spec.key: s.result for fleet in pool.run(specs) for s in fleet}
     assert pooled == alone
     assert len(pooled) == len(specs)
@@ -54,7 +57,7 @@ def test_the_pool_gives_what_one_process_gives(pool: PoolExecutor) -> None:
 def test_progress_adds_up_over_workers() -> None:
     tasks, specs = parts(tiny_sweep(batch_sizes=[4, 8]))
     told: list[tuple[int, int]] = []
-    with PoolExecutor(tasks, num_workers=2, on_steps=lambda b, n: told.append((b, n))) as executor:
+    with PoolExecutor(tasks, FleetOptions(on_steps=lambda b, n: told.append((b, n))), num_workers=2) as executor:
         list(executor.run(specs))
     for batch_size in (4, 8):
         assert sum(n for b, n in told if b == batch_size) == 6 * 10

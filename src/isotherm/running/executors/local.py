@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from isotherm.core.records import CurvePoint, Outcome, Precision, RunResult, RunSpec
+from isotherm.core.records import Outcome, Precision, RunResult, RunSpec
 from isotherm.engine.checkpoint import report_unusable
 from isotherm.engine.fleet import run_fleet
 from isotherm.engine.fleet_checks import FleetChecks
@@ -18,7 +18,7 @@ from isotherm.engine.memory import is_out_of_memory, runs_that_fit
 from isotherm.engine.placed_task import PlacedTask, checked_device, place_task
 from isotherm.engine.reference import run_reference
 from isotherm.errors import UserError
-from isotherm.running.executors.checkpoints import CheckpointFolder
+from isotherm.running.executors.options import FleetOptions
 from isotherm.running.store import StoredRun
 from isotherm.tasks.task import Task
 from isotherm.version import __version__
@@ -63,34 +63,22 @@ class LocalExecutor:
 
     Args:
         tasks: by (data_id, model_id), as the specs name them.
+        options: of the fleets.
         device: "cpu" or "cuda".
-        fleet_size: runs per fleet; chosen automatically by default.
-        on_steps: called from time to time with the batch size and the number of run-updates made.
-        on_evaluation: told a run's spec and its scores on the test set along the way.
-        checkpoints: where long fleets save their state, to continue from after a kill; runs that are trained one at a
-            time have none. Whoever stores the results removes it.
         num_workers: processes that train at the same time and share the memory.
     """
 
     def __init__(
         self,
         tasks: Mapping[tuple[str, str], Task],
+        options: FleetOptions | None = None,
         *,
         device: str = "cpu",
-        fleet_size: int | None = None,
-        on_steps: Callable[[int, int], None] = lambda _batch_size, _num: None,
-        on_evaluation: Callable[[RunSpec, CurvePoint], None] = lambda _spec, _point: None,
-        checkpoints: CheckpointFolder | None = None,
         num_workers: int = 1,
     ) -> None:
-        if fleet_size is not None and fleet_size < 1:
-            raise UserError(f"fleet_size={fleet_size} is not a positive number; leave it out for an automatic choice")
         self._tasks = dict(tasks)
+        self._options = options or FleetOptions()
         self._device = checked_device(device)
-        self._fleet_size = fleet_size
-        self._on_steps = on_steps
-        self._on_evaluation = on_evaluation
-        self._checkpoints = checkpoints
         self._seconds_before = 0.0  # of training the present fleet before a kill
         self._placed: dict[tuple[str, str, Precision], PlacedTask] = {}
         self._checks: dict[tuple[str, str, Precision], FleetChecks] = {}
@@ -108,8 +96,10 @@ class LocalExecutor:
         A fleet that can continue from a checkpoint is formed again as it was.
         """
         fleets: list[list[RunSpec]] = []
-        if self._checkpoints is not None:
-            fleets = self._checkpoints.unfinished(specs, device=self._device, fleet_size=self._fleet_size)
+        if self._options.checkpoints is not None:
+            fleets = self._options.checkpoints.unfinished(
+                specs, device=self._device, fleet_size=self._options.fleet_size
+            )
         known = {spec.key for fleet in fleets for spec in fleet}
         groups: dict[tuple[Any, ...], list[RunSpec]] = {}
         for spec in specs:
@@ -119,7 +109,7 @@ class LocalExecutor:
             others = (spec.l2_scope, spec.num_evaluations, spec.precision, spec.clip_norm is None)
             groups.setdefault((*alike, *others), []).append(spec)
         for group in groups.values():
-            size = self._fleet_size or self.default_fleet_size(group[0])
+            size = self._options.fleet_size or self.default_fleet_size(group[0])
             fleets += [group[start : start + size] for start in range(0, len(group), size)]
         return sorted(fleets, key=_work)
 
@@ -170,21 +160,21 @@ class LocalExecutor:
     def _results(self, specs: list[RunSpec]) -> list[RunResult]:
         batch_size = specs[0].batch_size
         checkpoint = None
-        if self._checkpoints is not None:
-            checkpoint = self._checkpoints.checkpoint(specs, device=self._device)
+        if self._options.checkpoints is not None:
+            checkpoint = self._options.checkpoints.checkpoint(specs, device=self._device)
         has_begun = False
 
         def on_steps(num: int) -> None:
             nonlocal has_begun
             has_begun = True
-            self._tell(self._on_steps, batch_size, num)
+            self._tell(self._options.on_steps, batch_size, num)
 
         try:
             results = run_fleet(
                 self.placed(specs[0]),
                 specs,
                 on_steps=on_steps,
-                on_evaluation=lambda index, point: self._tell(self._on_evaluation, specs[index], point),
+                on_evaluation=lambda index, point: self._tell(self._options.on_evaluation, specs[index], point),
                 checkpoint=checkpoint,
                 checks=self.checks(specs[0]),
             )
@@ -223,8 +213,8 @@ class LocalExecutor:
             return run_reference(
                 self.placed(spec),
                 spec,
-                on_steps=lambda n: self._tell(self._on_steps, spec.batch_size, n),
-                on_evaluation=lambda point: self._tell(self._on_evaluation, spec, point),
+                on_steps=lambda n: self._tell(self._options.on_steps, spec.batch_size, n),
+                on_evaluation=lambda point: self._tell(self._options.on_evaluation, spec, point),
             )
         except Exception as error:  # the user's module may raise anything
             return RunResult(outcome=Outcome.FAILED, error=f"{type(error).__name__}: {error}")

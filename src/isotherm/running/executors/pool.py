@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from types import TracebackType
@@ -20,10 +21,10 @@ from typing import Any, Self
 
 import torch
 
-from isotherm.core.records import CurvePoint, RunSpec
+from isotherm.core.records import RunSpec
 from isotherm.errors import UserError
-from isotherm.running.executors.checkpoints import CheckpointFolder
 from isotherm.running.executors.local import LocalExecutor
+from isotherm.running.executors.options import FleetOptions
 from isotherm.running.store import StoredRun
 from isotherm.tasks.seeding import cuda_is_in_use
 from isotherm.tasks.task import Task
@@ -46,23 +47,14 @@ class PoolExecutor:
 
     Args:
         tasks: by (data_id, model_id), as the specs name them.
-        num_workers: how many processes.
-        fleet_size: runs per fleet; chosen automatically by default.
-        on_steps: called from time to time with the batch size and the number of run-updates made.
-        on_evaluation: told a run's spec and its scores on the test set along the way.
-        checkpoints: where long fleets save their state, to continue from after a kill.
+        options: of the fleets.
+        num_workers: number of processes.
     """
 
     def __init__(
-        self,
-        tasks: Mapping[tuple[str, str], Task],
-        *,
-        num_workers: int,
-        fleet_size: int | None = None,
-        on_steps: Callable[[int, int], None] = lambda _batch_size, _num: None,
-        on_evaluation: Callable[[RunSpec, CurvePoint], None] = lambda _spec, _point: None,
-        checkpoints: CheckpointFolder | None = None,
+        self, tasks: Mapping[tuple[str, str], Task], options: FleetOptions | None = None, *, num_workers: int
     ) -> None:
+        options = options or FleetOptions()
         if num_workers < 1:
             raise UserError(f"num_workers={num_workers} is not a positive number; use at most one worker per core")
         if cuda_is_in_use():
@@ -70,16 +62,17 @@ class PoolExecutor:
                 f"num_workers={num_workers}: this process has used CUDA, so workers cannot be forked from it; "
                 "use workers=1, or run from a fresh process"
             )
-        self._planner = LocalExecutor(
-            tasks, device="cpu", fleet_size=fleet_size, checkpoints=checkpoints, num_workers=num_workers
-        )
-        self._listeners: dict[str, Callable[..., None]] = {"steps": on_steps, "evaluation": on_evaluation}
+        self._planner = LocalExecutor(tasks, options, device="cpu", num_workers=num_workers)
+        self._listeners: dict[str, Callable[..., None]] = {
+            "steps": options.on_steps,
+            "evaluation": options.on_evaluation,
+        }
         self._workers: dict[Connection, BaseProcess] = {}
         context = multiprocessing.get_context("fork")
         for _ in range(num_workers):
             ours, theirs = context.Pipe()
             others = [*self._workers, ours]
-            arguments = (theirs, others, tasks, fleet_size, checkpoints)
+            arguments = (theirs, others, tasks, options)
             worker = context.Process(target=_work, args=arguments, daemon=True)
             worker.start()
             theirs.close()
@@ -163,8 +156,7 @@ def _work(
     connection: Connection,
     others: Sequence[Connection],
     tasks: Mapping[tuple[str, str], Task],
-    fleet_size: int | None,
-    checkpoints: CheckpointFolder | None,
+    options: FleetOptions,
 ) -> None:
     """Train fleets until the parent closes its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent decides
@@ -173,14 +165,12 @@ def _work(
     torch.set_num_threads(1)
     logger.handlers[:] = [_Forwarder(connection)]
     logger.propagate = False
-    executor = LocalExecutor(
-        tasks,
-        device="cpu",
-        fleet_size=fleet_size,
+    sending = replace(
+        options,
         on_steps=lambda batch_size, num: connection.send(("steps", (batch_size, num))),
         on_evaluation=lambda spec, point: connection.send(("evaluation", (spec, point))),
-        checkpoints=checkpoints,
     )
+    executor = LocalExecutor(tasks, sending, device="cpu")
     try:
         while True:
             fleet = connection.recv()

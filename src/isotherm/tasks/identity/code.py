@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import enum
 import functools
 import inspect
 import sys
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from isotherm.tasks.identity import origin
-from isotherm.tasks.identity.reads import MISSING, Read, closure_of, contents, reads_of
+from isotherm.tasks.identity.reads import MISSING, Read, attributes_in, closure_of, contents, reads_of
 from isotherm.tasks.identity.source import byte_code
 from isotherm.tasks.identity.walk import Walk
 
@@ -25,6 +27,25 @@ _BOOKKEEPING = {"_abc_impl", "_backward_cls", "_autograd_function_id", "_compile
 _COMPARISONS = {"__eq__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__"}
 _GENERATED = {"__init__", "__repr__", "__setattr__", "__delattr__", "__replace__"} | _COMPARISONS
 _LIBRARY_STATE = {"cache_token"}  # of functools.singledispatch: counts the classes registered so far
+# What Python, copyreg, typing and dataclasses set on a class.
+_BY_PYTHON = {
+    *("__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__firstlineno__", "__static_attributes__"),
+    *("__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__conditional_annotations__"),
+    *("__classcell__", "__slotnames__", "__abstractmethods__", "__parameters__", "__orig_bases__", "__type_params__"),
+    *("__dataclass_fields__", "__dataclass_params__", "__signature__", "__text_signature__", "__protocol_attrs__"),
+    *("__non_callable_proto_members__", "__callable_proto_members_only__", "__class_vars__"),
+    *("__private_attributes__", "__required_keys__", "__optional_keys__", "__readonly_keys__", "__mutable_keys__"),
+}
+_OF_A_WRAPPER = {*functools.WRAPPER_ASSIGNMENTS, "__wrapped__", "cache_parameters", "func", "lock", "attrname"}
+# option -> what it is where nobody says otherwise
+_OF_A_FIELD: dict[str, tuple[Any, ...]] = {
+    **{"init": (True, None), "compare": (True,), "hash": (None,), "kw_only": (False, None)},
+    **{"metadata": ({}, []), "validate_default": (None,)},
+}
+_OF_A_DATACLASS: dict[str, tuple[Any, ...]] = {
+    **{"init": (True,), "eq": (True,), "order": (False,), "unsafe_hash": (False,), "frozen": (False,)}
+}
+_INDIRECT = ("__subclasses__", "__globals__")
 _METHOD_TYPES = (types.FunctionType, staticmethod, classmethod, property, functools.cached_property)
 _COMPILED_SUFFIXES = (".so", ".pyd", ".dylib")
 OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
@@ -48,6 +69,7 @@ def function(walk: Walk, value: types.FunctionType) -> object:
         walk.describe(list(value.__defaults__ or ())),
         walk.describe(sorted((value.__kwdefaults__ or {}).items())),
         {name: walk.describe(item) for name, item in sorted(held.items())},
+        *_indirect(walk, value, reads),
     ]
 
 
@@ -58,14 +80,29 @@ def method(walk: Walk, value: types.MethodType) -> object:
 
 def member(walk: Walk, value: Any) -> object:
     """Describe a member of a class: a method of any kind, or a property."""
+    own = [walk.describe(type(value), "instance"), *added(walk, value)] if origin.is_users(value) else []
     if isinstance(value, property):
-        return ["property", *(walk.describe(part) for part in (value.fget, value.fset, value.fdel))]
-    return [type(value).__name__, walk.describe(_function(value))]
+        return ["property", *(walk.describe(part) for part in (value.fget, value.fset, value.fdel)), *own]
+    return [type(value).__name__, walk.describe(_function(value)), *own]
 
 
 def cached(walk: Walk, value: Any) -> object:
     """Describe a function behind `lru_cache`; what the cache holds follows from it."""
-    return ["cached", walk.describe(value.__wrapped__), repr(value.cache_parameters())]
+    return ["cached", walk.describe(value.__wrapped__), repr(value.cache_parameters()), *added(walk, value)]
+
+
+def added(walk: Walk, value: Any) -> list[object]:
+    """Describe what was set on a wrapper of a function besides what it was made of; nothing in most cases."""
+    held = {n: item for n, item in getattr(value, "__dict__", {}).items() if n not in _OF_A_WRAPPER}
+    return [{name: walk.describe(item) for name, item in sorted(held.items())}] if held else []
+
+
+def added_to_member(walk: Walk, value: enum.Enum) -> list[object]:
+    """Describe what was set on a member of an enumeration besides its value."""
+    held = {n: item for n, item in vars(value).items() if not (n.startswith("_") and n.endswith("_"))}
+    if not held or not origin.is_users(value):
+        return []
+    return [{name: walk.describe(item) for name, item in sorted(held.items())}]
 
 
 def module(walk: Walk, value: types.ModuleType) -> object:
@@ -83,6 +120,8 @@ def builtin(walk: Walk, value: Any) -> object:
     if owner is not None and not isinstance(owner, types.ModuleType) and type(owner).__name__ != "PyCapsule":
         return ["builtin method", value.__name__, walk.describe(owner)]
     note_compiled(walk, value)
+    if isinstance(value, np.ufunc) and value.__name__.endswith(" (vectorized)"):  # by np.frompyfunc
+        walk.reach.cannot_see(value, f"the code inside the NumPy function {value.__name__}")
     return ["builtin", origin.name_of(value)]
 
 
@@ -92,6 +131,11 @@ def operator(walk: Walk, value: Any) -> object:
     if name.partition(".")[0] not in _NAMESPACES:
         walk.reach.cannot_see(value, f"compiled code through the operator {name}")
     return ["operator", name]
+
+
+def foreign(walk: Walk, value: Any) -> object:
+    """Describe a library loaded by `ctypes`, or a function of it, by its name; the rest of its state is addresses."""
+    return ["foreign", walk.describe(type(value), "instance"), str(getattr(value, "__name__", ""))]
 
 
 def class_(walk: Walk, value: type) -> object:
@@ -108,6 +152,7 @@ def class_(walk: Walk, value: type) -> object:
         walk.describe(type(value)),
         {name: walk.describe(item, _step_to(value, name)) for name, item in sorted(_members(value).items())},
         _fields(walk, value),
+        *_about(walk, value),
     ]
 
 
@@ -121,7 +166,8 @@ def patches(walk: Walk, homes: Iterable[Any] = (torch, nn.functional, nn.init, t
 
 def generic(walk: Walk, value: Any) -> object:
     """Describe a type with arguments, such as list[int]."""
-    return ["generic", walk.describe(value.__origin__), [walk.describe(a) for a in value.__args__]]
+    about = [[walk.describe(item) for item in value.__metadata__]] if hasattr(value, "__metadata__") else []
+    return ["generic", walk.describe(value.__origin__), [walk.describe(a) for a in value.__args__], *about]
 
 
 def union(walk: Walk, value: types.UnionType) -> object:
@@ -160,7 +206,7 @@ def _reads(walk: Walk, reads: list[Read]) -> dict[str, list[object]]:
 def _read(walk: Walk, read: Read) -> object:
     """Describe what a name stands for; constants of a library, such as math.pi, by their name."""
     if read.after == "__subclasses__" and isinstance(read.value, type):
-        return [walk.describe(read.value), walk.unordered(read.value.__subclasses__())]
+        return [walk.describe(read.value), walk.unordered(_descendants(read.value))]
     if read.library is None or isinstance(read.value, (types.ModuleType, *OPERATORS)):
         return walk.describe(read.value)
     if read.value is not MISSING and origin.is_users(read.value):  # set there by the user
@@ -195,19 +241,59 @@ def _is_librarys(value: Any) -> bool:
 def _counts(kind: type, name: str, value: Any) -> bool:
     if isinstance(value, types.FunctionType) and _is_generated(kind, value):
         return False
-    is_special = name.startswith("__") and name.endswith("__")
-    return isinstance(value, _METHOD_TYPES) or not is_special or (callable(value) and "pydantic" not in name)
+    is_bookkeeping = name in _BY_PYTHON or name.startswith(("__pydantic", "__attrs_"))
+    return isinstance(value, _METHOD_TYPES) or not is_bookkeeping
 
 
 def _fields(walk: Walk, kind: type) -> list[object]:
     """Describe the fields of a dataclass or a pydantic model and the members of an enumeration, in their order."""
     if issubclass(kind, enum.Enum):
-        return [[name, walk.describe(item._value_)] for name, item in kind.__members__.items()]
+        members = kind.__members__.items()
+        return [[name, walk.describe(item._value_), *added_to_member(walk, item)] for name, item in members]
     fields: dict[str, Any] = getattr(kind, "__pydantic_fields__", {})
     if dataclasses.is_dataclass(kind):
         fields = {field.name: field for field in dataclasses.fields(kind)}
     parts = ("default", "default_factory", "annotation")  # of which a dataclass's has the first two
-    return [[n, *(walk.describe(getattr(f, part)) for part in parts if hasattr(f, part))] for n, f in fields.items()]
+    return [
+        [n, *(walk.describe(getattr(f, part)) for part in parts if hasattr(f, part)), *_unusual(walk, f, _OF_A_FIELD)]
+        for n, f in fields.items()
+    ]
+
+
+def _unusual(walk: Walk, thing: Any, usual: Mapping[str, tuple[Any, ...]]) -> list[object]:
+    """Describe the options of a dataclass or a field that have not their usual value; nothing in most cases."""
+    options = {name: getattr(thing, name, values[0]) for name, values in usual.items()}
+    changed = {n: walk.describe(item) for n, item in options.items() if not any(item == value for value in usual[n])}
+    return [changed] if changed else []
+
+
+def _about(walk: Walk, kind: type) -> list[object]:
+    """Describe how a class was made a dataclass, and which classes were registered as its own; mostly nothing."""
+    found = _unusual(walk, getattr(kind, "__dataclass_params__", None), _OF_A_DATACLASS)
+    registered = abc._get_dump(kind)[0] if isinstance(kind, abc.ABCMeta) else ()  # type: ignore[attr-defined]
+    alive = [one for one in (reference() for reference in registered) if one is not None]
+    return [*found, ["registered", walk.unordered(alive)]] if alive else found
+
+
+def _indirect(walk: Walk, function: types.FunctionType, reads: list[Read]) -> list[object]:
+    """Describe the classes that a method finds through `__subclasses__`; warn of what is found in no known place."""
+    resolved = {(read.line, read.after) for read in reads if read.after in _INDIRECT}
+    found: list[object] = []
+    for name, line in attributes_in(function):
+        if name not in _INDIRECT or (line, name) in resolved:
+            continue
+        home = function.__globals__.get(function.__qualname__.partition(".")[0])
+        if name == "__subclasses__" and isinstance(home, type):
+            found.append(["subclasses", walk.unordered(_descendants(home))])
+        else:
+            walk.reach.cannot_see(function, f"what it finds through .{name}")
+    return found
+
+
+def _descendants(kind: type) -> list[type]:
+    """Return the classes derived from a class, and those derived from them."""
+    children: list[type] = type.__subclasses__(kind)
+    return list(dict.fromkeys(one for child in children for one in (child, *_descendants(child))))
 
 
 def _is_generated(kind: type, function: types.FunctionType) -> bool:

@@ -8,6 +8,7 @@ import contextvars
 import enum
 import functools
 import io
+import logging
 import struct
 import threading
 import types
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from isotherm.tasks.identity import code, objects, origin, values
+from isotherm.tasks.identity.external import FOREIGN
 from isotherm.tasks.identity.walk import Handler
 
 _BUILTIN = (
@@ -59,6 +61,10 @@ _KINDS: tuple[tuple[Any, Handler], ...] = (
     ((contextvars.ContextVar, weakref.ref), objects.variable),
     (threading.local, objects.local),
     (io.IOBase, objects.file),
+    (threading.Event, objects.event),
+    (logging.LoggerAdapter, objects.logger_adapter),
+    ((weakref.WeakKeyDictionary, weakref.WeakValueDictionary), values.mapping),
+    (FOREIGN, code.foreign),
     (objects.IGNORED, objects.by_class),
     (objects.OPAQUE, objects.opaque),
 )

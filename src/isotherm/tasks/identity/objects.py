@@ -26,20 +26,21 @@ import torch
 from torch import nn
 
 from isotherm.tasks.identity import origin
-from isotherm.tasks.identity.code import note_compiled
+from isotherm.tasks.identity.code import added, added_to_member, note_compiled
 from isotherm.tasks.identity.reads import MISSING
 from isotherm.tasks.identity.values import tensor_content
 from isotherm.tasks.identity.walk import Walk
+from isotherm.tasks.seeding import seeded
 
 # What nn.Module keeps of itself, torch.compile of its work; parameters, buffers and submodules are described apart.
 INTERNAL = {*vars(nn.Module()), "training", "_compiled_call_impl", "_super_module_initialized", "_initializing"}
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-_LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event, threading.Semaphore)
+_LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Semaphore)
 # Their state has no effect on the numbers.
 IGNORED: tuple[type, ...] = (
-    *(logging.Logger, logging.Handler, logging.LoggerAdapter),
+    *(logging.Logger, logging.Handler),
     *(*_LOCKS, threading.Thread, concurrent.futures.Executor),
-    *(weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet),
+    weakref.WeakSet,
     *(types.FrameType, types.TracebackType, types.CoroutineType, types.AsyncGeneratorType),
 )
 # Their state changes as they are used, so that it cannot be part of a key.
@@ -50,9 +51,19 @@ OPAQUE: tuple[type, ...] = (
 _TORCHSCRIPT_NAME = re.compile(r"__torch__(?:\.\w+)*?\.(\w+)(?![\w.])")
 
 
-def by_class(walk: Walk, value: Any) -> object:
+def by_class(walk: Walk, value: Any) -> list[object]:
     """Describe something by its class alone."""
     return ["object", walk.describe(type(value), "instance")]
+
+
+def event(walk: Walk, value: threading.Event) -> object:
+    """Describe a flag between threads by whether it is set."""
+    return [*by_class(walk, value), value.is_set()]
+
+
+def logger_adapter(walk: Walk, value: logging.LoggerAdapter[Any]) -> object:
+    """Describe an adapter of a logger by what it adds."""
+    return [*by_class(walk, value), walk.describe(value.extra)]
 
 
 def opaque(walk: Walk, value: Any) -> object:
@@ -108,12 +119,14 @@ def partial(walk: Walk, value: functools.partial[Any]) -> object:
         walk.describe(value.func),
         [walk.describe(item) for item in value.args],
         keywords,
+        *added(walk, value),
     ]
 
 
 def member_of_enum(walk: Walk, value: enum.Enum) -> object:
-    """Describe a member by its class and name."""
-    return ["member", walk.describe(type(value), "instance"), value.name, walk.describe(value._value_)]
+    """Describe a member by its class, name and value, and what was set on it."""
+    content = [value.name, walk.describe(value._value_), *added_to_member(walk, value)]
+    return ["member", walk.describe(type(value), "instance"), *content]
 
 
 def module(walk: Walk, value: nn.Module) -> object:
@@ -138,7 +151,9 @@ def attributes(walk: Walk, value: nn.Module) -> object:
         return [hooks, value.code, [_target(walk, value, node) for node in value.graph.nodes]]
     if type(value).__module__.startswith("torch._dynamo"):  # torch.compile: what it computes is its submodule
         return hooks
-    held = {name: item for name, item in vars(value).items() if name not in INTERNAL and not _is_cache(value, name)}
+    held = {
+        name: item for name, item in vars(value).items() if name not in INTERNAL and not _is_cache(walk, value, name)
+    }
     return [hooks, {name: walk.describe(item) for name, item in sorted(held.items())}]
 
 
@@ -161,7 +176,7 @@ def script_function(walk: Walk, value: Any) -> object:
 
 def plain_object(walk: Walk, value: Any) -> object:
     """Describe an object by its class, its content if it is also a container or number, and its attributes."""
-    state = {name: walk.describe(item) for name, item in sorted(_state(value).items())}
+    state = {name: walk.describe(item) for name, item in sorted(_state(walk, value).items())}
     if origin.is_isotherms(type(value)) and dataclasses.is_dataclass(value):  # a new field changes no old key
         defaults = {field.name: walk.describe(field.default) for field in dataclasses.fields(value)}
         state = {name: item for name, item in state.items() if item != defaults.get(name)}
@@ -192,7 +207,7 @@ def library_object(walk: Walk, value: Any) -> object:
     return ["object", walk.describe(type(value), "instance"), [walk.describe(part) for part in parts], wrapped]
 
 
-def _state(value: Any) -> dict[str, Any]:
+def _state(walk: Walk, value: Any) -> dict[str, Any]:
     """Return the attributes of an object, those in slots included."""
     names = []
     for kind in type(value).__mro__:
@@ -203,7 +218,7 @@ def _state(value: Any) -> dict[str, Any]:
     hidden = {"__dict__", "__weakref__", "__pydantic_fields_set__"}
     held = {name: _slot(value, name) for name in names if name not in hidden}
     held = {name: item for name, item in held.items() if item is not MISSING} | _held(value)
-    return {name: item for name, item in _without_copied_names(held).items() if not _is_cache(value, name)}
+    return {name: item for name, item in _without_copied_names(held).items() if not _is_cache(walk, value, name)}
 
 
 def _held(value: Any) -> dict[str, Any]:
@@ -233,9 +248,17 @@ def _without_copied_names(held: dict[str, Any]) -> dict[str, Any]:
     return {name: item for name, item in held.items() if name not in ("__module__", "__doc__", "__annotations__")}
 
 
-def _is_cache(value: Any, name: str) -> bool:
-    """Tell whether an attribute is the kept result of a cached property."""
-    return isinstance(inspect.getattr_static(type(value), name, None), functools.cached_property)
+def _is_cache(walk: Walk, value: Any, name: str) -> bool:
+    """Tell whether an attribute is the kept result of a cached property, and not something set in its place."""
+    found = inspect.getattr_static(type(value), name, None)
+    if not isinstance(found, functools.cached_property):
+        return False
+    try:
+        with seeded(0, "cached property"):
+            fresh = found.func(value)
+    except Exception:  # whatever a user's property raises
+        return False
+    return walk.unordered([fresh]) == walk.unordered([_held(value).get(name)])
 
 
 def _hooks(walk: Walk, held: dict[str, Any], name: str) -> list[object]:
@@ -250,7 +273,9 @@ def _content(walk: Walk, value: Any) -> object:
         return [walk.describe(value.default_factory), [[walk.describe(k), walk.describe(v)] for k, v in value.items()]]
     if isinstance(value, dict):
         return [[walk.describe(key), walk.describe(item)] for key, item in value.items()]
-    if isinstance(value, list | tuple | collections.deque):
+    if isinstance(value, collections.deque):
+        return [value.maxlen, [walk.describe(item) for item in value]]
+    if isinstance(value, list | tuple):
         return [walk.describe(item) for item in value]
     if isinstance(value, set | frozenset):
         return walk.unordered(value)

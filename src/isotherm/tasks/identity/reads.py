@@ -98,9 +98,12 @@ def _loads(listing: list[dis.Instruction], space: dict[str, Any], local: dict[st
             bound = local.get(name, []) if instruction.opname != "LOAD_GLOBAL" else []
             bound = [*bound, _global(name, space)] if instruction.opname.startswith(_GLOBALS) else bound
             for one in bound:
-                yield _followed(listing, index, name, one)
-                if one.value is builtins.globals:
+                read = _followed(listing, index, name, one)
+                yield read
+                if read.value is builtins.globals:
                     yield Read(path="globals()", value=contents(space))
+                if read.after == "__globals__" and isinstance(read.value, types.FunctionType):
+                    yield Read(path=f"{read.path}.__globals__", value=contents(read.value.__globals__))
 
 
 def _names_loaded(instruction: dis.Instruction) -> tuple[str, ...]:

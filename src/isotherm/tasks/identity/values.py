@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import hashlib
 from typing import Any
 
@@ -10,12 +11,15 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
+from isotherm.tasks.identity import origin
 from isotherm.tasks.identity.walk import Walk
 
 
 def sequence(walk: Walk, value: Any) -> object:
     """Describe a list, tuple or deque item by item."""
-    return [type(value).__name__, *(walk.describe(item) for item in value)]
+    bounded = isinstance(value, collections.deque) and value.maxlen is not None
+    about = [["at most", value.maxlen]] if bounded else []
+    return [type(value).__name__, *about, *(walk.describe(item) for item in value)]
 
 
 def unordered(walk: Walk, value: Any) -> object:
@@ -25,7 +29,7 @@ def unordered(walk: Walk, value: Any) -> object:
 
 def mapping(walk: Walk, value: Any) -> object:
     """Describe a dict item by item, in its order: a model may run through it."""
-    return [type(value).__name__, *([walk.describe(key), walk.describe(item)] for key, item in value.items())]
+    return [type(value).__name__, *([walk.describe(key), walk.describe(item)] for key, item in list(value.items()))]
 
 
 def slice_(walk: Walk, value: slice) -> object:
@@ -42,10 +46,11 @@ def array(walk: Walk, value: Any) -> object:
     """Describe an array or a scalar of NumPy."""
     items = np.asarray(value)
     held = walk.describe(getattr(value, "__dict__", None))  # the mask of a masked array, for example
+    kind = [walk.describe(type(value), "instance")] if origin.is_users(value) else []
     if items.dtype.hasobject:
-        return ["array", list(items.shape), held, *(walk.describe(item) for item in items.reshape(-1).tolist())]
+        return ["array", list(items.shape), held, *(walk.describe(item) for item in items.reshape(-1).tolist()), *kind]
     content = hashlib.sha256(np.ascontiguousarray(items).reshape(-1).view(np.uint8).data).hexdigest()
-    return [type(value).__name__, repr(items.dtype), list(items.shape), held, content]
+    return [type(value).__name__, repr(items.dtype), list(items.shape), held, content, *kind]
 
 
 def tensor(walk: Walk, value: Tensor) -> object:

@@ -1,0 +1,38 @@
+"""What an executor is told about fleets, the same for every executor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from isotherm.core.records import CurvePoint, RunSpec
+from isotherm.errors import UserError
+from isotherm.running.executors.checkpoints import CheckpointFolder
+
+
+def _ignore(*_: object) -> None:
+    pass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FleetOptions:
+    """The size of fleets, their checkpoints, and the callbacks during training.
+
+    Args:
+        fleet_size: runs per fleet; chosen automatically by default.
+        checkpoints: where long fleets save their state, to continue from after a kill; runs that are trained one at a
+            time have none. Whoever stores the results removes it.
+        on_steps: called from time to time with the batch size and the number of run-updates made.
+        on_evaluation: called with a run's spec and its scores on the test set during training.
+    """
+
+    fleet_size: int | None = None
+    checkpoints: CheckpointFolder | None = None
+    on_steps: Callable[[int, int], None] = _ignore
+    on_evaluation: Callable[[RunSpec, CurvePoint], None] = _ignore
+
+    def __post_init__(self) -> None:
+        if self.fleet_size is not None and self.fleet_size < 1:
+            raise UserError(
+                f"fleet_size={self.fleet_size} is not a positive number; leave it out for an automatic choice"
+            )
