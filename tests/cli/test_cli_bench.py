@@ -88,8 +88,8 @@ def test_no_gpu() -> None:
 
 
 def test_numbers_that_make_no_window() -> None:
-    assert "--repeats 0" in refused("--repeats", "0")
-    assert "--seconds 0 is not a length" in refused("--seconds", "0")
+    assert "--repeats must be at least 1, not 0" in refused("--repeats", "0")
+    assert "--seconds must be a positive number of seconds, not 0" in refused("--seconds", "0")
 
 
 def test_a_json_path_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:

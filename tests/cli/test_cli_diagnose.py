@@ -242,7 +242,7 @@ def test_tasks_and_batch_sizes_that_make_no_sense(asked: Answer) -> None:
 
 
 def test_what_the_diagnosis_itself_refuses() -> None:
-    assert "minutes=-1.0" in refused("mytask:task", "--minutes", "-1")
+    assert "minutes must be a positive number such as 5, not -1.0" in refused("mytask:task", "--minutes", "-1")
     assert "needs the batch size it is used with" in refused("mytask:task", "--learning-rate", "0.1")
     assert "momentum=1.0" in refused("mytask:task", "--momentum", "1")
 
@@ -251,7 +251,9 @@ def test_devices(asked: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
     made = asked(make_diagnosis())
     assert "'tpu' is not known to PyTorch" in refused("mytask:task", "--device", "tpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert "--workers 2: processes train on the CPU" in refused("mytask:task", "--device", "cuda", "--workers", "2")
+    assert "--workers 2: worker processes train on the CPU" in refused(
+        "mytask:task", "--device", "cuda", "--workers", "2"
+    )
     assert made.calls == []
     shown("mytask:task", "--device", "cuda", "--no-report")
     (_, options) = made.calls[0]

@@ -107,7 +107,7 @@ def test_images_of_another_size() -> None:
     Path("files/mnist/train-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(images)))
     code, text = invoke("run", *AUTOENCODER, "--data", "files")
     assert code == 2
-    assert "holds images of 32 × 32 pixels, expected 28 × 28; put the files of MNIST there" in text
+    assert "holds images of 32 × 32 pixels, expected 28 × 28; put the MNIST files there" in text
     assert not stored()
 
 
@@ -125,7 +125,7 @@ def test_more_streams_than_the_text_has() -> None:
     setting = ["--batch-size", "6", "--effective-learning-rate", "0.1", "--steps", "2"]
     code, text = invoke("run", "--task", "taskcode:lstm", *setting, "--data", "files")
     assert code == 2
-    assert "tokens in 6 streams hold no window of 35 tokens" in text
+    assert "tokens in 6 streams are too few for a window of 35 tokens" in text
     assert "use a batch size of at most 5" in text
     assert not stored()
 

@@ -78,7 +78,7 @@ def test_a_pass_is_as_many_updates_as_a_loop_over_the_stream_makes(num_tokens, b
     if count:
         assert updates_per_pass(**sizes) == count
     else:
-        with pytest.raises(UserError, match="hold no window"):
+        with pytest.raises(UserError, match="are too few for a window"):
             updates_per_pass(**sizes)
 
 
@@ -94,11 +94,11 @@ def test_the_papers_budget_on_penn_treebank():
 def test_the_remedy_for_streams_that_are_too_short_works():
     with pytest.raises(UserError) as caught:
         Budget.epochs(3).num_steps(num_train=99, batch_size=30, unroll=5)
-    assert "100 tokens in 30 streams hold no window of 5 tokens" in str(caught.value)
+    assert "100 tokens in 30 streams are too few for a window of 5 tokens" in str(caught.value)
     largest = re.search(r"batch size of at most (\d+)", str(caught.value))
     assert largest is not None
     assert Budget.epochs(3).num_steps(num_train=99, batch_size=int(largest[1]), unroll=5) == 3
-    with pytest.raises(UserError, match="hold no window"):
+    with pytest.raises(UserError, match="are too few for a window"):
         Budget.epochs(3).num_steps(num_train=99, batch_size=int(largest[1]) + 1, unroll=5)
 
 
@@ -111,9 +111,9 @@ def test_the_remedy_for_streams_that_are_too_short_works():
         (BudgetUnit.EPOCHS, math.nan, ["nan epochs", "not positive", "above 0"]),
         (BudgetUnit.EPOCHS, math.inf, ["inf epochs", "not positive", "above 0"]),
         (BudgetUnit.STEPS, 2.5, ["2.5 steps", "not a whole number", "round it"]),
-        (BudgetUnit.EPOCHS, "20", ["'20' epochs", "not a number", "give one"]),
-        (BudgetUnit.EPOCHS, True, ["True epochs", "not a number", "give one"]),
-        (BudgetUnit.STEPS, None, ["None steps", "not a number", "give one"]),
+        (BudgetUnit.EPOCHS, "20", ["a number of epochs such as 20", "not '20'"]),
+        (BudgetUnit.EPOCHS, True, ["a number of epochs such as 20", "not True"]),
+        (BudgetUnit.STEPS, None, ["a number of steps such as 20", "not None"]),
     ],
 )
 def test_refusals_name_value_reason_and_remedy(unit, amount, words):
@@ -156,6 +156,6 @@ def test_text(budget, text):
 
 def test_too_few_epochs_of_a_sequence_are_refused_in_its_own_numbers():
     with pytest.raises(
-        UserError, match=r"0\.01 epochs is no whole update at batch_size=16, where an epoch is 17 windows"
+        UserError, match=r"0\.01 epochs is less than one update at batch_size=16, where an epoch is 17 windows"
     ):
         Budget.epochs(0.01).num_steps(num_train=16 * (17 * 5 + 1), batch_size=16, unroll=5)

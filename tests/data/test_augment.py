@@ -139,7 +139,7 @@ def test_scaled_bytes_are_fractions_of_255_as_inputs_and_as_targets():
     ("changes", "words"),
     [
         ({"padding": "mirror"}, ["padding='mirror'", "'reflect' or 'zero'"]),
-        ({"pad": -1}, ["pad=-1", "at least 0", "0 for no crop"]),
+        ({"pad": -1}, ["pad must be", "at least 0, not -1", "0 for no crop"]),
         ({"std": (1.0, 1.0)}, ["one value per channel", "std above 0"]),
         ({"std": (1.0, 0.0, 1.0)}, ["one value per channel", "std above 0"]),
     ],
@@ -158,16 +158,16 @@ def test_a_pad_as_large_as_the_image():
 
 def test_another_number_of_channels():
     for call in (CropAndFlip(**GREY).evaluate, lambda x: CropAndFlip(**GREY).train(x, lambda _: given_bits(2))):
-        with pytest.raises(UserError, match="images with 3 channels, but 1 means"):
+        with pytest.raises(UserError, match="images have 3 channels, but mean has 1 values"):
             call(images(2))
 
 
 @pytest.mark.parametrize(
     ("field", "value", "sentence"),
     [
-        ("pad", 2.0, "pad=2.0 is not a whole number"),
-        ("pad", "4", "pad='4' is not a whole number"),
-        ("flip", "False", "flip='False' is neither true nor false"),
+        ("pad", 2.0, "pad must be a whole number of at least 0, not 2.0"),
+        ("pad", "4", "pad must be a whole number of at least 0, not '4'"),
+        ("flip", "False", "flip must be true or false, not 'False'"),
         ("mean", 0.5, "mean=0.5 is not a tuple of numbers"),
         ("std", ("a",), "is not a tuple of numbers"),
     ],

@@ -359,7 +359,7 @@ class TestUnpacking:
         assert names(tmp_path / "data") == ["toy/out/a.txt", "toy/out/b.bin"]
 
     def test_members_of_other_content(self, tmp_path: Path) -> None:
-        with pytest.raises(UserError, match=r"inner/a\.txt has another sha256"):
+        with pytest.raises(UserError, match=r"inner/a\.txt does not have the published sha256"):
             self.fetch(self.packed(**{"inner/a.txt": b"FIRST FILE"}), tmp_path)
         with pytest.raises(UserError, match=r"inner/a\.txt has 5 bytes, expected 10"):
             self.fetch(self.packed(**{"inner/a.txt": b"small"}), tmp_path)

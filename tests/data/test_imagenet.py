@@ -322,7 +322,7 @@ class TestDecoding:
     def test_an_image_that_is_gone(self, tmp_path: Path) -> None:
         source = source_of(tmp_path, png(picture(0)))
         (tmp_path / "imagenet" / "train" / "c" / "0.png").unlink()
-        with pytest.raises(UserError, match=r"0\.png is gone"):
+        with pytest.raises(UserError, match=r"0\.png has disappeared"):
             source.fetch([0])
 
     @pytest.mark.parametrize("side", [10_000, 20_000])

@@ -15,16 +15,16 @@ from isotherm.errors import UserError
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"minutes": 0}, "minutes=0 is not a positive number"),
-        ({"minutes": math.nan}, "minutes=nan is not a positive number"),
-        ({"minutes": "5"}, "minutes='5' is not a positive number"),
+        ({"minutes": 0}, "minutes must be a positive number such as 5, not 0"),
+        ({"minutes": math.nan}, "minutes must be a positive number such as 5, not nan"),
+        ({"minutes": "5"}, "minutes must be a positive number such as 5, not '5'"),
         ({"momentum": -0.1}, "momentum=-0.1 is not in"),
         ({"momentum": 1.0}, "momentum=1.0 is not in"),
         ({"workers": 2, "device": "cuda"}, "workers=2 on 'cuda'; use 1 here"),
         ({"learning_rate": -1.0, "batch_size": 8}, "learning_rate=-1.0 is not positive"),
         ({"learning_rate": 0.1}, "needs the batch size it is used with"),
-        ({"batch_size": 0}, "batch_size=0 is not a whole number"),
-        ({"batch_size": 8.0}, "batch_size=8.0 is not a whole number"),
+        ({"batch_size": 0}, "batch_size must be a whole number of at least 1, not 0"),
+        ({"batch_size": 8.0}, "batch_size must be a whole number of at least 1, not 8.0"),
         ({"workers": 0}, "workers=0"),
     ],
 )
@@ -37,5 +37,5 @@ def test_options_cannot_be_changed() -> None:
     options = DiagnoseOptions(batch_size=8, learning_rate=0.1)
     with pytest.raises(dataclasses.FrozenInstanceError):
         options.minutes = 3.0  # type: ignore[misc]
-    with pytest.raises(UserError, match="minutes=-1"):
+    with pytest.raises(UserError, match="minutes must be a positive number such as 5, not -1"):
         dataclasses.replace(options, minutes=-1)

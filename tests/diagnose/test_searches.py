@@ -200,9 +200,9 @@ def test_batch_sizes_that_are_asked_for_are_taken() -> None:
         ([16], "give two or more"),
         ([16, 16], "give two or more"),
         ([16, 501], "more than an eighth of the training set; use at most 500"),
-        ([0, 16], "0 is not a whole number"),
-        ([16.0, 32], "16.0 is not a whole number"),
-        ([True, 32], "True is not a whole number"),
+        ([0, 16], "whole numbers of at least 1, not 0"),
+        ([16.0, 32], "whole numbers of at least 1, not 16.0"),
+        ([True, 32], "whole numbers of at least 1, not True"),
     ],
 )
 def test_batch_sizes_that_cannot_be_used_are_refused(sizes: list[int], message: str) -> None:

@@ -67,7 +67,7 @@ def test_runs_that_are_not_alike_are_refused(change):
 
 
 def test_a_fleet_of_nobody_is_refused():
-    with pytest.raises(UserError, match="a fleet's runs share"):
+    with pytest.raises(UserError, match="the runs of a fleet must share"):
         run_fleet(placed_of(cases.blobs_task()), [])
 
 

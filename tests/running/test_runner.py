@@ -345,7 +345,7 @@ def test_bad_argument_is_refused_before_anything_is_stored(path: Path, arguments
 
 
 def test_budget_of_no_whole_update_is_refused_before_anything_is_stored(path: Path) -> None:
-    with pytest.raises(UserError, match="no whole update"):
+    with pytest.raises(UserError, match="less than one update"):
         run(tiny_sweep(batch_sizes=[NUM_POINTS], budget=Budget.epochs(0.5)), store=str(path))
     assert list(path.parent.iterdir()) == []
 

@@ -127,6 +127,12 @@ CALLED: dict[str, tuple[str, str]] = {
     "D('a')": ("def D(a, o=[open]): return o[0](a)", r"D \(net.py, line 4\).*file.*through open"),
     "os.environ.get('a')": ("import os", "environment.*os.environ"),
     "getattr(os, 'environ')['a']": ("import os", "environment.*os.environ"),
+    "getattr(os, N)['a']": ("import os\nN = 'environ'", "environment.*os.environ"),
+    "M('a')": ("import os\ndef M(a, o=os): m = os; return m.listdir(a)", r"M \(net.py, line 5\).*os.listdir"),
+    "H.exists()": ("import pathlib\nclass H: path = pathlib.Path('a')", r"file.*\.exists\(\)"),
+    "S.pop()()": ("import os\nS = {os.getpid}", "machine.*os.getpid"),
+    "getattr(random, 'gauss')(0, 1)": ("import random", "chance.*random.gauss"),
+    "K('a')": ("K = functools.lru_cache(open)", "file.*through open"),
     "os.__dict__['environ']['a']": ("import os", "environment.*os.environ"),
     "os.environb[b'a']": ("import os", "environment.*os.environb"),
     "environ['a']": ("from os import environ", "environment.*environ"),
@@ -210,10 +216,27 @@ SEEN: dict[str, tuple[str, str]] = {
         "import pathlib\nP = pathlib.PurePath('a')",
         "return self.layer(x) * len(P.name) * len((P / 'b').parts)",
     ),
+    "a function of torch by its name": (
+        "ACT = 'relu'",
+        "self.layer.load = None\n        self.layer.load\n        return getattr(torch, ACT)(self.layer(x))",
+    ),
+    "decorators and transforms of torch": (
+        "from torch.func import vmap\nfrom torch.utils.checkpoint import checkpoint\n"
+        "@torch.no_grad()\ndef f(x): return x * 2",
+        "return vmap(torch.relu)(checkpoint(self.layer, f(x), use_reentrant=False))",
+    ),
     "a module as a whole": ("import math", "return self.layer(x) * getattr(math, 'pi')"),
     "generator made from a seed": (
         "import random\nimport numpy as np",
         "return self.layer(x) * random.Random(1).random() * np.random.default_rng(1).random()",
+    ),
+    "a module whose functions are external": (
+        "import random",
+        "'''A text.'''\n        return self.layer(x) * isinstance(random, type) * len('other')",
+    ),
+    "method without a name": (
+        "import types\nM = types.MethodType(functools.partial(torch.mul), torch.ones(1))",
+        "return self.layer(M(x))",
     ),
     "sleep": ("import time", "time.sleep(0)\n        return self.layer(x)"),
     "logger": ("import logging\nLOG = logging.getLogger('a')", "LOG.info('')\n        return self.layer(x)"),

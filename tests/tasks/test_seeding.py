@@ -197,7 +197,9 @@ def test_passes_repeat_and_any_block_is_a_piece_of_the_whole(sizes, start, num_s
 
 
 def test_streams_too_short_for_a_window_are_refused():
-    with pytest.raises(UserError, match=r"20 tokens in 4 streams hold no window of 5 .* batch size of at most 3"):
+    with pytest.raises(
+        UserError, match=r"20 tokens in 4 streams are too few for a window of 5 .* batch size of at most 3"
+    ):
         StreamOrder(num_tokens=20, batch_size=4, unroll=5)
     assert StreamOrder(num_tokens=20, batch_size=3, unroll=5).updates_per_pass == 1
 

@@ -88,7 +88,7 @@ def test_splits_of_different_shape():
 
 @pytest.mark.parametrize("unroll", [0, -1, 1.5, True, "35"])
 def test_an_unroll_that_is_no_length(unroll):
-    with pytest.raises(UserError, match=r"unroll=.* is not a whole number of at least 1; the paper uses 35"):
+    with pytest.raises(UserError, match=r"unroll must be a whole number of at least 1, not .*; the paper uses 35"):
         sequence_task(unroll=unroll)
 
 

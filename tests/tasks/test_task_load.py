@@ -57,7 +57,7 @@ def test_a_function_with_the_parameter_gets_the_folder(data: Path | None) -> Non
 
 def test_a_folder_that_a_function_cannot_take_is_refused() -> None:
     with pytest.raises(
-        UserError, match=r"--data folder: loadable:without has no parameter `data` .*without\(data=None\)"
+        UserError, match=r"--data folder: loadable:without has no parameter `data`; .*without\(data=None\)"
     ):
         load_task("loadable:without", data=Path("folder"))
 

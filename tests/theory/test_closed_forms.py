@@ -109,7 +109,7 @@ def test_the_kink_is_the_critical_learning_rate_over_the_temperature():
         (lambda: stationary_variance(-1.0, curvature=1, noise_variance=1, batch_size=1), "learning_rate"),
         (lambda: diffusion_stationary_variance(1.0, curvature=0.0, noise_variance=1.0), "curvature"),
         (lambda: sgd_second_moment(1, **ONE | {"noise_variance": -1.0}), "noise_variance=-1.0"),
-        (lambda: sgd_second_moment(0, **ONE), "num_steps=0"),
+        (lambda: sgd_second_moment(0, **ONE), "num_steps must be a whole number of at least 1, not 0"),
         (lambda: kink_batch_size(0.0, largest_curvature=1.0), "optimal_temperature"),
     ],
 )

@@ -158,7 +158,7 @@ def test_outputs_that_never_change_have_a_hessian_of_zeros(num: int) -> None:
 
 
 def test_eigenvalues_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="4 eigenvalues of a Hessian of 3 parameters; ask for 1 to 3"):
+    with pytest.raises(UserError, match="a Hessian of 3 parameters does not have 4 eigenvalues; ask for 1 to 3"):
         largest_eigenpairs(wells([1.0, 2.0, 3.0]), num=4)
     with pytest.raises(UserError, match="0 eigenvalues"):
         spectrum(wells([1.0, 2.0, 3.0]), num_eigenvalues=0)
@@ -320,7 +320,7 @@ def test_an_infinite_hessian_on_the_way_is_recorded() -> None:
 
 
 def test_a_probe_looks_every_so_many_updates() -> None:
-    with pytest.raises(UserError, match="every=0 is not a positive number"):
+    with pytest.raises(UserError, match="every must be a positive number of updates, not 0"):
         SharpnessProbe(wells([1.0]), every=0)
 
 

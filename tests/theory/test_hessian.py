@@ -277,9 +277,9 @@ def whole_numbers() -> nn.Module:
 def test_without_a_trained_parameter_there_is_nothing_to_differentiate_by() -> None:
     x, y = cases.blobs(24, seed=0)
     frozen = cases.build_mlp().requires_grad_(False)
-    with pytest.raises(UserError, match=r"of the module's 4 parameters none is trained \(0 are whole numbers"):
+    with pytest.raises(UserError, match=r"none of the module's 4 parameters is trainable \(0 are integers"):
         Hessian(frozen, cross_entropy, inputs=x, targets=y, mode="train")
-    with pytest.raises(UserError, match=r"of the module's 1 parameters none is trained \(1 are whole numbers"):
+    with pytest.raises(UserError, match=r"none of the module's 1 parameters is trainable \(1 are integers"):
         Hessian(whole_numbers(), cross_entropy, inputs=x, targets=y, mode="train")
     with pytest.raises(UserError, match="of the module's 0 parameters"):
         Hessian(nn.Tanh(), cross_entropy, inputs=x, targets=y, mode="train")

@@ -134,7 +134,7 @@ def test_curvature_costs_heavy_tails_no_more_than_gaussian_noise() -> None:
         ),
         (
             lambda: linear_scaling(2, curvature=-1.0, noise_variance=1.0, learning_rate=0.25, batch_size=1),
-            "curvature=-1.0",
+            "curvature must be a positive number, not -1.0",
         ),
         (
             lambda: measure_linear_scaling(

@@ -240,11 +240,11 @@ def test_simulated_runs_follow_their_seed_and_may_diverge():
         (lambda: small_model(noise_variance=[1.0, math.nan]), "noise_variance .* not finite"),
         (
             lambda: small_model(initial=SecondMoments(parameter=[1, 1], cross=[0, 2], velocity=[1, 1])),
-            "no distribution",
+            "are impossible",
         ),
-        (lambda: NoisyQuadratic.harmonic(0), "num_dimensions=0"),
-        (lambda: Setting(batch_size=0, num_steps=1), "batch_size=0"),
-        (lambda: Setting(batch_size=1, num_steps=1.5), "num_steps=1.5"),
+        (lambda: NoisyQuadratic.harmonic(0), "num_dimensions must be a whole number of at least 1, not 0"),
+        (lambda: Setting(batch_size=0, num_steps=1), "batch_size must be a whole number of at least 1, not 0"),
+        (lambda: Setting(batch_size=1, num_steps=1.5), "num_steps must be a whole number of at least 1, not 1.5"),
         (lambda: Setting(batch_size=1, num_steps=1, momentum=1.0), "momentum=1.0"),
     ],
 )

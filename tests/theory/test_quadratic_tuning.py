@@ -208,7 +208,7 @@ def test_bad_values_are_refused(make, message):
     ("rates", "limit", "message"),
     [
         ([0.1, -0.2, 0.3], 2.0, "not positive"),
-        ([], 2.0, "are not a list"),
+        ([], 2.0, "must be a non-empty list"),
         ([0.1, 0.2], 2.0, "three rising"),
         ([0.1, 0.3, 0.2], 2.0, "three rising"),
         ([0.1, 0.2, 0.3], 1.0, "growth_limit=1.0"),

@@ -288,10 +288,10 @@ def simulate(**changes: Any) -> Any:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"step_size": 0.0}, "step_size=0.0 is not a positive number"),
-        ({"step_size": -0.1}, "step_size=-0.1"),
-        ({"step_size": math.nan}, "step_size=nan"),
-        ({"step_size": "0.1"}, "step_size='0.1'"),
+        ({"step_size": 0.0}, "step_size must be a positive number, not 0.0"),
+        ({"step_size": -0.1}, "step_size must be a positive number, not -0.1"),
+        ({"step_size": math.nan}, "step_size must be a positive number, not nan"),
+        ({"step_size": "0.1"}, "step_size must be a positive number, not '0.1'"),
         ({"temperature": -1.0}, "temperature=-1.0"),
         ({"temperature": math.inf}, "temperature=inf"),
         ({"start_MD": np.ones(4)}, r"the start has shape \(4,\)"),
@@ -337,7 +337,7 @@ def test_a_semidefinite_covariance_is_used() -> None:
 
 def test_unusable_sgd_is_refused() -> None:
     start, batch = np.ones((4, 2)), np.zeros((4, 3, 2))
-    with pytest.raises(UserError, match="learning_rate=0 is not a positive number"):
+    with pytest.raises(UserError, match="learning_rate must be a positive number, not 0"):
         sgd(quadratic_gradients(1.0), start, learning_rate=0, batches=[batch])
     with pytest.raises(UserError, match=r"batch 0 has shape \(5, 3, 2\); need \(4, batch size"):
         list(sgd(quadratic_gradients(1.0), start, learning_rate=0.1, batches=[np.zeros((5, 3, 2))]))

@@ -142,9 +142,9 @@ def _check_json(path: Path | None) -> None:
 def _check_numbers(options: BenchOptions) -> None:
     repeats, seconds = options.repeats, options.seconds
     if repeats < 1:
-        raise UserError(f"--repeats {repeats}: it needs a window to time; use at least 1, better 5")
+        raise UserError(f"--repeats must be at least 1, not {repeats}; 5 or more is better")
     if not 0 < seconds < float("inf"):
-        raise UserError(f"--seconds {seconds:g} is not a length; use a positive number of seconds")
+        raise UserError(f"--seconds must be a positive number of seconds, not {seconds:g}")
 
 
 def _checked_kind(device: str) -> str:

@@ -116,7 +116,7 @@ class CellOptions:
                 raise UserError(f"--task needs {_written(name)}; add it, e.g. {_written(name)} {example}")
         if (self.steps is None) == (self.epochs is None):
             what = "neither is given" if self.steps is None else "both are given"
-            raise UserError(f"--task needs --steps or --epochs, and {what}; keep exactly one")
+            raise UserError(f"--task needs --steps or --epochs, and {what}; give exactly one")
 
     def settings(self) -> CellSettings:
         """Return how the cell is trained; what was left out has its default."""

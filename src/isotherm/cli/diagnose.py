@@ -111,7 +111,7 @@ def _settings(options: DiagnoseCommandOptions) -> DiagnoseOptions:
     sizes = _parsed_sizes(options.batch_sizes or [])
     device, workers = options.device, options.workers
     if workers not in (None, 1) and checked_device(device).type != "cpu":
-        raise UserError(f"--workers {workers}: processes train on the CPU, not on {device!r}; leave it out")
+        raise UserError(f"--workers {workers}: worker processes train on the CPU, not on {device!r}; leave it out")
     checked_device(device)
     return DiagnoseOptions(
         batch_size=options.batch_size,
@@ -158,8 +158,8 @@ def _check_output(path: Path | None, *, no_report: bool) -> None:
             pass
     except OSError as error:
         raise UserError(
-            f"the report cannot be written to {folder}: {error.strerror}; choose another place with --output, or leave "
-            "it out with --no-report"
+            f"the report cannot be written to {folder}: {error.strerror}; choose another folder with --output, or skip "
+            "it with --no-report"
         ) from error
 
 

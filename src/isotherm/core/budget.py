@@ -41,7 +41,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         if isinstance(self.amount, bool) or not isinstance(self.amount, numbers.Real):
-            raise UserError(f"a budget of {self.amount!r} {self.unit} is not a number; give one, e.g. 20")
+            raise UserError(f"a budget must be a number of {self.unit} such as 20, not {self.amount!r}")
         if not math.isfinite(self.amount) or self.amount <= 0:
             raise UserError(f"a budget of {self.amount} {self.unit} is not positive; use a number above 0")
         if self.unit is BudgetUnit.STEPS and self.amount != int(self.amount):
@@ -75,15 +75,15 @@ class Budget:
             steps = math.floor(Fraction(str(self.amount)) * windows)
             if steps < 1:
                 raise UserError(
-                    f"a budget of {self} is no whole update at batch_size={batch_size}, where an epoch is {windows} "
-                    f"windows of {unroll} tokens; use at least {_rounded_up(1 / windows)} epochs"
+                    f"a budget of {self} is less than one update at batch_size={batch_size}, where an epoch is "
+                    f"{windows} windows of {unroll} tokens; use at least {_rounded_up(1 / windows)} epochs"
                 )
             return steps
         # Fraction of the decimal as written: 0.1 epochs of 1,000 examples are 100 examples, not 99.
         steps = math.floor(Fraction(str(self.amount)) * num_train / batch_size)
         if steps < 1:
             raise UserError(
-                f"a budget of {self} on {num_train} examples is no whole update at batch_size={batch_size}; "
+                f"a budget of {self} on {num_train} examples is less than one update at batch_size={batch_size}; "
                 f"use at least {_rounded_up(batch_size / num_train)} epochs, or a smaller batch"
             )
         return steps
@@ -101,8 +101,8 @@ def updates_per_pass(*, num_tokens: int, batch_size: int, unroll: int) -> int:
     windows = (num_tokens // batch_size - 1) // unroll
     if windows < 1:
         raise UserError(
-            f"{num_tokens} tokens in {batch_size} streams hold no window of {unroll} tokens and the one after them; "
-            f"use a batch size of at most {num_tokens // (unroll + 1)}"
+            f"{num_tokens} tokens in {batch_size} streams are too few for a window of {unroll} tokens and the next "
+            f"token; use a batch size of at most {num_tokens // (unroll + 1)}"
         )
     return windows
 

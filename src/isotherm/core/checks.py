@@ -32,7 +32,7 @@ def require_whole(name: str, value: Any, *, at_least: int, at_most: int | None =
 def require_some(name: str, values: object) -> None:
     """Refuse what is not a sequence, or is empty."""
     if isinstance(values, str) or not isinstance(values, Sequence):
-        raise UserError(f"{name}={values!r} is {type(values).__name__}; give a list")
+        raise UserError(f"{name} must be a list, not {values!r}")
     if len(values) == 0:
         raise UserError(f"{name} is empty; give at least one value")
 

@@ -75,9 +75,9 @@ class CropAndFlip:
         if self.padding not in ("reflect", "zero"):
             raise UserError(f"padding={self.padding!r} is unknown; use 'reflect' or 'zero'")
         if isinstance(self.pad, bool) or not isinstance(self.pad, int) or self.pad < 0:
-            raise UserError(f"pad={self.pad!r} is not a whole number of at least 0; use 0 for no crop")
+            raise UserError(f"pad must be a whole number of at least 0, not {self.pad!r}; use 0 for no crop")
         if not isinstance(self.flip, bool):
-            raise UserError(f"flip={self.flip!r} is neither true nor false")
+            raise UserError(f"flip must be true or false, not {self.flip!r}")
         for name in ("mean", "std"):
             values = getattr(self, name)
             if not isinstance(values, tuple | list) or not all(isinstance(v, int | float) for v in values):
@@ -109,7 +109,9 @@ class CropAndFlip:
     def evaluate(self, inputs: Tensor) -> Tensor:
         """Return the normalised images in float32."""
         if inputs.shape[1] != len(self.mean):
-            raise UserError(f"images with {inputs.shape[1]} channels, but {len(self.mean)} means; make them agree")
+            raise UserError(
+                f"images have {inputs.shape[1]} channels, but mean has {len(self.mean)} values; give one per channel"
+            )
         mean, std = (_per_channel(values, inputs.device) for values in (self.mean, self.std))
         return (inputs.to(torch.float32) - mean) / std
 

@@ -385,7 +385,7 @@ def _extract(archive: Path, dataset: Dataset, download: Download, staging: Path)
                 staged[path] = staging / path
                 if _digest(staged[path], "sha256") != expected[path].sha256:
                     raise UserError(
-                        f"{download.name}: {member.name} has another sha256 than published; {_renew(archive)}"
+                        f"{download.name}: {member.name} does not have the published sha256; {_renew(archive)}"
                     )
                 if len(staged) == len(members):
                     break

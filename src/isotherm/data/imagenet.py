@@ -160,9 +160,7 @@ class ImageSource:
         except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
             raise UserError(f"{self._location(index)} has too many pixels to be safe: {error}; remove it") from error
         except FileNotFoundError as error:
-            raise UserError(
-                f"{self._location(index)} is gone; it was there when the folder was read, so restore it"
-            ) from error
+            raise UserError(f"{self._location(index)} has disappeared since the folder was read; restore it") from error
         except Exception as error:  # a damaged image can raise nearly anything
             raise UserError(
                 f"{self._location(index)} cannot be decoded ({type(error).__name__}: {error}); replace or remove it"
@@ -236,7 +234,7 @@ def _scan(own: Path, split: str) -> tuple[list[_Entry], tuple[str, ...] | None]:
         return [entry for shard in shards for entry in _scan_shard(shard)], None
     if not path.is_dir():
         raise UserError(
-            f"{path} is missing, and there are no shards {split}-*.tar in {own}; bring ImageNet there yourself "
+            f"{path} is missing, and there are no shards {split}-*.tar in {own}; put ImageNet there yourself "
             f"(`isotherm data fetch {NAME}` says from where), or name the folder that has {NAME}/ with --data or the "
             "environment variable ISOTHERM_DATA"
         )
@@ -272,7 +270,7 @@ def _check_shard_labels(own: Path, entries: list[_Entry], num_classes: int) -> N
         if entry.label >= num_classes:
             raise UserError(
                 f"{own / entry.file}: {entry.member} has label {entry.label}, but the training shards end at "
-                f"{num_classes - 1}; number the classes of both splits alike"
+                f"{num_classes - 1}; use the same class numbers in both splits"
             )
 
 

@@ -39,12 +39,12 @@ def _load_split(own: Path, prefix: str) -> Split:
     if images.shape[1:] != IMAGE_SHAPE:
         raise UserError(
             f"{image_path} holds images of {images.shape[1]} × {images.shape[2]} pixels, expected 28 × 28; "
-            f"put the files of MNIST there"
+            f"put the MNIST files there"
         )
     if len(images) != len(labels):
         raise UserError(
             f"{image_path} has {len(images):,} images but {label_path} {len(labels):,} labels; "
-            f"the two do not match: remove both and run `isotherm data fetch {NAME}`"
+            f"remove both and run `isotherm data fetch {NAME}`"
         )
     if len(images) == 0:
         raise UserError(f"{image_path} holds no images; {fetch_again(image_path, NAME)}")

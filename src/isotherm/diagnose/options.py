@@ -39,7 +39,7 @@ class DiagnoseOptions:
 
     def __post_init__(self) -> None:
         if not (isinstance(self.minutes, int | float) and math.isfinite(self.minutes) and self.minutes > 0):
-            raise UserError(f"minutes={self.minutes!r} is not a positive number; give e.g. 5")
+            raise UserError(f"minutes must be a positive number such as 5, not {self.minutes!r}")
         if not (isinstance(self.momentum, int | float) and 0 <= self.momentum < 1):
             raise UserError(f"momentum={self.momentum!r} is not in [0, 1); use the one you train with, 0 for plain SGD")
         self._check_present()
@@ -53,6 +53,6 @@ class DiagnoseOptions:
         if rate is not None and not (math.isfinite(rate) and rate > 0):
             raise UserError(f"learning_rate={rate!r} is not positive; give the one you use, or leave it out")
         if rate is not None and size is None:
-            raise UserError("a present learning rate needs the batch size it is used with; give batch_size too")
+            raise UserError("learning_rate needs the batch size it is used with; give batch_size too")
         if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
-            raise UserError(f"batch_size={size!r} is not a whole number of at least 1")
+            raise UserError(f"batch_size must be a whole number of at least 1, not {size!r}")

@@ -58,11 +58,11 @@ def three_batch_sizes(task: Task, wanted: Sequence[int] | None, *, centre: int |
     if wanted is not None:
         bad = [size for size in wanted if isinstance(size, bool) or not isinstance(size, int) or size < 1]
         if bad:
-            raise UserError(f"batch_sizes={list(wanted)}: {bad[0]!r} is not a whole number of at least 1")
+            raise UserError(f"batch_sizes={list(wanted)}: use whole numbers of at least 1, not {bad[0]!r}")
         sizes = tuple(sorted(set(wanted)))
         check_model(task, sizes)
         if len(sizes) < 2:
-            raise UserError(f"batch_sizes={list(wanted)}: give two or more, the isotherm is a line through them")
+            raise UserError(f"batch_sizes={list(wanted)}: give two or more; the isotherm is a line through them")
         if sizes[-1] > most:
             raise UserError(f"batch size {sizes[-1]} is more than an eighth of the training set; use at most {most}")
         return sizes

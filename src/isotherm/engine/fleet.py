@@ -209,6 +209,6 @@ def _check_alike(specs: Sequence[RunSpec]) -> None:
     }
     if len(shared) != 1:
         raise UserError(
-            "a fleet's runs share batch size, updates, precision, evaluations and whether they clip; "
+            "the runs of a fleet must share batch size, updates, precision, evaluations and whether they clip; "
             f"got {sorted(shared)}"
         )

@@ -119,7 +119,7 @@ def wide_resnet(
     if depth < 10 or (depth - 4) % 6:
         lower = (depth - 4) // 6 * 6 + 4
         fitting = f"{lower} or {lower + 6}" if lower >= 10 else "10 or 16"
-        raise UserError(f"depth={depth} is not 6n + 4, three groups of n blocks each; use {fitting}")
+        raise UserError(f"depth={depth} is not of the form 6n + 4 (three groups of n blocks); use {fitting}")
     if width < 1 or num_classes < 1:
         raise UserError(f"width={width} and num_classes={num_classes} must both be at least 1; the paper uses 4 and 10")
     if normalisation not in get_args(Normalisation):

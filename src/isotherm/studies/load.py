@@ -190,7 +190,7 @@ def _exactly_one(table: _Sweep, first: Literal["effective_learning_rates", "step
     given = [name for name in (first, second) if getattr(table, name) is not None]
     if len(given) != 1:
         what = "both are given" if given else "neither is given"
-        raise UserError(f"it needs {first} or {second}, and {what}; keep exactly one")
+        raise UserError(f"it needs {first} or {second}, and {what}; give exactly one")
 
 
 def _sentence(error: dict[str, Any]) -> str:

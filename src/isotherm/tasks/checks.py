@@ -61,11 +61,11 @@ def check_sequences(splits: Mapping[str, Split], *, unroll: Any, task: str) -> N
     """Refuse what cannot be read as one long sequence, `unroll` tokens at a time."""
     where = f"task {task!r}"
     if isinstance(unroll, bool) or not isinstance(unroll, int) or unroll < 1:
-        raise UserError(f"{where}: unroll={unroll!r} is not a whole number of at least 1; the paper uses 35")
+        raise UserError(f"{where}: unroll must be a whole number of at least 1, not {unroll!r}; the paper uses 35")
     for part, (inputs, targets) in splits.items():
         if len(inputs.shape) != 1 or targets.ndim != 1 or inputs.dtype.is_floating_point:
             raise UserError(
-                f"{where}, {part} data: with unroll they are one sequence of whole numbers each, got shapes "
+                f"{where}, {part} data: with unroll each must be one sequence of whole numbers, got shapes "
                 f"{tuple(inputs.shape)} and {tuple(targets.shape)}; use (tokens[:-1], tokens[1:])"
             )
 
@@ -98,7 +98,7 @@ def checked_split(pair: Any, *, where: str, has_labels: bool) -> Split:
 def _checked_lazy(inputs: LazyInputs, targets: Tensor, where: str, *, has_labels: bool) -> Split:
     if len(inputs) != len(targets) or len(inputs) == 0:
         raise UserError(
-            f"{where}: {len(inputs)} inputs and {len(targets)} targets; there must be as many, and at least one"
+            f"{where}: {len(inputs)} inputs and {len(targets)} targets; give one target per input, and at least one"
         )
     return inputs, _checked_labels(targets, where) if has_labels else targets
 

@@ -74,7 +74,7 @@ def _arguments(function: Callable[..., Any], reference: str, data: Path | None) 
         return {"data": data}
     if data is not None:
         raise UserError(
-            f"--data {data}: {reference} has no parameter `data` to take it; write `def {reference.partition(':')[2]}"
+            f"--data {data}: {reference} has no parameter `data`; write `def {reference.partition(':')[2]}"
             "(data=None)` and pass it on to isotherm.get_task, or leave --data out"
         )
     return {}

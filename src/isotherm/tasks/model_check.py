@@ -35,7 +35,7 @@ def check_model(task: Task, batch_sizes: Iterable[int] = ()) -> None:
     except Exception as error:
         raise UserError(f"{where}: building the model raised {type(error).__name__}: {error}") from error
     if not any(p.requires_grad for p in module.parameters()):
-        raise UserError(f"{where}: the model has no trainable parameters; nothing could be learned")
+        raise UserError(f"{where}: the model has no trainable parameters, so there is nothing to train")
     _check_transform(task)
     for layer in (part for part in module.modules() if isinstance(part, GhostBatchNorm2d)):
         for batch_size in batch_sizes:
@@ -102,7 +102,7 @@ def call_model(module: nn.Module, x: Tensor, *, unroll: int | None) -> Any:
     if initial_state is None:
         raise UserError(
             "with unroll the model carries a state: it needs a method initial_state(batch_size) that returns a tensor, "
-            "and forward(tokens, state) returns the output and the state after it"
+            "and forward(tokens, state) must return the output and the next state"
         )
     return module(x, initial_state(len(x)))[0]
 

@@ -82,7 +82,7 @@ class Task:
 
     def __post_init__(self) -> None:
         if not self.name or not isinstance(self.name, str):
-            raise UserError(f"a task's name is a non-empty string, not {self.name!r}")
+            raise UserError(f"a task's name must be a non-empty string, not {self.name!r}")
         if not callable(self.model) or isinstance(self.model, nn.Module):
             kind = "a module" if isinstance(self.model, nn.Module) else type(self.model).__name__
             raise UserError(

@@ -109,8 +109,8 @@ class BatchGradients:
                 raise
             except Exception as error:
                 raise UserError(
-                    f"the gradient of a batch cannot be computed: {type(error).__name__}: {error}; for a model that "
-                    "torch.func.vmap cannot take use num_at_once=1"
+                    f"the gradient of a batch cannot be computed: {type(error).__name__}: {error}; use "
+                    "num_at_once=1 for a model that torch.func.vmap does not support"
                 ) from error
             after = _generator_states(self.device)
         if not all(map(torch.equal, before, after)):

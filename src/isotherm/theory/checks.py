@@ -21,7 +21,7 @@ def is_number(value: Any) -> bool:
 def need_positive(name: str, value: Any) -> None:
     """Raise a UserError unless the value is a positive, finite number."""
     if not (is_number(value) and 0 < value < math.inf):
-        raise UserError(f"{name}={value!r} is not a positive number; give one above 0")
+        raise UserError(f"{name} must be a positive number, not {value!r}")
 
 
 def need_stable(curvature: float, learning_rate: float) -> None:
@@ -55,7 +55,7 @@ def need_all_positive(name: str, value: ArrayLike) -> None:
 def need_count(name: str, value: int) -> None:
     """Raise a UserError unless the value is a positive whole number."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
-        raise UserError(f"{name}={value!r} is not a positive whole number; use 1 or more")
+        raise UserError(f"{name} must be a whole number of at least 1, not {value!r}")
 
 
 def need_momentum(momentum: float) -> None:

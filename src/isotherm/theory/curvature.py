@@ -111,7 +111,7 @@ def largest_eigenpairs(
     """
     size = hessian.num_parameters
     if not 1 <= num <= size:
-        raise UserError(f"{num} eigenvalues of a Hessian of {size} parameters; ask for 1 to {size}")
+        raise UserError(f"a Hessian of {size} parameters does not have {num} eigenvalues; ask for 1 to {size}")
     if max(DENSE_PARAMETERS, num + 1) >= size:
         values, vectors = _dense(hessian)
         return _checked(hessian, values[::-1][:num], vectors[:, ::-1][:, :num])
@@ -278,7 +278,7 @@ class SharpnessProbe:
 
     def __init__(self, hessian: Hessian, *, every: int, tolerance: float = 1e-3, seed: int = 0) -> None:
         if every < 1:
-            raise UserError(f"every={every} is not a positive number of updates")
+            raise UserError(f"every must be a positive number of updates, not {every}")
         self._hessian, self._every, self._tolerance, self._seed = hessian, every, tolerance, seed
         self._vector: Floats | None = None
         self.records: list[SharpnessRecord] = []

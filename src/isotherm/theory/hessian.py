@@ -105,7 +105,9 @@ class Hessian:
         if not (math.isfinite(l2) and l2 >= 0):
             raise UserError(f"l2={l2} is not a number >= 0; use 0 for no penalty")
         if len(inputs) != len(targets) or len(inputs) == 0:
-            raise UserError(f"{len(inputs)} inputs and {len(targets)} targets; give equally many, at least one")
+            raise UserError(
+                f"{len(inputs)} inputs and {len(targets)} targets; give as many targets as inputs, and at least one"
+            )
         if unroll is not None and not hasattr(module, "initial_state"):
             raise UserError("with unroll the module needs a method initial_state(batch_size) that returns a tensor")
         self.mode, self.differentiation = mode, differentiation
@@ -493,8 +495,8 @@ def _trainable(module: nn.Module) -> list[str]:
     if not names:
         whole = sum(not (p.is_floating_point() or p.is_complex()) for p in named.values())
         raise UserError(
-            f"of the module's {len(named)} parameters none is trained ({whole} are whole numbers, the others frozen); "
-            "curvature needs one that is: set requires_grad"
+            f"none of the module's {len(named)} parameters is trainable ({whole} are integers, the others frozen); "
+            "set requires_grad on at least one"
         )
     for name in names:
         if named[name].is_complex():

@@ -95,7 +95,7 @@ def measure_linear_scaling(
 ) -> LinearScaling:
     """Return the same from simulated SGD; both sides see the same examples, as they would in one epoch."""
     if num_paths < 2:
-        raise UserError(f"num_paths={num_paths} has no variance; give 2 or more")
+        raise UserError(f"num_paths={num_paths} is too few to estimate a variance; use 2 or more")
     small_M1, large_M1 = merged_states(
         draw,
         num_merged,
@@ -143,7 +143,7 @@ def _checked_merge(num_merged: int, curvature: float, learning_rate: float) -> f
     need_positive("learning_rate", learning_rate)
     if learning_rate * curvature >= 1:
         raise UserError(
-            f"learning_rate={learning_rate} times curvature={curvature} is not below 1; merging steps is about "
-            f"small ones, so give a learning rate below {1 / curvature:g}"
+            f"learning_rate={learning_rate} times curvature={curvature} is not below 1; merging assumes "
+            f"small steps, so use a learning rate below {1 / curvature:g}"
         )
     return 1 - learning_rate * curvature

@@ -67,7 +67,7 @@ class Measurement:
         for name, lowest in least.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
-                raise UserError(f"{name}={value!r} is not a whole number of at least {lowest}")
+                raise UserError(f"{name} must be a whole number of at least {lowest}, not {value!r}")
         if self.large_batch_size == self.small_batch_size or self.large_batch_size % self.small_batch_size:
             raise UserError(
                 f"large_batch_size={self.large_batch_size} is not two or more small batches of "
@@ -94,7 +94,7 @@ class Measurement:
             smaller = f"large_batch_size={fitting}" if fitting > self.small_batch_size else "smaller batches"
             raise UserError(
                 f"{num_examples} examples are too few for large batches of {self.large_batch_size} beside small ones "
-                f"of {self.small_batch_size}; use {smaller}, or give more examples: one batch size tells nothing"
+                f"of {self.small_batch_size}; use {smaller}, or give more examples"
             )
         generator = np.random.default_rng(derive(self.seed, "gradient noise"))
         for _ in range(self.num_draws):

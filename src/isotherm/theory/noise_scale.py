@@ -77,8 +77,8 @@ def two_batch_estimates(
     if not 0 < small_batch_size < large_batch_size or (population is not None and large_batch_size > population):
         raise UserError(
             f"batches of {small_batch_size} and {large_batch_size} examples"
-            f"{'' if population is None else f' out of {population}'} tell nothing about the noise; a small one of at "
-            "least 1, a larger one, and no more than there are"
+            f"{'' if population is None else f' out of {population}'} cannot measure the noise; give a small batch of "
+            "at least 1 and a larger one, no larger than the data set"
         )
     noise_of_small, noise_of_large = (
         1 / size if population is None else (population / size - 1) / (population - 1)

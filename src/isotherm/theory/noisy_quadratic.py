@@ -87,9 +87,7 @@ class NoisyQuadratic:
         if not (self.curvature > 0).any():
             raise UserError("a noisy quadratic needs at least one positive curvature")
         if (start.cross**2 > start.parameter * start.velocity * (1 + 1e-12)).any():
-            raise UserError(
-                "initial second moments with (E θu)² above E θ² E u² belong to no distribution; correct them"
-            )
+            raise UserError("initial second moments with (E θu)² above E θ² E u² are impossible; correct them")
 
     @classmethod
     def harmonic(cls, num_dimensions: int = 1000) -> NoisyQuadratic:
@@ -297,6 +295,6 @@ def checked_rates(effective_learning_rates: Sequence[float] | Floats) -> Floats:
     """Return learning rates as an array, all positive."""
     rates = np.array(effective_learning_rates, dtype=np.float64)
     if rates.ndim != 1 or not len(rates):
-        raise UserError(f"effective learning rates {effective_learning_rates!r} are not a list; give one or more")
+        raise UserError(f"effective learning rates must be a non-empty list, not {effective_learning_rates!r}")
     need_all_positive("effective_learning_rates", rates)
     return rates

@@ -136,7 +136,7 @@ class PoolExecutor:
         worker.join(timeout=5.0)
         return UserError(
             f"a worker process ended unexpectedly (exit code {worker.exitcode}; -9 often means that memory ran out); "
-            "what is in the store is intact: run again, with a smaller --fleet-size or fewer --workers"
+            "the stored runs are intact: run again with a smaller --fleet-size or fewer --workers"
         )
 
 

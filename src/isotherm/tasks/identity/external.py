@@ -1,4 +1,4 @@
-"""What is external to a program, and the names under which Python code gets at it."""
+"""Finds what is external to a program in a function's code and among the values that it gets at."""
 
 from __future__ import annotations
 
@@ -12,171 +12,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from isotherm.tasks.identity import origin
+from isotherm.tasks.identity.external_names import BY_NAME, CLOCK, COMPILED, EXTERNAL, FILE, HARMLESS, MODULES
 from isotherm.tasks.identity.reads import Read, attributes_in
 from isotherm.tasks.identity.source import codes_within
 
-_FILE = "the content of a file"
-_CHANCE = "chance"
-_CLOCK = "the clock"
-_MACHINE = "the machine it runs on"
-_COMPILED = "compiled code"
-_EXTERNAL: dict[str, dict[str, str]] = {  # what -> module -> names in it
-    _FILE: {
-        "builtins": "open",
-        "io": "open FileIO",
-        "codecs": "open",
-        "os": "open fdopen read listdir scandir stat lstat fstat access readlink walk fwalk",
-        "os.path": "exists lexists isfile isdir islink getsize getmtime getatime getctime samefile realpath",
-        "glob": "glob iglob",
-        "mmap": "mmap",
-        "shutil": "which disk_usage",
-        "filecmp": "cmp",
-        "gzip": "open GzipFile",
-        "bz2": "open BZ2File",
-        "lzma": "open LZMAFile",
-        "tarfile": "open TarFile",
-        "zipfile": "ZipFile",
-        "linecache": "getline getlines",
-        "fileinput": "input FileInput",
-        "json": "load",
-        "tomllib": "load",
-        "pickle": "load Unpickler",
-        "marshal": "load",
-        "plistlib": "load",
-        "csv": "reader DictReader",
-        "shelve": "open",
-        "dbm": "open",
-        "sqlite3": "connect",
-        "xml.etree.ElementTree": "parse iterparse",
-        "xml.dom.minidom": "parse",
-        "pkgutil": "get_data",
-        "importlib.resources": "read_text read_binary open_text open_binary files path contents is_resource",
-        "numpy": "load loadtxt genfromtxt fromfile fromregex memmap DataSource",
-        "numpy.lib.format": "open_memmap read_array",
-        "torch": "load from_file",
-        "torch.jit": "load",
-        "torch.export": "load",
-        "torch.hub": "load load_state_dict_from_url",
-        "torch.ops": "load_library",
-        "PIL.Image": "open",
-        "h5py": "File is_hdf5",
-        "zarr": "open load",
-        "yaml": "load safe_load full_load",
-        "joblib": "load",
-        "cloudpickle": "load",
-        "dill": "load",
-        "orjson": "load",
-        "msgpack": "load",
-        "toml": "load",
-        "pandas": (
-            "read_csv read_parquet read_json read_excel read_hdf read_pickle read_feather read_table read_fwf "
-            "read_sql read_html read_xml read_orc read_stata read_sas read_spss HDFStore ExcelFile"
-        ),
-        "polars": "read_csv read_parquet scan_csv scan_parquet",
-        "pyarrow.parquet": "read_table",
-        "safetensors": "safe_open",
-        "safetensors.torch": "load_file load_model",
-        "safetensors.numpy": "load_file",
-        "scipy.io": "loadmat mmread",
-        "scipy.io.wavfile": "read",
-        "scipy.sparse": "load_npz",
-        "imageio": "imread",
-        "imageio.v2": "imread",
-        "imageio.v3": "imread",
-        "cv2": "imread",
-        "torchvision.io": "read_image read_file",
-        "torchaudio": "load",
-    },
-    "an environment variable": {
-        "os": "environ environb getenv getenvb",
-        "os.path": "expandvars expanduser",
-    },
-    "the command line": {
-        "sys": "argv orig_argv stdin",
-        "builtins": "input",
-        "getpass": "getpass",
-    },
-    "the working directory": {
-        "os": "getcwd getcwdb",
-        "os.path": "abspath",
-    },
-    _CLOCK: {
-        "time": (
-            "time time_ns monotonic monotonic_ns perf_counter perf_counter_ns process_time process_time_ns "
-            "thread_time thread_time_ns clock_gettime clock_gettime_ns localtime gmtime ctime asctime strftime"
-        ),
-        "os": "times",
-        "timeit": "default_timer",
-    },
-    _CHANCE: {
-        "os": "urandom getrandom",
-        "uuid": "uuid1 uuid4",
-        "random": "SystemRandom _inst",
-        "numpy.random.mtrand": "_rand",
-        "ssl": "RAND_bytes",
-        "tempfile": "mkdtemp mkstemp mktemp NamedTemporaryFile",
-    },
-    _MACHINE: {
-        "os": (
-            "cpu_count process_cpu_count sched_getaffinity getloadavg uname getpid getppid getuid geteuid getgid "
-            "getlogin sysconf get_terminal_size"
-        ),
-        "shutil": "get_terminal_size",
-        "uuid": "getnode",
-        "getpass": "getuser",
-        "socket": "gethostname getfqdn gethostbyname getaddrinfo",
-        "threading": "get_ident get_native_id active_count current_thread enumerate",
-        "multiprocessing": "cpu_count current_process",
-        "resource": "getrusage",
-        "locale": "getlocale getdefaultlocale getpreferredencoding getencoding localeconv",
-        "tempfile": "gettempdir",
-        "psutil": "cpu_count virtual_memory cpu_percent Process",
-        "torch.cuda": (
-            "is_available device_count current_device get_device_name get_device_capability get_device_properties "
-            "mem_get_info memory_allocated memory_reserved is_bf16_supported"
-        ),
-        "torch.backends.mps": "is_available",
-        "torch.backends.cudnn": "version is_available",
-        "torch.backends.mkldnn": "is_available",
-        "torch.xpu": "is_available device_count",
-        "torch": "get_num_threads get_num_interop_threads",
-        "torch.accelerator": "is_available device_count current_accelerator",
-        "torch.distributed": "get_rank get_world_size",
-    },
-    "code put together at run time": {
-        "builtins": "exec eval compile __import__",
-        "importlib": "import_module __import__",
-        "runpy": "run_path run_module",
-        "sys": "modules",
-    },
-    "the answer of another program": {
-        "subprocess": "run Popen check_output check_call call getoutput getstatusoutput",
-        "os": "system popen spawnv posix_spawn",
-        "urllib.request": "urlopen urlretrieve build_opener",
-        "http.client": "HTTPConnection HTTPSConnection",
-        "ftplib": "FTP",
-        "requests": "get post put head request Session session",
-        "httpx": "get post Client",
-        "socket": "socket create_connection",
-        "torch.hub": "download_url_to_file",
-    },
-    _COMPILED: {
-        "ctypes": "CDLL PyDLL cdll pydll pythonapi",
-        "ctypes.util": "find_library",
-        "cffi": "FFI",
-        "torch.utils.cpp_extension": "load load_inline",
-    },
-}
-_BY_NAME = {
-    f"{module}.{name}": (what, f"{module}.{name}")
-    for what, modules in _EXTERNAL.items()
-    for module, names in modules.items()
-    for name in names.split()
-}
-# Every function of these modules is external, but for those listed below.
-_MODULES = {"random": _CHANCE, "numpy.random": _CHANCE, "secrets": _CHANCE, "platform": _MACHINE}
-_HARMLESS = {"numpy.random.default_rng", "numpy.random.test", "secrets.compare_digest"}
-_METHODS = {"read_text": _FILE, "read_bytes": _FILE, "open": _FILE}
+_METHODS = {"read_text": FILE, "read_bytes": FILE, "open": FILE}
 # Methods with names that other classes have too: they count where training gets at an object of the class.
 _PATH = "exists stat lstat iterdir glob rglob walk is_file is_dir is_symlink is_mount resolve readlink samefile owner"
 _METHODS_OF: dict[type, frozenset[str]] = {
@@ -184,8 +24,8 @@ _METHODS_OF: dict[type, frozenset[str]] = {
     configparser.RawConfigParser: frozenset(("read", "read_file")),
 }
 _OF_CLASSES: dict[tuple[type, str], str] = {
-    **{(datetime.datetime, name): _CLOCK for name in ("now", "utcnow", "today")},
-    (datetime.date, "today"): _CLOCK,
+    **{(datetime.datetime, name): CLOCK for name in ("now", "utcnow", "today")},
+    (datetime.date, "today"): CLOCK,
     (pathlib.Path, "cwd"): "the working directory",
     (pathlib.Path, "home"): "an environment variable",
 }
@@ -201,9 +41,9 @@ class ExternalNames:
     def __init__(self) -> None:
         self._by_id: dict[int, tuple[str, str]] = {}
         for name, thing in _loaded():
-            self._by_id.setdefault(id(thing), _BY_NAME[name])
-        for name, thing in _functions(_MODULES):
-            self._by_id.setdefault(id(thing), (_MODULES[name.rpartition(".")[0]], name))
+            self._by_id.setdefault(id(thing), BY_NAME[name])
+        for name, thing in _functions(MODULES):
+            self._by_id.setdefault(id(thing), (MODULES[name.rpartition(".")[0]], name))
 
     def found_in(self, function: types.FunctionType, reads: list[Read]) -> Iterator[Found]:
         """Yield what a function's own code depends on."""
@@ -222,10 +62,10 @@ class ExternalNames:
         if id(value) in self._by_id:
             what, name = self._by_id[id(value)]
             return f"{what} through {name.removeprefix('builtins.')}"
-        if isinstance(value, types.MethodType | types.BuiltinMethodType):
+        if issubclass(type(value), types.MethodType | types.BuiltinMethodType):  # a dead proxy has a type and no class
             return _of_bound(value)
-        if isinstance(value, FOREIGN) or type(value).__module__ in _FOREIGN_MODULES:
-            return f"{_COMPILED} through a {origin.name_of(type(value))} object"
+        if issubclass(type(value), FOREIGN) or type(value).__module__ in _FOREIGN_MODULES:
+            return f"{COMPILED} through a {origin.name_of(type(value))} object"
         return None
 
     def covers(self, number: int | str) -> bool:
@@ -234,7 +74,7 @@ class ExternalNames:
 
     def _of_read(self, read: Read) -> str | None:
         name = read.library or ""
-        found = _BY_NAME.get(name) or self._by_id.get(id(read.value)) or _of_module(name, read.value)
+        found = BY_NAME.get(name) or self._by_id.get(id(read.value)) or _of_module(name, read.value)
         if found is not None:
             return f"{found[0]} through {read.path if read.library is None else found[1].removeprefix('builtins.')}"
         what = _of_class(read.value, read.after)
@@ -244,18 +84,26 @@ class ExternalNames:
         """Yield what is taken of a library's module by a text, as in getattr(os, "environ"), or by another name."""
         modules = [(module, read.line) for read in reads if (module := _whole_module(read)) is not None]
         texts = {item for code in codes_within(function.__code__) for item in code.co_consts if isinstance(item, str)}
+        texts |= {read.value for read in reads if isinstance(read.value, str)}
+        if any(read.value is getattr for read in reads):  # which has the module; the attributes are of something else
+            attributes = set()
         for module, line in modules:
             for name in sorted(texts | attributes):
-                value = vars(module).get(name)
-                full = f"{module.__name__}.{name}"
-                found = _BY_NAME.get(full) or self._by_id.get(id(value)) or _of_module(full, value)
+                found = self._in_module(module, name)
                 if found is not None:
                     yield line, f"{found[0]} through {found[1].removeprefix('builtins.')}", None
+
+    def _in_module(self, module: types.ModuleType, name: str) -> tuple[str, str] | None:
+        full = f"{module.__name__}.{name}"
+        if name not in vars(module):  # it may not be loaded
+            return BY_NAME.get(full)
+        value = vars(module)[name]
+        return BY_NAME.get(full) or self._by_id.get(id(value)) or _of_module(full, value)
 
 
 def class_met(value: Any) -> type | None:
     """Return the class with methods that read something external, if a value is one, a child or an object of it."""
-    kind = value if isinstance(value, type) else type(value)
+    kind = value if issubclass(type(value), type) else type(value)
     return next((known for known in _METHODS_OF if known in kind.__mro__), None)
 
 
@@ -270,15 +118,15 @@ def _of_method(name: str, line: int | None) -> Iterator[Found]:
         yield line, f"{_METHODS[name]} through .{name}()", None
     for kind, names in _METHODS_OF.items():
         if name in names:
-            yield line, f"{_FILE} through .{name}()", kind
+            yield line, f"{FILE} through .{name}()", kind
 
 
 def _of_bound(method: Any) -> str | None:
-    owner, name = method.__self__, method.__name__
+    owner, name = method.__self__, getattr(method, "__name__", "")  # that of an object that is called has none
     what = _of_class(owner, name)
-    kind = None if isinstance(owner, type) else class_met(owner)
+    kind = None if issubclass(type(owner), type) else class_met(owner)
     if kind is not None and (name in _METHODS_OF[kind] or name in _METHODS):
-        what = _FILE
+        what = FILE
     return what and f"{what} through {getattr(method, '__qualname__', name)}"
 
 
@@ -287,8 +135,8 @@ def _of_class(owner: Any, name: str | None) -> str | None:
 
 
 def _of_module(name: str, value: Any) -> tuple[str, str] | None:
-    what = _MODULES.get(name.rpartition(".")[0])
-    is_function = not isinstance(value, type | types.ModuleType) and name not in _HARMLESS
+    what = MODULES.get(name.rpartition(".")[0])
+    is_function = not isinstance(value, type | types.ModuleType) and name not in HARMLESS
     return (what, name) if what is not None and is_function else None
 
 
@@ -302,7 +150,7 @@ def _whole_module(read: Read) -> types.ModuleType | None:
 
 def _loaded() -> Iterator[tuple[str, Any]]:
     """Yield what the names stand for, as far as their modules are loaded; a text or number is no one's own."""
-    for modules in _EXTERNAL.values():
+    for modules in EXTERNAL.values():
         for module in (module for module in modules if module in sys.modules):
             space = getattr(sys.modules[module], "__dict__", {})
             for name in modules[module].split():
