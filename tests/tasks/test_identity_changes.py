@@ -714,6 +714,10 @@ HIDDEN: dict[str, tuple[str, str]] = {
         "class C(BaseModel):\n    s: Annotated[float, AfterValidator(lambda v: v * <<2||3>>)]",
         "return self.layer(x) * C(s=1.0).s",
     ),
+    "module that answers to every name": (
+        "import types\nM = types.ModuleType('m')\nM.__getattr__ = lambda name: <<2||3>>",
+        "return self.layer(x) * M.scale",
+    ),
 }
 CHANGES |= HIDDEN
 CASES = {name: files_of(text + "\n" if text else "", forward) for name, (text, forward) in CHANGES.items()} | {
