@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -21,16 +21,21 @@ from torch import nn
 
 from isotherm.core.json import exact_json
 from isotherm.data.augment import Transform
+from isotherm.tasks.identity.changes import by_users
 from isotherm.tasks.losses import LOSSES, LossFunction
 from isotherm.tasks.metrics import METRICS, Metric
 from isotherm.tasks.seeding import initial_model
 
 Options = dict[str, Any]
 
-# Where the functions are that layers, losses and initialisations call.
-_HOMES = (torch, torch.Tensor, nn.functional, nn.init)
-_AS_IMPORTED = [(home, name, member) for home in (nn.functional, nn.init) for name, member in vars(home).items()]
-_INSTALLED = Path(torch.__file__).parents[1]
+_Home = ModuleType | type
+_LAYERS = [kind for kind in vars(nn).values() if isinstance(kind, type)]
+_AS_IMPORTED: list[tuple[_Home, str, Any]] = [
+    (home, name, member)
+    for home in (nn.functional, nn.init, *_LAYERS)
+    for name, member in vars(home).items()
+    if inspect.isroutine(member)
+]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -87,7 +92,7 @@ class Definition:
         """
         if loss is not self._loss or metric != self._metric or type(transform) is not type(self.transform):
             return None
-        if type(model) is not partial or model.func is not self.model.func or not _is_unchanged(model, transform):
+        if type(model) is not partial or model.func is not self.model.func or not _is_unchanged(model):
             return None
         try:
             return {
@@ -106,60 +111,26 @@ def arguments_of(model: partial[nn.Module]) -> Options:
     return dict(bound.arguments)
 
 
-def _is_unchanged(model: Callable[[], nn.Module], transform: Transform | None) -> bool:
-    """Tell whether what the model and the transform run is this package's and PyTorch's own code, with no hooks."""
+def _is_unchanged(model: Callable[[], nn.Module]) -> bool:
+    """Tell whether all classes of the module are this package's or PyTorch's, and nobody has changed the two."""
     try:
-        kinds: set[type] = {type(part) for part in initial_model(model, seed=0).modules()}
+        kinds = {type(part) for part in initial_model(model, seed=0).modules()}
     except Exception:  # hashing the content of the model says what is wrong with it
         return False
-    if transform is not None:
-        kinds.add(type(transform))
-    parents = {parent for kind in kinds for parent in kind.__mro__}
-    names = {kind.__module__ for kind in parents if kind.__module__.startswith("isotherm.")}
-    modules = [sys.modules[name] for name in names if name in sys.modules]
-    hooks = [value for name, value in vars(nn.modules.module).items() if name.startswith("_global") and value]
-    members = [_function(member) for home in (*_HOMES, *parents, *modules) for member in vars(home).values()]
-    return (
-        not hooks
-        and all(vars(home).get(name) is member for home, name, member in _AS_IMPORTED)
-        and all(map(_has_own_methods, parents))
-        and all(_is_own(thing) for thing in (*kinds, *members) if callable(thing) and not inspect.ismodule(thing))
-    )
+    return {kind.__module__.split(".")[0] for kind in kinds} <= {"isotherm", "torch"} and not _changes()
 
 
-def _function(member: Any) -> Any:
-    """Return the function behind a method of any kind, or the member itself."""
-    member = member.fget if isinstance(member, property) else member
-    return getattr(member, "__func__", member)
+def _changes() -> list[str]:
+    """Return what users' code has put into PyTorch or this package, and what is there no longer as it was imported.
 
-
-def _has_own_methods(kind: type) -> bool:
-    """Tell whether no method of a class was taken from a class that it does not derive from."""
-    homes = {parent.__name__ for parent in kind.__mro__}
-    names = [member.__qualname__.split(".") for member in vars(kind).values() if inspect.isfunction(member)]
-    return all(len(name) < 2 or name[-2] in homes or name[-2] == "<locals>" for name in names)
-
-
-def _is_own(thing: Any) -> bool:
-    """Tell whether code was written in this package, PyTorch or a library of theirs.
-
-    A function is known by the module it was compiled in, too: `functools.wraps` gives it any other name.
+    By identity, not by name: another release of PyTorch may call a function otherwise, and must change no key.
     """
-    if isinstance(thing, partial):
-        return False
-    named = thing if inspect.isroutine(thing) or isinstance(thing, type) else type(thing)
-    homes = {getattr(named, "__module__", None) or "builtins"}
-    if inspect.isfunction(thing):
-        homes.add(str(thing.__globals__.get("__name__")))
-    return all(_is_library(str(home).split(".")[0]) for home in homes)
-
-
-def _is_library(package: str) -> bool:
-    """Tell whether a package is this one, Python's own, or installed beside PyTorch, which may rely on it."""
-    if package == "isotherm" or package in sys.stdlib_module_names:
-        return True
-    file = getattr(sys.modules.get(package), "__file__", None)
-    return file is not None and Path(file).is_relative_to(_INSTALLED)
+    own = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "isotherm"]
+    homes: list[_Home] = [torch, torch.Tensor, nn.functional, nn.init, *_LAYERS, *own]
+    homes += [kind for module in own for kind in vars(module).values() if isinstance(kind, type)]
+    hooks = [name for name, value in vars(nn.modules.module).items() if name.startswith("_global") and value]
+    replaced = [f"{home.__name__}.{name}" for home, name, member in _AS_IMPORTED if vars(home).get(name) is not member]
+    return [*(name for home in dict.fromkeys(homes) for name in by_users(home)), *hooks, *replaced]
 
 
 def _fields(transform: Transform | None) -> Options:

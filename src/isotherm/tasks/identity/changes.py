@@ -46,6 +46,11 @@ def in_class(kind: type) -> dict[str, Any]:
     }
 
 
+def by_users(home: types.ModuleType | type) -> list[str]:
+    """Return the names in a library's module or class under which users' functions stand."""
+    return [f"{home.__name__}.{name}" for name, item in list(vars(home).items()) if _is_users(item)]
+
+
 def is_under_its_own_name(library: str, value: Any) -> bool:
     """Tell whether a name in a library says all about what is there: a function or class, or a well-known constant.
 
