@@ -30,11 +30,9 @@ Options = dict[str, Any]
 
 _Home = ModuleType | type
 _LAYERS = [kind for kind in vars(nn).values() if isinstance(kind, type)]
-_AS_IMPORTED: list[tuple[_Home, str, Any]] = [
-    (home, name, member)
-    for home in (nn.functional, nn.init, *_LAYERS)
-    for name, member in vars(home).items()
-    if inspect.isroutine(member)
+_PATCHABLE: list[_Home] = [nn.functional, nn.init, *_LAYERS]
+_AS_IMPORTED = [
+    (home, name, member) for home in _PATCHABLE for name, member in vars(home).items() if inspect.isroutine(member)
 ]
 
 
@@ -126,7 +124,7 @@ def _changes() -> list[str]:
     By identity, not by name: another release of PyTorch may call a function otherwise, and must change no key.
     """
     own = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "isotherm"]
-    homes: list[_Home] = [torch, torch.Tensor, nn.functional, nn.init, *_LAYERS, *own]
+    homes: list[_Home] = [torch, torch.Tensor, *_PATCHABLE, *own]
     homes += [kind for module in own for kind in vars(module).values() if isinstance(kind, type)]
     hooks = [name for name, value in vars(nn.modules.module).items() if name.startswith("_global") and value]
     replaced = [f"{home.__name__}.{name}" for home, name, member in _AS_IMPORTED if vars(home).get(name) is not member]
