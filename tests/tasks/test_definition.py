@@ -223,3 +223,10 @@ def test_a_patched_transform_or_helper_takes_the_definition_away(monkeypatch: py
         patch.setattr("isotherm.models.wide_resnet.WideBlock", WideBlock)
         patch.setattr("isotherm.models.wide_resnet.helper", lambda: None, raising=False)
         assert not is_defined(wide())
+
+
+def test_what_pytorchs_compiler_changes_in_pytorch_does_not_count() -> None:
+    before = small_built_in("mlp_mnist1d").identify()
+    torch.compile(lambda x: nn.functional.relu(x) + 1, backend="eager")(torch.ones(3))
+    assert small_built_in("mlp_mnist1d").identify() == before
+    assert is_defined(small_built_in("mlp_mnist1d"))

@@ -31,8 +31,12 @@ Options = dict[str, Any]
 _Home = ModuleType | type
 _LAYERS = [kind for kind in vars(nn).values() if isinstance(kind, type)]
 _PATCHABLE: list[_Home] = [nn.functional, nn.init, *_LAYERS]
+# PyTorch's compiler replaces special methods such as Module.__init__.
 _AS_IMPORTED = [
-    (home, name, member) for home in _PATCHABLE for name, member in vars(home).items() if inspect.isroutine(member)
+    (home, name, member)
+    for home in _PATCHABLE
+    for name, member in vars(home).items()
+    if inspect.isroutine(member) and not name.startswith("__")
 ]
 
 
