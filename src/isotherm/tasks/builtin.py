@@ -135,8 +135,8 @@ def _unknown_words(num_unknown: dict[str, int]) -> tuple[str, ...]:
 
 
 def _autoencoder_mnist(folder: Path | None) -> Task:
-    made_up = partial(synthetic.images, num_train=60_000, shape=(784,), num_classes=10)
-    images = made_up() if folder is None else mnist.load(folder)
+    make_synthetic = partial(synthetic.images, num_train=60_000, shape=(784,), num_classes=10)
+    images = make_synthetic() if folder is None else mnist.load(folder)
     train, test = ((pixels.flatten(1), pixels.flatten(1)) for pixels, _ in images)
     return built_in("autoencoder_mnist", train=train, test=test)
 

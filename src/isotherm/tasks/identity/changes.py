@@ -32,7 +32,7 @@ def in_module(module: types.ModuleType) -> dict[str, Any]:
     return {
         name: item
         for name, item in vars(module).items()
-        if _is_users(item) or (is_known and not name.startswith("_") and _is_not_the_modules(name, item))
+        if _is_users(item) or (is_known and not name.startswith("_") and _is_foreign_to_module(name, item))
     }
 
 
@@ -42,7 +42,7 @@ def in_class(kind: type) -> dict[str, Any]:
     return {
         name: item
         for name, item in vars(kind).items()
-        if _is_users(item) or (is_known and not name.startswith("_") and _is_not_the_classs(kind, name, item))
+        if _is_users(item) or (is_known and not name.startswith("_") and _is_foreign_to_class(kind, name, item))
     }
 
 
@@ -87,11 +87,11 @@ def _function(member: Any) -> Any:
     return member.fget if isinstance(member, property) else member
 
 
-def _is_not_the_modules(name: str, item: Any) -> bool:
+def _is_foreign_to_module(name: str, item: Any) -> bool:
     return callable(item) and not isinstance(item, type) and not _is_called(name, item)
 
 
-def _is_not_the_classs(kind: type, name: str, item: Any) -> bool:
+def _is_foreign_to_class(kind: type, name: str, item: Any) -> bool:
     function = item if isinstance(item, functools.partialmethod) else _function(item)
     if inspect.isfunction(function):
         return not _is_method_of(kind, name, function)

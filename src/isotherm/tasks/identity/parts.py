@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor, nn
 
 from isotherm.core.records import content_hash
@@ -94,20 +91,6 @@ def module_attributes(module: nn.Module) -> dict[str, object]:
             for key, value in vars(part).items()
             if key not in INTERNAL
         }
-
-
-def library_changes() -> list[object]:
-    """Return what users' code has changed in torch, NumPy and Isotherm itself; nothing at all in most processes.
-
-    Functions, methods, and hooks that run for every module. What is in the list means nothing, only whether it is
-    empty.
-    """
-    walk = Walk("", handler_of=handler_of, reach=Reach(), sources=Sources())
-    modules = [module for name, module in sorted(sys.modules.items()) if name.partition(".")[0] == "isotherm"]
-    homes: list[Any] = [torch, nn, nn.functional, nn.init, np, torch.Tensor, torch.optim.Optimizer, *modules]
-    kinds = {kind: None for home in homes for kind in vars(home).values() if isinstance(kind, type)}
-    with deep_recursion():
-        return [*patches(walk, [*homes, *kinds]), *(hook for hook in global_hooks(walk) if hook)]
 
 
 def _built(model: Callable[[], nn.Module]) -> nn.Module:
