@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from isotherm.analysis.recommend import Recommendation, recommendation
 from isotherm.analysis.regimes import JointRegimes, Regimes
 from isotherm.analysis.series import Series, TunedGrid, series_without_laws, tuned_grids, with_laws
-from isotherm.analysis.verdicts import Verdict, judge, judge_scaling
+from isotherm.analysis.verdicts import Verdict, judge
 from isotherm.core.budget import Budget
 from isotherm.errors import UserError
 from isotherm.sweep.plan import StudyPlan, SweepPlan
@@ -57,17 +57,22 @@ class Analysis:
         return "\n".join([*map(str, self.recommendations), *map(str, self.verdicts)])
 
 
-def analyse(results: Results | StudyResults) -> Analysis:
+def analyse(results: Results | StudyResults, *, run: Sequence[str] | None = None) -> Analysis:
     """Return what the results of a sweep or a study say: optima, regimes, verdicts, recommendations.
 
     Results may be incomplete; what they do not determine is left out or said to be open.
+
+    Args:
+        results: of the sweep or study.
+        run: the command that runs the study, word by word, from which open verdicts make the one that would decide
+            them; `isotherm run` with the study's name by default.
     """
     study = results if isinstance(results, StudyResults) else results.as_study()
     tuned = [tuned_grids(sweep) for sweep in study.sweeps]
     found = [series_without_laws(plan, grids) for plan, grids in zip(study.plan.sweeps, tuned, strict=True)]
     series, pairs = with_laws([s for members in found for s in members])
-    scaling = [judge_scaling(s) for s in series]
-    advice = (recommendation(s, verdict) for s, verdict in zip(series, scaling, strict=True))
+    judged = judge(series, pairs, run=("isotherm", "run", study.plan.name) if run is None else run)
+    advice = (recommendation(s, verdict) for s, verdict in zip(series, judged.scaling, strict=True))
     following = iter(series)
     return Analysis(
         results=study,
@@ -77,7 +82,7 @@ def analyse(results: Results | StudyResults) -> Analysis:
             for plan, grids, members in zip(study.plan.sweeps, tuned, found, strict=True)
         ),
         joint_regimes=tuple(pair.joint for pair in pairs),
-        verdicts=tuple(judge(series, pairs, scaling)),
+        verdicts=judged.verdicts,
         recommendations=tuple(one for one in advice if one is not None),
     )
 

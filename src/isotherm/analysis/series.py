@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from isotherm.analysis.family import FamilyFit, fit_family
 from isotherm.analysis.regimes import JointRegimes, Regimes, fit_joint_regimes, fit_regimes
 from isotherm.core.budget import Budget
 from isotherm.core.rates import tidy
@@ -68,6 +69,9 @@ class Series:
     plan: SweepPlan
     grids: tuple[TunedGrid, ...]
     law: Regimes | None
+    fit: FamilyFit | None = None
+    test_fit: FamilyFit | None = None
+    train_fit: FamilyFit | None = None
 
     @property
     def momentum(self) -> float:
@@ -124,10 +128,22 @@ def series_without_laws(plan: SweepPlan, grids: Iterable[TunedGrid]) -> list[Ser
     for grid in grids:
         if grid.optimum is not None:
             groups.setdefault((grid.axes.budget, grid.axes.momentum), []).append(grid)
-    return [
-        Series(plan=plan, grids=tuple(sorted(group, key=lambda g: g.axes.batch_size)), law=None)
-        for group in groups.values()
-    ]
+    out = []
+    for group in groups.values():
+        gs = tuple(sorted(group, key=lambda g: g.axes.batch_size))
+        raw = [g.grid for g in gs]
+        ok = len(plan.seeds) > 1 and len(gs) > 1
+        out.append(
+            Series(
+                plan=plan,
+                grids=gs,
+                law=None,
+                fit=fit_family(raw) if ok else None,
+                test_fit=fit_family(raw, objective="test_metric", direction=plan.metric_direction) if ok else None,
+                train_fit=fit_family(raw, objective="train_objective", direction=Direction.MINIMISE) if ok else None,
+            )
+        )
+    return out
 
 
 def with_laws(found: list[Series]) -> tuple[list[Series], list[Pair]]:
