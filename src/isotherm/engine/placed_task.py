@@ -87,6 +87,12 @@ class PlacedTask:
 
     # -- a batch ------------------------------------------------------------------------------------------------
 
+    def batch(self, index: NDArray[np.int64], *, seed: int, step: int) -> tuple[Tensor, Tensor]:
+        """Return training inputs and targets, from memory or from disk, as runs with a seed see them at an update."""
+        if self.is_lazy:
+            return self.lazy_batch(index, seed=seed, step=step)
+        return self.training_batch(torch.from_numpy(index).to(self.device))
+
     def training_batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Return stored training inputs and targets, which must be in memory."""
         inputs, targets = self.splits["train"]
@@ -105,6 +111,11 @@ class PlacedTask:
         if isinstance(inputs, Tensor):
             return inputs[start:stop], targets[start:stop]
         return self._moved(inputs.fetch(np.arange(start, stop))), targets[start:stop]
+
+    def training_targets(self, index: NDArray[np.int64]) -> Tensor:
+        """Return the targets of training examples as the loss sees them."""
+        y = self.splits["train"][1][torch.from_numpy(index).to(self.device)]
+        return y if self.transform is None else self._transformed(y)
 
     def training_loss(
         self, call: Callable[..., Any], x: Tensor, y: Tensor, keys: Tensor, step: Tensor, *, channels_last: bool = False
@@ -128,7 +139,7 @@ class PlacedTask:
         """Return the module's output in training mode, and the targets; arguments as for `training_loss`."""
         if self.transform is not None:
             x = self.transform.train(x, KeyedBits(keys[1], step)).to(self.dtype)
-            y = self._target(y)
+            y = self._transformed(y)
         if channels_last and x.ndim == 4:
             x = x.contiguous(memory_format=torch.channels_last)
         with KeyedDropout(keys[0], step), self._autocast():
@@ -145,7 +156,7 @@ class PlacedTask:
         In place of a metric over the whole split, the outputs that it needs.
         """
         if self.transform is not None:
-            x, y = self.transform.evaluate(x).to(self.dtype), self._target(y)
+            x, y = self.transform.evaluate(x).to(self.dtype), self._transformed(y)
         with self._autocast():
             output = call(x)
         output = output.to(self.dtype)
@@ -166,7 +177,7 @@ class PlacedTask:
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.is_mixed, cache_enabled=False)
 
-    def _target(self, y: Tensor) -> Tensor:
+    def _transformed(self, y: Tensor) -> Tensor:
         assert self.transform is not None
         y = self.transform.targets(y)
         return y.to(self.dtype) if y.is_floating_point() else y
