@@ -165,7 +165,7 @@ class PlacedTask:
     def evaluation_targets(self, split: str) -> Tensor:
         """Return a copy of the targets of a split, as the metric sees them."""
         targets = self.splits[split][1].clone()
-        return targets if self.transform is None else self._target(targets)
+        return targets if self.transform is None else self._transformed(targets)
 
     def stream_scores(self, call: Callable[..., Any], x: Tensor, y: Tensor, state: Tensor) -> tuple[Tensor, ...]:
         """Return mean loss, metric and state after a window of one run's sequence in evaluation mode."""
