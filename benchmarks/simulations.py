@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
+import itertools
 import math
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +17,7 @@ from isotherm.analysis.verdicts import Verdict
 from isotherm.core.statistics import Floats, percentile_limits
 
 MARGIN = 0.005  # of accuracies: half a point
+NUM_STUDIES, NUM_SWEEPS = 2, 4  # in a block, of every family
 QUANTITIES = ("slope", "kink", "plateau", "height")
 
 # A word of the claim that no other claim has.
@@ -67,25 +67,29 @@ SCENARIOS = (
         false_claims=(),
     ),
 )
-FIXED = (("resolution", "paper"),)
+SIX_SIZES = (16, 32, 64, 128, 256, 512)
 RESOLUTIONS: dict[str, dict[str, Any]] = {
     "2": {"ratio": 2.0},
     "√2": {"ratio": math.sqrt(2.0)},
     "2^¼": {"ratio": 2**0.25, "num_points": 9},
+    "adaptive": {"ratio": 2.0, "plan": (("resolution", "adaptive"),)},
 }
 
 
 def verdict_families() -> dict[tuple[str, str], Family]:
     """Return the families over which verdicts are checked, by resolution and what is special about each."""
-    found = {}
-    for resolution, changes in RESOLUTIONS.items():
-        family = Family(**changes)
-        for shape in STEEPNESS:
-            found[resolution, shape] = family.but(shape=shape)
-        found[resolution, "3 seeds"] = family.but(num_seeds=3)
-        found[resolution, "diverging seeds"] = family.but(has_diverging_seeds=True)
-        found[resolution, "saturated"] = family.but(num_test=400, peak=0.98, noise=0.005)
-    found["2", "3 points"] = Family(num_points=3)
+    found = {
+        (resolution, shape): Family(shape=shape, sizes=SIX_SIZES, **changes)
+        for resolution, changes in RESOLUTIONS.items()
+        for shape in STEEPNESS
+    }
+    plain = Family(sizes=SIX_SIZES)
+    found["2", "3 seeds"] = plain.but(num_seeds=3)
+    found["2", "10 seeds"] = plain.but(num_seeds=10)
+    found["2", "3 points"] = plain.but(num_points=3)
+    found["2", "7 points"] = plain.but(num_points=7)
+    found["2", "diverging seeds"] = plain.but(has_diverging_seeds=True)
+    found["2", "saturated"] = plain.but(num_test=400, peak=0.98, noise=0.005)
     return found
 
 
@@ -95,14 +99,9 @@ def verdict_families() -> dict[tuple[str, str], Family]:
 def coverage(family: Family, *, num: int, seed: int) -> dict[str, Any]:
     """Return how often 95 % intervals hold the truth over simulated sweeps, and how wide they are in the middle."""
     generator = np.random.default_rng(seed)
-    start = time.perf_counter()
     rows = [_covered(simulate(family, generator)) for _ in range(num)]
     held, widths = (np.array([[row[name][k] for name in QUANTITIES] for row in rows]) for k in (0, 1))
     return {
-        "family": family.name,
-        "num": num,
-        "seed": seed,
-        "seconds": time.perf_counter() - start,
         "held": dict(zip(QUANTITIES, np.mean(held, axis=0).tolist(), strict=True)),
         "width": dict(zip(QUANTITIES, np.median(widths, axis=0).tolist(), strict=True)),
     }
@@ -134,18 +133,11 @@ def _holds(draws: Floats, truth: float) -> tuple[float, float]:
 def verdict_rates(scenario: Scenario, family: Family, *, num: int, seed: int) -> dict[str, Any]:
     """Return how often every claim is said to hold and not to hold, and how often alone, without the correction."""
     generator = np.random.default_rng(seed)
-    start = time.perf_counter()
     counts = {name: {"total": 0, "holds": 0, "fails": 0, "holds_alone": 0, "fails_alone": 0} for name in CLAIMS}
     for _ in range(num):
         for verdict in analyse(simulate(scenario.of(family), generator).study).verdicts:
             _count(counts[claim_of(verdict)], verdict)
-    return {
-        "scenario": scenario.name,
-        "num": num,
-        "seed": seed,
-        "seconds": time.perf_counter() - start,
-        "claims": {name: count for name, count in counts.items() if count["total"]},
-    }
+    return {"claims": {name: count for name, count in counts.items() if count["total"]}}
 
 
 def claim_of(verdict: Verdict) -> str:
@@ -163,27 +155,27 @@ def _count(count: dict[str, int], verdict: Verdict) -> None:
         count["fails_alone"] += verdict.p_fails <= 0.05 and verdict.p_fails <= verdict.p_holds
 
 
-def jobs(num_coverage: int, num_verdicts: int) -> list[dict[str, Any]]:
-    """Return every simulation as plain values, which say how to repeat it."""
-    found: list[dict[str, Any]] = [
-        {"kind": "coverage", "family": dataclasses.asdict(family), "num": num_coverage, "seed": 100 + index}
-        for index, family in enumerate(coverage_families())
-    ]
-    for index, ((resolution, special), family) in enumerate(verdict_families().items()):
-        for scenario in SCENARIOS:
+def jobs(num_blocks: int) -> list[dict[str, Any]]:
+    """Return all simulations as plain values, which say how to repeat them, in blocks that add up."""
+    found: list[dict[str, Any]] = []
+    for block in range(num_blocks):
+        for index, ((resolution, special), scenario) in enumerate(itertools.product(verdict_families(), SCENARIOS)):
             labels = {"kind": "verdicts", "resolution": resolution, "special": special, "scenario": scenario.name}
-            found.append({**labels, "family": dataclasses.asdict(family), "num": num_verdicts, "seed": 500 + index})
+            found.append({**labels, "num": NUM_STUDIES, "seed": 10_000 * (block + 1) + index})
+        for index, family in enumerate(coverage_families()):
+            labels = {"kind": "coverage", "family": family.name}
+            found.append({**labels, "num": NUM_SWEEPS, "seed": 10_000 * (block + 1) + 5_000 + index})
     return found
 
 
 def done(job: dict[str, Any]) -> dict[str, Any]:
     """Return a job with its results."""
-    family = Family(**{**job["family"], **{k: _tuples(job["family"][k]) for k in ("momenta", "sizes", "plan")}})
+    start = time.perf_counter()
     if job["kind"] == "coverage":
-        return {**job, **coverage(family, num=job["num"], seed=job["seed"])}
-    (scenario,) = [s for s in SCENARIOS if s.name == job["scenario"]]
-    return {**job, **verdict_rates(scenario, family, num=job["num"], seed=job["seed"])}
-
-
-def _tuples(values: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(tuple(v) if isinstance(v, list) else v for v in values)
+        (family,) = [family for family in coverage_families() if family.name == job["family"]]
+        found = coverage(family, num=job["num"], seed=job["seed"])
+    else:
+        (scenario,) = [s for s in SCENARIOS if s.name == job["scenario"]]
+        family = verdict_families()[job["resolution"], job["special"]]
+        found = verdict_rates(scenario, family, num=job["num"], seed=job["seed"])
+    return {**job, **found, "seconds": round(time.perf_counter() - start, 1)}
