@@ -103,9 +103,9 @@ class Printed:
         """Print with the time."""
         print(f"[{time.perf_counter() - self._start:6.0f} s] {self._name}: {text}", flush=True)
 
-    def round_started(self, specs: Sequence[RunSpec], *, round_: int) -> None:
+    def round_started(self, round_: Round) -> None:
         """Print the number of runs."""
-        self.say(f"{len(specs)} runs (round {round_})")
+        self.say(f"{len(round_.specs)} runs ({round_})")
 
     def advanced(self, work: float) -> None:
         """Print the progress now and then."""

@@ -14,8 +14,9 @@ from isotherm.analysis.regimes import fit_joint_regimes, fit_regimes
 from isotherm.analysis.series import Series, TunedGrid, same_but_momentum, tuned_grids
 from isotherm.core.budget import Budget
 from isotherm.sweep.plan import SweepPlan
-from isotherm.sweep.protocol import Edge, Grid, all_runs
+from isotherm.sweep.protocol import Edge, Grid
 from isotherm.sweep.results import StudyResults
+from isotherm.sweep.rounds import all_runs
 
 LINE = broken_line(1.0, 64, 4.0)
 

@@ -36,9 +36,11 @@ def metric_label(metric: str, *, data: str = "test") -> str:
 def objective_words(objective: str, metric: str) -> str:
     """Return the quantity that was tuned, in words.
 
-    >>> objective_words("validation_metric", "accuracy"), objective_words("train_loss", "accuracy")
-    ('validation accuracy', 'training loss')
+    >>> objective_words("validation_metric", "accuracy"), objective_words("train_objective", "accuracy")
+    ('validation accuracy', 'training loss plus L2 penalty')
     """
+    if objective == "train_objective":
+        return "training loss plus L2 penalty"
     data, _, quantity = objective.partition("_")
     name = metric.replace("_", " ") if quantity == "metric" else quantity
     return f"{'training' if data == 'train' else data} {name}"

@@ -15,13 +15,15 @@ from isotherm.tasks.losses import LOSSES, LossFunction, cross_entropy, mean_squa
 class Metric:
     """A mean over examples, (output, target) -> scalar, and which way it improves.
 
-    With `exponential` the metric is the exponential of that mean: perplexity is that of the cross entropy.
+    With `exponential` the metric is the exponential of that mean: perplexity is that of the cross entropy. `bounds` are
+    the least and the largest value it can have, where there are such: intervals stay within them.
     """
 
     name: str
     function: LossFunction
     direction: Direction
     exponential: bool = False
+    bounds: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name or not callable(self.function):
@@ -39,7 +41,7 @@ def accuracy(output: Tensor, target: Tensor) -> Tensor:
 
 
 METRICS: dict[str, Metric] = {
-    "accuracy": Metric(name="accuracy", function=accuracy, direction=Direction.MAXIMISE),
+    "accuracy": Metric(name="accuracy", function=accuracy, direction=Direction.MAXIMISE, bounds=(0.0, 1.0)),
     "mean_squared_error": Metric(name="mean_squared_error", function=mean_squared_error, direction=Direction.MINIMISE),
     "squared_error": Metric(name="squared_error", function=squared_error, direction=Direction.MINIMISE),
     "cross_entropy": Metric(name="cross_entropy", function=cross_entropy, direction=Direction.MINIMISE),
