@@ -25,6 +25,7 @@ import torch
 
 import isotherm as it
 from isotherm.core.records import CurvePoint, Precision, RunResult, RunSpec
+from isotherm.sweep.rounds import Round
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -60,7 +60,7 @@ def test_a_grid_without_a_stable_learning_rate_has_nothing() -> None:
     (tuned, *_) = tuned_grids(make_results(give=lambda *_: diverged()))
     assert tuned.edge is Edge.NO_OPTIMUM
     nothing = [getattr(tuned, field.name) for field in dataclasses.fields(TunedGrid)[2:]]
-    assert nothing == [None] * 7
+    assert nothing == [None] * 10
     assert tuned.rate is tuned.temperature is tuned.learning_rate is None
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -110,7 +111,87 @@ def test_estimate_prints_the_kept_runs_and_all_runs() -> None:
     estimate = cell.estimate("test_metric", kept=cell.kept("test_metric", UP))
     assert str(estimate) == "0.625 ± 0.18 (best 2 of 3), 0.5 ± 0.25 (all 3 finished)"
     whole = make_cell(0.5, [0.25, diverged(), 0.75], num_kept=2)
-    assert str(whole.estimate("test_metric", kept=whole.kept("test_metric", UP))) == "0.5 ± 0.35 (best 2 of 3)"
+    found = whole.estimate("test_metric", kept=whole.kept("test_metric", UP))
+    assert str(found) == "0.5 ± 0.35 (all 2 finished, 1 diverged)"
+    all_ = make_cell(0.5, [0.25, 0.75], num_kept=2)
+    assert str(all_.estimate("test_metric", kept=[0, 1])) == "0.5 ± 0.35 (all 2 finished)"
+
+
+def test_all_seeds_say_how_many_diverged() -> None:
+    cell = make_cell(0.5, [0.25, diverged(), 0.75, 0.5, 0.5], num_kept=3)
+    estimate = cell.estimate("test_metric", kept=cell.kept("test_metric", UP))
+    assert (estimate.num_diverged, estimate.num_seeds) == (1, 5)
+    assert str(estimate) == "0.5833 ± 0.14 (best 3 of 5), 0.5 ± 0.2 (all 4 finished, 1 diverged)"
+
+
+# -- bounded metrics -------------------------------------------------------------------------------
+
+
+def test_intervals_of_an_accuracy_stay_within_its_bounds() -> None:
+    cell = make_cell(0.5, [0.98, 1.0, 0.99], num_kept=3)
+    free = cell.estimate("test_metric", kept=[0, 1, 2]).interval_all
+    bounded = dataclasses.replace(cell, metric_bounds=(0.0, 1.0)).estimate("test_metric", kept=[0, 1, 2]).interval_all
+    assert free.high > 1.0
+    assert (bounded.estimate, bounded.low, bounded.high) == (free.estimate, free.low, 1.0)
+
+
+def test_bounds_are_those_of_the_metric_and_not_of_a_loss() -> None:
+    runs = [finished(0.5, train_loss=loss, validation_metric=0.02 * k) for k, loss in enumerate((1.0, 3.0))]
+    cell = dataclasses.replace(make_cell(0.5, runs, num_kept=2), metric_bounds=(0.0, 1.0))
+    assert cell.estimate("train_loss", kept=[0, 1]).interval_all.high > 3.0
+    assert cell.estimate("validation_metric", kept=[0, 1]).interval_all.low == 0.0
+
+
+def test_single_run_of_an_accuracy_says_that_it_lies_between_0_and_1() -> None:
+    cell = dataclasses.replace(make_cell(0.5, [0.75], num_kept=1), metric_bounds=(0.0, 1.0))
+    interval = cell.estimate("test_metric", kept=[0]).interval_all
+    assert (interval.low, interval.high) == (0.0, 1.0)
+
+
+# -- confirming seeds ------------------------------------------------------------------------------
+
+
+def test_confirming_seeds_are_reported_and_take_no_part_in_the_choice() -> None:
+    grid = make_grid({0.5: [0.5, 0.5, 0.5], 1.0: [0.9, 0.8, 0.1], 2.0: [0.6, 0.6, 0.6]}, num_kept=2)
+    chosen = dataclasses.replace(grid.cells[1], confirmed=tuple(finished(m) for m in (0.5, 0.7, 0.6)))
+    confirmed = dataclasses.replace(grid, cells=(grid.cells[0], chosen, grid.cells[2]))
+    assert confirmed.optimum() == grid.optimum()
+    before, after = grid.at_optimum("test_metric"), confirmed.at_optimum("test_metric")
+    assert before is not None
+    assert after is not None
+    assert before.mean == pytest.approx(0.85)
+    assert (after.mean, after.mean_all, after.num_kept) == (pytest.approx(0.6), pytest.approx(0.6), 3)
+    assert (confirmed.num_runs, grid.num_runs) == (12, 9)
+    bias = chosen.selection_bias("test_metric", kept=[0, 1])
+    assert bias is not None
+    assert bias.estimate == pytest.approx(0.25)
+    assert bias.low < 0.25 < bias.high
+    assert grid.cells[1].selection_bias("test_metric", kept=[0, 1]) is None
+
+
+def test_confirmation_waits_for_all_its_seeds() -> None:
+    cell = dataclasses.replace(make_cell(1.0, [0.9, 0.9], num_kept=2), confirmed=(finished(0.5), None))
+    assert not cell.is_confirmed
+    assert cell.is_complete
+    assert cell.confirmation("test_metric") is None
+    assert cell.reported("test_metric", kept=[0, 1]).mean == 0.9
+    done = dataclasses.replace(cell, confirmed=(finished(0.5), failed()))
+    assert done.confirmation("test_metric") is None
+
+
+def test_diverged_confirming_seeds_are_counted_and_make_no_cell_unstable() -> None:
+    cell = dataclasses.replace(make_cell(1.0, [0.9, 0.9], num_kept=2), confirmed=(finished(0.5), diverged()))
+    found = cell.confirmation("test_metric")
+    assert found is not None
+    assert str(found) == "0.5 ± 0 (all 1 finished, 1 diverged)"
+    assert not cell.is_unstable
+    assert cell.num_diverged == 0
+    none_left = dataclasses.replace(cell, confirmed=(diverged(), diverged()))
+    assert none_left.reported("test_metric", kept=[0, 1]).mean == 0.9
+    nothing = none_left.confirmation("test_metric")
+    assert nothing is not None
+    assert (nothing.num_diverged, nothing.values_all) == (2, ())
+    assert none_left.selection_bias("test_metric", kept=[0, 1]) is None
 
 
 def test_optimum_where_smaller_is_better() -> None:
@@ -135,7 +216,23 @@ def test_standard_deviation_is_the_optimum_s_and_of_the_kept_runs() -> None:
     assert best.estimate.mean_all == 0.4375
 
 
-def test_tie_goes_to_the_smaller_learning_rate() -> None:
+def test_ties_go_to_the_middle_of_the_tied_range() -> None:
+    saturated = {2.0**k: [1.0, 1.0] if -2 <= k <= 2 else [0.5, 0.4] for k in range(-4, 5)}
+    best = make_grid(saturated, num_kept=2).optimum()
+    assert best is not None
+    assert (best.effective_learning_rate, best.interval, best.edge) == (1.0, (0.25, 4.0), Edge.INTERIOR)
+    assert best.unresolved_gain == 0.0
+    assert best.is_resolved
+
+
+def test_means_that_only_rounding_tells_apart_are_tied() -> None:
+    rows = {0.5: [0.1], 1.0: [0.9], 2.0: [0.9 - 1e-9], 4.0: [0.9 + 1e-9], 8.0: [0.1]}
+    best = make_grid(rows, num_kept=1).optimum()
+    assert best is not None
+    assert (best.effective_learning_rate, best.interval) == (2.0, (1.0, 4.0))
+
+
+def test_of_two_tied_learning_rates_the_lower_one_is_taken() -> None:
     best = make_grid({0.5: [0.1], 1.0: [0.9], 2.0: [0.9], 4.0: [0.1]}, num_kept=1).optimum()
     assert best is not None
     assert (best.effective_learning_rate, best.interval) == (1.0, (1.0, 2.0))
@@ -254,3 +351,53 @@ def test_grid_with_a_hole_is_incomplete_and_not_unstable(hole: RunResult | None)
     assert (best.effective_learning_rate, best.edge) == (1.0, Edge.INCOMPLETE)
     nothing = make_grid({0.5: [hole, hole]}, num_kept=2)
     assert (nothing.optimum(), nothing.edge()) == (None, Edge.INCOMPLETE)
+
+
+# -- what a finer grid could gain ------------------------------------------------------------------
+
+
+def test_an_optimum_says_what_its_grid_leaves_unresolved() -> None:
+    rows = {2.0**k: [0.8 - 0.1 * k**2 + noise for noise in (-0.01, 0.01)] for k in range(-2, 3)}
+    best = make_grid(rows, num_kept=2).optimum()
+    assert best is not None
+    assert (best.ratio, best.below.ratio) == (2.0, 2.0)
+    assert best.unresolved_gain == pytest.approx(0.05)  # concave: at most half of what is lost one step away
+    assert best.error == pytest.approx(0.01)  # √2 · 0.01 / √2
+    assert not best.is_resolved
+
+
+@pytest.mark.parametrize(
+    ("spread", "ratio", "resolved"), [(0.01, 2.0, False), (0.06, 2.0, True), (0.01, 2**0.25, True)]
+)
+def test_resolved_by_the_error_of_the_mean_or_by_the_ratio(spread: float, ratio: float, resolved: bool) -> None:
+    rows = {ratio**k: [0.8 - 0.1 * k**2 + noise for noise in (-spread, spread)] for k in range(-2, 3)}
+    best = make_grid(rows, num_kept=2).optimum()
+    assert best is not None
+    assert best.unresolved_gain == pytest.approx(0.05)
+    assert best.is_resolved is resolved
+
+
+def test_lucky_equal_runs_at_the_optimum_do_not_make_its_error_zero() -> None:
+    rows = {0.5: [0.5, 0.7], 1.0: [0.9, 0.9], 2.0: [0.5, 0.7], 4.0: [0.1, 0.1]}
+    best = make_grid(rows, num_kept=2).optimum()
+    assert best is not None
+    assert best.estimate.standard_deviation == 0.0
+    assert best.error == pytest.approx(math.sqrt((0.02 + 0.0 + 0.02) / 3 / 2))
+
+
+def test_optimum_at_the_end_of_a_grid_is_never_resolved() -> None:
+    best = make_grid({0.5: [0.5, 0.5], 1.0: [0.9, 0.9]}, num_kept=2).optimum()
+    assert best is not None
+    assert (best.unresolved_gain, best.ratio, best.is_resolved) == (math.inf, math.inf, False)
+
+
+def test_training_optimum_is_of_loss_plus_penalty_with_the_loss_beside_it() -> None:
+    rows = {
+        rate: [finished(0.5, train_loss=loss, l2_penalty=penalty)]
+        for rate, loss, penalty in [(0.5, 0.3, 0.1), (1.0, 0.2, 0.15), (2.0, 0.1, 0.4), (4.0, 0.5, 0.5)]
+    }
+    grid = make_grid(rows, num_kept=1)
+    with_penalty, plain = grid.train_optimum(), grid.train_loss_optimum()
+    assert with_penalty is not None
+    assert plain is not None
+    assert (with_penalty.effective_learning_rate, plain.effective_learning_rate) == (1.0, 2.0)

@@ -12,10 +12,20 @@ from hypothesis import strategies as st
 
 from helpers_protocol import diverged, failed, fill, finished, make_plan, rates_of
 from isotherm.core.budget import Budget
+from isotherm.core.rates import tidy
 from isotherm.core.records import Direction, Outcome, RunResult, RunSpec
 from isotherm.sweep.plan import SweepPlan
-from isotherm.sweep.protocol import Edge, Grid
-from isotherm.sweep.rounds import all_runs, build_grid, grown_grid, missing_runs
+from isotherm.sweep.protocol import Edge, Grid, Optimum
+from isotherm.sweep.rounds import (
+    Round,
+    Stage,
+    all_runs,
+    build_grid,
+    foreseen_runs,
+    grown_grid,
+    missing_runs,
+    next_round,
+)
 
 UP = Direction.MAXIMISE
 Landscape = Callable[[RunSpec], RunResult | float]
@@ -348,3 +358,292 @@ def test_added_learning_rates_are_those_one_would_write() -> None:
         0.81,
     ]
     assert missing_runs([make_plan(rates=(0.01, 0.03, 0.09, 0.27, 0.81), max_extensions=0)], results) == []
+
+
+# -- refinement ------------------------------------------------------------------------------------
+
+
+def adaptive(**changes: Any) -> SweepPlan:
+    return make_plan(**{"resolution": "adaptive", "seeds": (0, 1, 2), "num_kept": 3, **changes})
+
+
+def parabola(optimum: float, *, noise: float = 0.0, limit: float = math.inf) -> Landscape:
+    """Return a score that is best this many octaves above 1, with noise of its own for every run."""
+
+    def score(spec: RunSpec) -> RunResult | float:
+        octaves = math.log2(spec.effective_learning_rate)
+        if octaves > limit:
+            return diverged()
+        return 0.8 - 0.03 * (octaves - optimum) ** 2 + random.Random(spec.key).gauss(0.0, noise)
+
+    return score
+
+
+def grow(plans: list[SweepPlan], landscape: Landscape) -> tuple[dict[str, RunResult], list[Round]]:
+    """Do what is missing, round after round, and return the results with the rounds."""
+    results, rounds = dict[str, RunResult](), list[Round]()
+    while (round_ := next_round(plans, results)) is not None:
+        rounds.append(round_)
+        fill(results, round_.specs, landscape)
+        assert len(rounds) < 100
+    return results, rounds
+
+
+def best_of(plan: SweepPlan, results: dict[str, RunResult]) -> Optimum:
+    best = only_grid(plan, results).optimum()
+    assert best is not None
+    return best
+
+
+@pytest.mark.parametrize("peak", [-0.5, -0.3, 0.25, 0.5, 0.77])
+def test_a_peak_between_learning_rates_is_found(peak: float) -> None:
+    paper, plan = adaptive(resolution="paper"), adaptive()
+    results, rounds = grow([plan], parabola(peak, noise=0.0001))
+    coarse, fine = best_of(paper, results), best_of(plan, results)
+    assert abs(math.log2(fine.effective_learning_rate) - peak) <= 1 / 8 + 1e-6
+    assert abs(math.log2(fine.effective_learning_rate) - peak) <= abs(math.log2(coarse.effective_learning_rate) - peak)
+    assert fine.is_resolved
+    assert (fine.unresolved_gain < fine.error) or fine.ratio == pytest.approx(2**0.25)
+    assert not coarse.is_resolved
+    assert len(rounds) == 3
+    assert [round_.stages for round_ in rounds] == [(Stage.BASE,), (Stage.REFINEMENT,), (Stage.REFINEMENT,)]
+
+
+def test_midpoints_are_added_on_both_sides_round_by_round() -> None:
+    plan = adaptive(seeds=(0,), num_kept=1)  # a single run has no error: as fine as it goes
+    _, rounds = grow([plan], parabola(0.0))
+    assert [rates_of(round_.specs) for round_ in rounds] == [
+        [0.25, 0.5, 1.0, 2.0, 4.0],
+        [0.707106781186548, 1.4142135623731],
+        [0.840896415253715, 1.18920711500272],
+    ]
+
+
+def test_refinement_stops_where_the_error_of_the_mean_hides_the_gain() -> None:
+    plan = adaptive(seeds=tuple(range(5)), num_kept=5)
+    nums = []
+    for noise in (0.0001, 0.01, 0.3):
+        results, _ = grow([plan], parabola(0.0, noise=noise))
+        nums.append(len(only_grid(adaptive(max_extensions=0), results).cells))
+        best = best_of(plan, results)
+        assert best.is_resolved or best.at_edge
+    assert nums[0] == 9
+    assert nums[0] > nums[1] >= nums[2]
+
+
+def test_refinement_stops_at_the_ratio_that_is_asked_for() -> None:
+    for smallest, num_rounds in ((2.0, 1), (2**0.5, 2), (2**0.25, 3), (2**0.125, 4)):
+        plan = adaptive(seeds=(0,), num_kept=1, smallest_ratio=smallest)
+        results, rounds = grow([plan], parabola(0.0))
+        assert len(rounds) == num_rounds
+        assert best_of(plan, results).ratio == pytest.approx(smallest)
+
+
+def test_grids_of_the_paper_are_not_refined() -> None:
+    results, rounds = grow([adaptive(resolution="paper")], parabola(0.5))
+    assert len(rounds) == 1
+    assert len(results) == 5 * 3
+
+
+def test_refinement_goes_up_to_a_cliff() -> None:
+    plan = adaptive()
+    results, _ = grow([plan], parabola(9.0, noise=0.0001, limit=0.8))  # diverges from 2 on; rises until then
+    best = best_of(plan, results)
+    assert best.effective_learning_rate == 1.68179283050743
+    assert best.above.ratio == pytest.approx(2**0.25)
+    assert best.is_resolved
+
+
+def test_refinement_beside_a_cliff_on_both_sides() -> None:
+    def island(spec: RunSpec) -> RunResult | float:
+        octaves = math.log2(spec.effective_learning_rate)
+        return diverged() if abs(octaves) > 0.3 else 0.8 - 0.01 * octaves
+
+    plan = adaptive(max_extensions=1)
+    results, _ = grow([plan], island)
+    best = best_of(plan, results)
+    assert best.effective_learning_rate == 0.840896415253715
+    assert best.is_resolved
+
+
+def test_extensions_come_first_and_may_come_again() -> None:
+    plan = adaptive(seeds=(0,), num_kept=1)
+    _, rounds = grow([plan], parabola(4.0))
+    assert [round_.stages[0] for round_ in rounds] == [Stage.BASE, *[Stage.EXTENSION] * 2, *[Stage.REFINEMENT] * 2]
+    assert rates_of(rounds[3].specs) == pytest.approx([16 / 2**0.5, 16 * 2**0.5])
+
+    def wide(spec: RunSpec) -> float:
+        """Narrow spread at 1; a better midpoint above with a spread that reaches both ends."""
+        rate = spec.effective_learning_rate
+        return {1.0: 0.8, 0.5: 0.7, 2.0: 0.75, 4.0: 0.6, 0.25: 0.6}.get(rate, 0.85 + 0.6 * (spec.seed - 1) * (rate < 4))
+
+    stages = [round_.stages for round_ in grow([adaptive(max_extensions=1)], wide)[1]]
+    assert stages[:3] == [(Stage.BASE,), (Stage.REFINEMENT,), (Stage.EXTENSION,)]
+
+
+def test_extension_after_refinement_keeps_the_step_of_the_given_grid() -> None:
+    def wide(spec: RunSpec) -> float:
+        rate = spec.effective_learning_rate
+        return {1.0: 0.8, 0.5: 0.7, 2.0: 0.75}.get(rate, 0.85 + 0.6 * (spec.seed - 1) if 0.5 < rate < 2 else 0.1)
+
+    plan = adaptive(rates=(0.5, 1.0, 2.0), max_extensions=1)
+    rounds = grow([plan], wide)[1]
+    extended = next(round_ for round_ in rounds if Stage.EXTENSION in round_.stages)
+    assert rates_of(extended.specs) == [0.125, 0.25, 4.0, 8.0]
+
+
+def test_training_optimum_is_refined_where_it_is_asked_for() -> None:
+    def landscape(spec: RunSpec) -> RunResult:
+        octaves, jitter = math.log2(spec.effective_learning_rate), random.Random(spec.key).gauss(0.0, 0.0001)
+        return finished(0.7 - 0.05 * octaves**2 + jitter, train_loss=1 + (octaves + 0.7) ** 2 + jitter)
+
+    for extend_for, off in (("tuned", 0.3), ("tuned_and_train", 1 / 8)):
+        plan = adaptive(extend_for=extend_for)
+        results, _ = grow([plan], landscape)
+        train = only_grid(plan, results).train_optimum()
+        assert train is not None
+        assert abs(math.log2(train.effective_learning_rate) + 0.7) <= off + 1e-6
+        assert train.is_resolved is (extend_for == "tuned_and_train")
+
+
+def test_sweeps_with_different_grids_share_their_midpoints() -> None:
+    coarse = adaptive(rates=(0.25, 1.0, 4.0), name="coarse", seeds=(0,), num_kept=1)
+    fine = adaptive(rates=tuple(2.0 ** (k / 2) for k in range(-4, 5)), name="fine", seeds=(0,), num_kept=1)
+    results, _ = grow([coarse], parabola(0.0))
+    missing = missing_runs([fine], results)
+    assert {tidy(spec.effective_learning_rate) for spec in missing}.isdisjoint(
+        {0.25, 0.5, 1.0, 2.0, 4.0, 0.840896415253715}
+    )
+    assert grow([fine, coarse], parabola(0.0))[0].keys() >= results.keys()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    optimum=st.floats(-4, 4),
+    limit=st.floats(-3, 9),
+    noise=st.sampled_from([0.0, 0.001, 0.02, 1.0]),
+    num_rates=st.integers(1, 5),
+    ratio=st.sampled_from([2.0, math.sqrt(2), 3.0, 4.0]),
+    num_seeds=st.integers(1, 3),
+    num_confirm=st.integers(0, 2),
+)
+def test_every_adaptive_sweep_ends(
+    optimum: float, limit: float, noise: float, num_rates: int, ratio: float, num_seeds: int, num_confirm: int
+) -> None:
+    plan = adaptive(
+        rates=[ratio**k for k in range(num_rates)],
+        seeds=tuple(range(num_seeds)),
+        num_kept=num_seeds,
+        num_confirm=num_confirm,
+        extend_for="tuned_and_train",
+    )
+    results, rounds = grow([plan], parabola(optimum, noise=noise, limit=limit))
+    grid = only_grid(plan, results)
+    best = grid.optimum()
+    asked = [spec.key for round_ in rounds for spec in round_.specs]
+    assert len(asked) == len(set(asked)) == len(results) == grid.num_runs
+    assert set(all_runs([plan], results)) == set(results)
+    assert grid.is_complete
+    if best is not None:
+        assert best.is_resolved or best.lies_at_end_of(grid)
+        assert grid.cells[best.index].is_confirmed is (num_confirm > 0)
+        assert all(not cell.confirmed for k, cell in enumerate(grid.cells) if k != best.index)
+
+
+@settings(max_examples=8, deadline=None)
+@given(optimum=st.floats(-3, 3), limit=st.floats(-1, 12), seed=st.integers(0, 2**32))
+def test_interruptions_do_not_change_what_is_refined_and_confirmed(optimum: float, limit: float, seed: int) -> None:
+    plans = [adaptive(batch_sizes=(16, 32), num_confirm=2), adaptive(batch_sizes=(32,), rates=(0.5, 2.0, 8.0))]
+    landscape = parabola(optimum, noise=0.01, limit=limit)
+    straight, _ = grow(plans, landscape)
+    generator, results = random.Random(seed), dict[str, RunResult]()
+    while specs := missing_runs(plans, results):
+        some = generator.sample(specs, generator.randint(len(specs) // 3 + 1, len(specs)))
+        unlucky = {spec.key for spec in some[1:] if generator.random() < 0.1}
+        fill(results, some, lambda s, unlucky=unlucky: failed() if s.key in unlucky else landscape(s))  # type: ignore[misc]
+    assert results == straight
+
+
+# -- confirmation ----------------------------------------------------------------------------------
+
+
+def test_confirming_seeds_run_last_and_at_the_chosen_rate_alone() -> None:
+    plan = adaptive(batch_sizes=(16, 32), num_confirm=4)
+    results, rounds = grow([plan], parabola(0.3, noise=0.001))
+    last = rounds[-1]
+    assert last.stages == (Stage.CONFIRMATION,)
+    assert str(last) == f"round {last.number}, confirmation"
+    confirming = [spec for round_ in rounds for spec in round_.specs if spec.seed > 2]
+    assert {spec.seed for spec in confirming} == {3, 4, 5, 6}
+    assert len(confirming) == 2 * 4
+    for axes in plan.grids():
+        grid = grown_grid(plan, axes, results)
+        best = grid.optimum()
+        assert best is not None
+        chosen = grid.cells[best.index]
+        assert chosen.is_confirmed
+        assert {s.effective_learning_rate for s in confirming if s.batch_size == axes.batch_size} == {
+            chosen.effective_learning_rate
+        }
+        confirmed = chosen.confirmation("test_metric")
+        assert confirmed is not None
+        assert (confirmed.num_seeds, grid.at_optimum("test_metric")) == (4, confirmed)
+
+
+def test_confirming_seeds_take_no_part_in_the_choice() -> None:
+    plan = adaptive(num_confirm=3, resolution="paper")
+
+    def unlucky(spec: RunSpec) -> float:
+        return 0.1 if spec.seed > 2 else -abs(math.log2(spec.effective_learning_rate))
+
+    results, rounds = grow([plan], unlucky)
+    assert [len(round_.specs) for round_ in rounds] == [15, 3]
+    best = best_of(plan, results)
+    assert (best.effective_learning_rate, best.estimate.mean) == (1.0, 0.0)
+    reported = only_grid(plan, results).at_optimum("test_metric")
+    assert reported is not None
+    assert reported.mean == pytest.approx(0.1)
+
+
+def test_failed_confirming_runs_are_asked_for_again() -> None:
+    plan = adaptive(num_confirm=2, resolution="paper")
+    results, _ = grow([plan], hill(1.0))
+    spec = plan.run_spec(plan.grids()[0], effective_learning_rate=1.0, seed=4)
+    results[spec.key] = failed()
+    assert missing_runs([plan], results) == [spec]
+    assert not only_grid(plan, results).cells[2].is_confirmed
+    assert only_grid(plan, results).edge() is Edge.INTERIOR
+
+
+def test_grid_without_an_optimum_confirms_nothing() -> None:
+    results, rounds = grow([adaptive(num_confirm=2, max_extensions=0)], lambda _spec: diverged())
+    assert (len(rounds), len(results)) == (1, 15)
+
+
+def test_more_seeds_reuse_the_confirming_ones() -> None:
+    results, _ = grow([adaptive(num_confirm=2, resolution="paper")], hill(1.0))
+    more = missing_runs([adaptive(num_confirm=2, resolution="paper", seeds=(0, 1, 2, 3, 4), num_kept=5)], results)
+    assert {(spec.effective_learning_rate, spec.seed) for spec in more} == {
+        (rate, seed) for rate in (0.25, 0.5, 2.0, 4.0) for seed in (3, 4)
+    }
+
+
+def test_confirming_runs_are_foreseen() -> None:
+    plan = adaptive(batch_sizes=(16, 32), num_confirm=4)
+    assert len(foreseen_runs([plan], {})) == 2 * (5 * 3 + 4)
+    results: dict[str, RunResult] = {}
+    fill(results, missing_runs([plan], {}), parabola(0.0, noise=0.3))
+    assert len([spec for spec in foreseen_runs([plan], results) if spec.seed > 2]) == 2 * 4
+    done, _ = grow([plan], parabola(0.0))
+    assert foreseen_runs([plan], done) == []
+
+
+def test_rounds_have_names() -> None:
+    plans = [adaptive(batch_sizes=(16,)), adaptive(batch_sizes=(32,), num_confirm=1)]
+
+    def landscape(spec: RunSpec) -> RunResult | float:
+        return parabola(4.0 if spec.batch_size == 16 else 0.0)(spec)
+
+    names = [str(round_) for round_ in grow(plans, landscape)[1]]
+    assert names[:2] == ["base grids", "round 1, extension and refinement"]
+    assert names[3] == "round 3, refinement and confirmation"

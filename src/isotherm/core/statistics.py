@@ -54,9 +54,7 @@ def standard_deviation(values: Sequence[float]) -> float:
     return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
-def t_interval(
-    values: Sequence[float], *, level: float = 0.95, bounds: tuple[float, float] | None = None
-) -> Interval:
+def t_interval(values: Sequence[float], *, level: float = 0.95, bounds: tuple[float, float] | None = None) -> Interval:
     """Return the mean with its Student-t interval; unbounded for a single value or none.
 
     Where the values have bounds, so has their mean: the interval is cut off there, which loses no coverage.

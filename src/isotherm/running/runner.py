@@ -17,8 +17,8 @@ from isotherm.running.executors.options import FleetOptions
 from isotherm.running.executors.pool import PoolExecutor, can_fork, num_cores
 from isotherm.running.store import Store
 from isotherm.sweep.plan import StudyPlan
-from isotherm.sweep.rounds import Round, missing_runs, next_round
 from isotherm.sweep.results import Results, StudyResults
+from isotherm.sweep.rounds import Round, missing_runs, next_round
 from isotherm.sweep.study import PreparedStudy, Study
 from isotherm.sweep.sweep import Sweep
 from isotherm.tasks.model_check import check_model

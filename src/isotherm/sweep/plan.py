@@ -125,8 +125,8 @@ class SweepPlan:
     def from_json(cls, content: dict[str, Any]) -> Self:
         """Return the plan that `to_json` wrote.
 
-        The first stores had no `extend_for`; before grids were refined, they had `resolution="paper"` without saying so,
-        no confirming seeds, and accuracies without their bounds.
+        The first stores had no `extend_for`. Before grids were refined, all were "paper" without saying so, had no
+        confirming seeds, and accuracies no bounds.
         """
         fields = {"extend_for": "tuned", **content}
         bounds = fields.get("metric_bounds", (0.0, 1.0) if content["metric"] == "accuracy" else None)

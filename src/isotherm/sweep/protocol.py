@@ -49,13 +49,10 @@ class Estimate:
     values_all: tuple[float, ...]
 
     def __str__(self) -> str:
-        kept = f"{self.mean:.4g} ± {self.standard_deviation:.2g} (best {self.num_kept} of {self.num_seeds})"
-        num_all = len(self.values_all)
-        if num_all == self.num_kept == self.num_seeds:
-            return f"{self.mean:.4g} ± {self.standard_deviation:.2g} ({self.all_words})"
-        if num_all == self.num_kept:
-            return f"{kept}; {self.all_words}"
-        return f"{kept}, {self.mean_all:.4g} ± {self.standard_deviation_all:.2g} ({self.all_words})"
+        everyone = f"{self.mean_all:.4g} ± {self.standard_deviation_all:.2g} ({self.all_words})"
+        if len(self.values_all) == self.num_kept:
+            return everyone
+        return f"{self.mean:.4g} ± {self.standard_deviation:.2g} (best {self.num_kept} of {self.num_seeds}), {everyone}"
 
     @property
     def all_words(self) -> str:
@@ -127,7 +124,9 @@ class Cell:
     def reported(self, quantity: str, *, kept: Sequence[int]) -> Estimate:
         """Return a quantity over the confirming seeds; over the kept runs where none of those has it."""
         confirmation = self.confirmation(quantity)
-        return confirmation if confirmation is not None and confirmation.num_kept else self.estimate(quantity, kept=kept)
+        return (
+            confirmation if confirmation is not None and confirmation.num_kept else self.estimate(quantity, kept=kept)
+        )
 
     def selection_bias(self, quantity: str, *, kept: Sequence[int]) -> Interval | None:
         """Return by how much the kept runs exceed the confirming seeds, with Welch's interval; None without those.
@@ -293,7 +292,7 @@ class Grid:
         return Side(ratio=below, gain=gains[0]), Side(ratio=above, gain=gains[1])
 
     def train_optimum(self) -> Optimum | None:
-        """Return the optimum for what SGD minimises, the final training loss plus L2 penalty, with runs ranked by it."""
+        """Return the optimum for what SGD minimises: final training loss plus L2 penalty, with runs ranked by it."""
         return self.optimum("train_objective", Direction.MINIMISE)
 
     def train_loss_optimum(self) -> Optimum | None:

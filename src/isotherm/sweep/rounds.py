@@ -189,9 +189,7 @@ def _confirmation(plan: SweepPlan, grid: Grid, best: Optimum, results: Mapping[s
 
 
 def _extension(grid: Grid, given: Sequence[float], *, for_train: bool) -> list[float]:
-    """Return the learning rates to add beyond the ends, in the steps of the grid before refinement; none if the optimum
-    is interior.
-    """
+    """Return the learning rates to add beyond the ends, in the given grid's steps; none if the optimum is inside."""
     edge = grid.edge()
     train = grid.train_optimum() if for_train else None
     train_lower = train is not None and train.index == 0
@@ -207,7 +205,7 @@ def _extension(grid: Grid, given: Sequence[float], *, for_train: bool) -> list[f
 
 
 def _refinement(plan: SweepPlan, grid: Grid, given: Sequence[float]) -> list[float]:
-    """Return the learning rates to add on those sides of the optima where more may be gained than the error of the mean.
+    """Return the learning rates to add: halfway to the neighbours of the optima, on the sides that are open.
 
     An optimum at an end of the grid is not refined: it may lie beyond.
     """

@@ -50,10 +50,10 @@ class Sweep:
         clip_norm: the gradient's norm is clipped to this before momentum; infinity clips nothing.
         schedule: of the learning rate; by default constant for half of training, then ten drops.
         num_seeds: runs per cell, by which the learning rate is chosen.
-        num_kept: the best runs of a cell, over which its mean is taken; by default all. The paper keeps 12 of 15 or 5 of
-            7.
-        num_confirm: further runs at the chosen learning rate, with seeds of their own; what is reported there comes from
-            them, so that the choice does not flatter it. By default as many as `num_seeds`, and none with
+        num_kept: the best runs of a cell, over which its mean is taken; by default all. The paper keeps 12 of 15 runs,
+            or 5 of 7.
+        num_confirm: further runs at the chosen learning rate, with seeds of their own. What is reported there comes
+            from them, so that the choice does not flatter it. By default as many as `num_seeds`, and none with
             `resolution="paper"`.
         tune_on: the data on which the learning rate is chosen. "test" is what the paper did; "validation" uses the
             task's validation set, or holds out `validation_fraction` of the training set.
