@@ -154,6 +154,7 @@ def run_setting(
         tune_on="test",
         num_evaluations=setting.num_evaluations,
         max_extensions=0,
+        resolution="paper",
         precision=precision,
         name=name,
         **setting.sweep,
