@@ -21,6 +21,7 @@ from isotherm.kernels.ops import convolution as convolution_ops
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
 from isotherm.tasks.inputs import Inputs, Split
 from isotherm.tasks.losses import LossFunction
+from isotherm.tasks.metrics import MetricFunction
 from isotherm.tasks.seeding import DataOrder, StreamOrder, initial_model
 from isotherm.tasks.task import Task
 
@@ -40,7 +41,7 @@ class PlacedTask:
 
     build: Callable[[], nn.Module]
     loss: LossFunction
-    metric: LossFunction
+    metric: MetricFunction
     splits: Mapping[str, Split]
     dtype: torch.dtype
     device: torch.device
@@ -48,6 +49,7 @@ class PlacedTask:
     unroll: int | None = None
     is_mixed: bool = False
     metric_is_exponential: bool = False
+    metric_is_over_split: bool = False
     reestimates: bool = True
     has_convolutions: bool = False
     convolutions_suit_kernels: bool = False
@@ -149,13 +151,21 @@ class PlacedTask:
         return 1.0 if self.unroll is None else float(self.unroll)
 
     def evaluation_scores(self, call: Callable[..., Any], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean loss and metric of a batch of one run in evaluation mode."""
+        """Return mean loss and metric of a batch of one run in evaluation mode.
+
+        In place of a metric over the whole split, the outputs that it needs.
+        """
         if self.transform is not None:
             x, y = self.transform.evaluate(x).to(self.dtype), self._transformed(y)
         with self._autocast():
             output = call(x)
         output = output.to(self.dtype)
-        return self.loss(output, y), self.metric(output, y)
+        return self.loss(output, y), output if self.metric_is_over_split else self.metric(output, y)
+
+    def evaluation_targets(self, split: str) -> Tensor:
+        """Return a copy of the targets of a split, as the metric sees them."""
+        targets = self.splits[split][1].clone()
+        return targets if self.transform is None else self._transformed(targets)
 
     def stream_scores(self, call: Callable[..., Any], x: Tensor, y: Tensor, state: Tensor) -> tuple[Tensor, ...]:
         """Return mean loss, metric and state after a window of one run's sequence in evaluation mode."""
@@ -224,6 +234,7 @@ def place_task(task: Task, *, precision: Precision, device: torch.device | str =
         unroll=task.unroll,
         is_mixed=precision == "mixed",
         metric_is_exponential=task.metric_definition.exponential,
+        metric_is_over_split=task.metric_definition.over == "split",
         reestimates=task.norm_statistics == "reestimated",
         has_convolutions=any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules()),
         convolutions_suit_kernels=convolution_ops.suits(module, target),

@@ -15,6 +15,11 @@ def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
     return -functional.log_softmax(output, dim=-1).gather(-1, target.unsqueeze(-1)).mean()
 
 
+def binary_cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    """Return the mean binary cross entropy of logits against targets from 0 to 1 of the same shape."""
+    return functional.binary_cross_entropy_with_logits(output, target.to(output.dtype))
+
+
 def mean_squared_error(output: Tensor, target: Tensor) -> Tensor:
     """Return the squared error averaged over examples and outputs."""
     return (output - target).square().mean()
@@ -31,7 +36,9 @@ def squared_error(output: Tensor, target: Tensor) -> Tensor:
 
 
 LOSSES: dict[str, LossFunction] = {
+    "bce": binary_cross_entropy,
     "cross_entropy": cross_entropy,
     "mean_squared_error": mean_squared_error,
+    "mse": mean_squared_error,
     "half_squared_error": half_squared_error,
 }
