@@ -128,8 +128,8 @@ def _tuning(plan: SweepPlan) -> str:
             "the optimum are optimistic, slightly more so for a finer grid."
         )
     return (
-        "Learning rates are chosen by what SGD minimises, the final training loss plus L2 penalty; the test set takes no "
-        "part in the choice."
+        "Learning rates are chosen by what SGD minimises, the final training loss plus L2 penalty; the test set takes "
+        "no part in the choice."
     )
 
 
