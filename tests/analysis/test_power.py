@@ -59,13 +59,20 @@ def test_neighbours_help_as_far_as_luck_differs_between_them(spacing: float, cor
     generator = np.random.default_rng(1)
     x, values = _curves(generator, spacing=spacing, correlation=correlation, num_seeds=4)
     heights = np.polyfit(x, values, 2)[2]
-    expected = power.effective_noise(1.0, log_spacing=spacing, num_rates=9, correlation=correlation) / math.sqrt(4)
-    assert np.std(heights) == pytest.approx(expected, rel=0.06)
+    alone = power.effective_noise(1.0, num_seeds=4, log_spacing=spacing, num_rates=9, correlation=correlation)
+    assert np.std(heights) == pytest.approx(alone / math.sqrt(4), rel=0.06)
+    confirmed = generator.normal(scale=1 / math.sqrt(6), size=NUM_DRAWS)
+    weights = 4 / alone**2, 6.0
+    both = (weights[0] * heights + weights[1] * confirmed) / sum(weights)
+    together = power.effective_noise(
+        1.0, num_seeds=4, num_confirm=6, log_spacing=spacing, num_rates=9, correlation=correlation
+    )
+    assert np.std(both) == pytest.approx(together / math.sqrt(10), rel=0.06)
 
 
 def test_without_a_known_correlation_or_with_too_few_rates_neighbours_are_not_counted() -> None:
-    assert power.effective_noise(2.0, log_spacing=0.25, num_rates=9, correlation=None) == 2.0
-    assert power.effective_noise(2.0, log_spacing=0.25, num_rates=2, correlation=0.0) == 2.0
+    assert power.effective_noise(2.0, num_seeds=5, log_spacing=0.25, num_rates=9, correlation=None) == 2.0
+    assert power.effective_noise(2.0, num_seeds=5, log_spacing=0.25, num_rates=2, correlation=0.0) == 2.0
 
 
 @pytest.mark.parametrize("spacing", [1.0, 0.5])

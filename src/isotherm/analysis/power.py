@@ -77,25 +77,32 @@ def seeds_for_difference(difference: float, *, noise: float, level: float = LEVE
     return high
 
 
-def effective_noise(noise: float, *, log_spacing: float, num_rates: int, correlation: float | None) -> float:
-    """Return the noise per seed of a parabola's height: learning rates around the optimum add their runs.
+def effective_noise(
+    noise: float,
+    *,
+    num_seeds: int,
+    num_confirm: int = 0,
+    log_spacing: float,
+    num_rates: int,
+    correlation: float | None,
+) -> float:
+    """Return the noise per run of the best value: learning rates around the optimum add their runs.
 
-    With points evenly spaced within an octave of the optimum, fitted by a parabola of their own. A seed's luck at all
-    of them, of variance `correlation`, does not average out; where that is not known, nothing is gained.
+    The runs of `num_seeds` are fitted by a parabola through the points within an octave of the optimum; the confirming
+    ones stand at the optimum alone. A seed's luck at all learning rates, of variance `correlation`, does not average
+    out; where that is not known, nothing is gained.
 
-    >>> effective_noise(1.0, log_spacing=0.5, num_rates=9, correlation=None)
+    >>> effective_noise(1.0, num_seeds=5, log_spacing=0.5, num_rates=9, correlation=None)
     1.0
-    >>> round(effective_noise(1.0, log_spacing=0.5, num_rates=9, correlation=0.0) ** 2, 3)  # 17 / 35
+    >>> round(effective_noise(1.0, num_seeds=5, log_spacing=0.5, num_rates=9, correlation=0.0) ** 2, 3)  # 17 / 35
     0.486
     """
-    if correlation is None:
-        return noise
     x = _window(log_spacing, num_rates)
-    if len(x) < 3:
+    if correlation is None or len(x) < 3:
         return noise
     design = np.stack([np.ones_like(x), x, x**2], axis=1)
-    height = float(np.linalg.inv(design.T @ design)[0, 0])
-    return noise * math.sqrt(correlation + (1 - correlation) * height)
+    height = correlation + (1 - correlation) * float(np.linalg.inv(design.T @ design)[0, 0])
+    return noise * math.sqrt((num_seeds + num_confirm) / (num_seeds / height + num_confirm))
 
 
 def error_of_optimum(
