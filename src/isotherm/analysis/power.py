@@ -16,6 +16,8 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import optimize, stats
 
+from isotherm.core.statistics import Floats
+
 # The chance to see what is there, and the chance to see what is not, over all verdicts of a study together.
 POWER = 0.8
 LEVEL = 0.05
@@ -168,12 +170,12 @@ def binomial_error(num_test: int) -> float:
     return 0.5 / math.sqrt(num_test)
 
 
-def _window(log_spacing: float, num_rates: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _window(log_spacing: float, num_rates: int) -> Floats:
     """Return the learning rates within an octave of the optimum, at least its neighbours, in octaves from it."""
     each_side = min(max(1, math.floor(1 / log_spacing + 1e-9)), (num_rates - 1) // 2)
-    return np.arange(-each_side, each_side + 1) * log_spacing
+    return np.asarray(np.arange(-each_side, each_side + 1) * log_spacing)
 
 
-def _centred(batch_sizes: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _centred(batch_sizes: Sequence[int]) -> Floats:
     x = np.log2(np.asarray(batch_sizes, dtype=np.float64))
     return np.asarray(x - x.mean())
