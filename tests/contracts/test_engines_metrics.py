@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import cases
 from helpers_engines import assert_same, by_fleet, by_reference
 from isotherm.core.records import Outcome
+from isotherm.data.augment import Scaled
 from isotherm.engine import evaluation
 from isotherm.engine.fleet import run_fleet
 from isotherm.engine.placed_task import place_task
@@ -155,3 +156,24 @@ def test_what_a_diverged_run_gives_reaches_no_metric_over_the_split():
     ]
     results = run_fleet(place_task(task, precision="float64"), specs)
     assert [result.outcome for result in results] == [Outcome.FINISHED, Outcome.DIVERGED]
+
+
+def test_a_metric_over_the_split_sees_the_targets_of_the_transform():
+    x = torch.randint(256, (24, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    task = Task(
+        name="coded",
+        model=lambda: nn.Linear(3, 3),
+        train=(x, x),
+        test=(x[:9], x[:9]),
+        loss="mse",
+        metric="r2",
+        transform=Scaled(),
+    )
+    placed = place_task(task, precision="float64")
+    spec = cases.spec(task, num_steps=5)
+    result, parameters = by_reference(placed, spec)
+    assert_same(by_fleet(placed, [spec]), [(result, parameters)])
+    inputs = Scaled().evaluate(x[:9]).double().numpy()
+    output = inputs @ parameters["weight"].numpy().T + parameters["bias"].numpy()
+    by_hand = 1 - np.sum((output - inputs) ** 2) / np.sum((inputs - inputs.mean(axis=0)) ** 2)
+    assert result.test_metric == pytest.approx(by_hand, rel=1e-12)

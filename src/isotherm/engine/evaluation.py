@@ -113,6 +113,8 @@ def _scores_over_split(placed: PlacedTask, evaluator: Evaluator, split: str) -> 
         else math.nan
         for run, loss in enumerate(losses)
     ]
+    if placed.metric is placed.loss:  # a loss that is no mean over examples either
+        losses = [metric if math.isfinite(loss) else loss for loss, metric in zip(losses, metrics, strict=True)]
     return losses, metrics
 
 

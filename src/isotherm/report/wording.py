@@ -8,6 +8,9 @@ from isotherm.sweep.protocol import Edge
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
+# What SGD minimises.
+TRAIN_OBJECTIVE = "training loss + L2"
+
 # Arrows point towards where the true optimum may lie.
 EDGE_FLAGS = {
     Edge.INTERIOR: "",
@@ -36,9 +39,11 @@ def metric_label(metric: str, *, data: str = "test") -> str:
 def objective_words(objective: str, metric: str) -> str:
     """Return the quantity that was tuned, in words.
 
-    >>> objective_words("validation_metric", "accuracy"), objective_words("train_loss", "accuracy")
-    ('validation accuracy', 'training loss')
+    >>> objective_words("validation_metric", "accuracy"), objective_words("train_objective", "accuracy")
+    ('validation accuracy', 'training loss + L2')
     """
+    if objective == "train_objective":
+        return TRAIN_OBJECTIVE
     data, _, quantity = objective.partition("_")
     name = metric.replace("_", " ") if quantity == "metric" else quantity
     return f"{'training' if data == 'train' else data} {name}"

@@ -19,7 +19,7 @@ from isotherm.running.fleet_probe import probed
 from isotherm.running.flop import flop_per_example
 from isotherm.running.runner import prepared_study
 from isotherm.sweep.plan import SweepPlan
-from isotherm.sweep.protocol import missing_runs
+from isotherm.sweep.rounds import foreseen_runs
 from isotherm.sweep.study import Study
 from isotherm.tasks.task import Task
 
@@ -41,7 +41,10 @@ class FleetCost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
-    """The cost of a study's missing runs in its base grids; extensions cannot be foreseen."""
+    """The cost of a study's missing runs in its base grids, and of those that confirm what they choose.
+
+    Extensions and refinements cannot be foreseen.
+    """
 
     costs: tuple[FleetCost, ...]
     num_stored: int
@@ -87,7 +90,7 @@ def estimate(
     prepared = prepared_study(study)
     executor = LocalExecutor(prepared.tasks, FleetOptions(fleet_size=fleet_size), device=device)
     plan = prepared.plan
-    specs = missing_runs(plan.sweeps, known)
+    specs = foreseen_runs(plan.sweeps, known)
     shapes: dict[tuple[str, str, int, int], list[list[RunSpec]]] = {}
     for fleet in executor.fleets(specs):
         first = fleet[0]

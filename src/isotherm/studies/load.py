@@ -15,7 +15,7 @@ from isotherm.core.records import Precision
 from isotherm.core.schedule import Schedule
 from isotherm.errors import UserError, nearest
 from isotherm.studies import STUDIES
-from isotherm.sweep.plan import ExtendFor, TuneOn, TuneQuantity
+from isotherm.sweep.plan import ExtendFor, Resolution, TuneOn, TuneQuantity
 from isotherm.sweep.study import Study
 from isotherm.sweep.sweep import Sweep
 from isotherm.tasks.builtin import TASKS
@@ -97,12 +97,15 @@ class _Sweep(_Table):
     final_effective_learning_rate: float | None = None
     num_seeds: int | None = None
     num_kept: int | None = None
+    num_confirm: int | None = None
     tune_on: TuneOn | None = None
     tune_quantity: TuneQuantity | None = None
     validation_fraction: float | None = None
     num_evaluations: int | None = None
     max_extensions: int | None = None
     extend_for: ExtendFor | None = None
+    resolution: Resolution | None = None
+    smallest_ratio: float | None = None
     first_seed: int | None = None
     precision: Precision | None = None
 

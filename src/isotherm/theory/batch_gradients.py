@@ -150,7 +150,7 @@ class BatchGradients:
         return x.reshape(*index_KB.shape, *x.shape[1:]), y.reshape(*index_KB.shape, *y.shape[1:])
 
     def _of_batches(self, x_KB: Tensor, y_KB: Tensor) -> tuple[Tensors, Tensor]:
-        """Return the gradients of batches, with leading dimension K, and the losses (K,); a model may change x and y."""
+        """Return the gradients of batches, with leading dimension K, and the losses (K,); x and y may change."""
         num = len(x_KB)
         of_one = grad_and_value(self._objective)
         buffers_K = {name: buffer.expand(num, *buffer.shape).clone() for name, buffer in self._buffers.items()}

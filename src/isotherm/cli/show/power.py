@@ -45,7 +45,8 @@ def _row(one: SweepPower) -> list[str]:
     noise = "not known" if one.noise is None else _amount(_scale(one) * one.noise.standard_deviation, one.unit)
     difference = "–" if one.smallest_difference is None else _amount(one.smallest_difference, one.unit)
     hidden = "not known" if one.hidden is None else f"up to {_amount(one.hidden, one.unit)}"
-    return [one.sweep, str(one.num_seeds), noise, difference, _slope(one), hidden]
+    seeds = f"{one.num_seeds} + {one.num_confirm}" if one.num_confirm else str(one.num_seeds)
+    return [one.sweep, seeds, noise, difference, _slope(one), hidden]
 
 
 def _slope(one: SweepPower) -> str:

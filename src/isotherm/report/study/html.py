@@ -16,7 +16,7 @@ from isotherm.report.study.figures import LearningRateFigure, StudyFigures, Swee
 from isotherm.report.study.interactive import LegendEntry, legend, panels
 from isotherm.report.study.methods import protocol_paragraphs
 from isotherm.report.study.tables import optima_text
-from isotherm.report.wording import count_text, duration_text, objective_words
+from isotherm.report.wording import TRAIN_OBJECTIVE, count_text, duration_text, objective_words
 from isotherm.sweep.protocol import Edge
 
 TEMPLATE = "report.html.jinja"
@@ -140,8 +140,8 @@ def _sweep_caption(record: SweepFigure) -> str:
             ", other lines are broken lines fitted to the optima, dashed where the optima determine no kink; at the "
             "bottom, the batch size at the kink with its 95 % interval"
         )
-    if record.tuned_on != "training loss":
-        text += ", hollow markers are the learning rates with the lowest training loss"
+    if record.tuned_on != TRAIN_OBJECTIVE:
+        text += f", hollow markers are the learning rates with the lowest {TRAIN_OBJECTIVE}"
     if any(point.edge in (Edge.LOWER, Edge.UPPER, Edge.BOTH) for point in record.points):
         text += "; arrows mark bars that touch an end of the grid"
     return f"{text}."

@@ -127,7 +127,10 @@ def _tuning(plan: SweepPlan) -> str:
             f"Learning rates are chosen by {tuned}, on the same set that is reported, as in the paper: test results at "
             "the optimum are optimistic, slightly more so for a finer grid."
         )
-    return "Learning rates are chosen by the final training loss; the test set takes no part in the choice."
+    return (
+        "Learning rates are chosen by what SGD minimises, the final training loss plus L2 penalty; the test set takes "
+        "no part in the choice."
+    )
 
 
 _PRECISIONS: dict[Precision, str] = {

@@ -66,7 +66,7 @@ def _grid_entry(tuned: TunedGrid, metric: str) -> dict[str, Any]:
         "train_objective": None if tuned.train_objective is None else tuned.train_objective.mean,
         "train_optimal_effective_learning_rate": _rate(train_best),
         "train_optimum_at_end": None if train_best is None else train_best.lies_at_end_of(grid),
-        "train_objective_optimal_effective_learning_rate": _rate(tuned.train_objective_optimum),
+        "train_loss_optimal_effective_learning_rate": _rate(tuned.train_loss_optimum),
         "num_diverged": grid.num_diverged,
         "num_runs": grid.num_runs,
         "effective_learning_rates": [cell.effective_learning_rate for cell in grid.cells],

@@ -31,8 +31,9 @@ from isotherm.report.wording import (
     spread_text,
 )
 from isotherm.sweep.plan import SweepPlan
-from isotherm.sweep.protocol import Edge, all_runs
+from isotherm.sweep.protocol import Edge
 from isotherm.sweep.results import StudyResults
+from isotherm.sweep.rounds import all_runs
 
 Row = dict[str, Any]
 
