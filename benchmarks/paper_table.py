@@ -50,6 +50,7 @@ def study_of(
             num_kept=table.num_kept,
             tune_on="test",
             max_extensions=0,
+            resolution="paper",
             name=f"B = {size}",
             precision="mixed",
         )

@@ -301,7 +301,10 @@ def broken_builder() -> nn.Module:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "too few outputs": ({"model": three_outputs_too_few}, r"label 1 is out of range for a model with 1 outputs"),
+    "too few outputs": (
+        {"model": three_outputs_too_few},
+        r"the model gives \(4, 1\) for labels \(4,\); for one logit per label use loss='bce'",
+    ),
     "wrong inputs": ({"model": wrong_width}, r"cannot take inputs of shape \(4, 2\)"),
     "no parameters": ({"model": nothing_to_train}, r"no trainable parameters"),
     "broken builder": ({"model": broken_builder}, r"building the model raised RuntimeError: out of ideas"),

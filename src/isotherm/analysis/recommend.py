@@ -1,24 +1,40 @@
-"""One answer from a sweep: the largest batch size that costs nothing, and its learning rate."""
+"""One answer from a sweep: the largest batch size that is shown to cost nothing, and its learning rate.
+
+Learning rate and batch size are chosen on the quantity that was tuned, never on the test set unless that was tuned on.
+A batch size costs nothing where the interval of its loss lies inside a margin that was fixed beforehand: more noise
+widens the interval, so that noisier runs pass less easily.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from isotherm.analysis.regimes import Regimes
-from isotherm.analysis.series import Series
+from isotherm.analysis.series import Series, TunedGrid
 from isotherm.analysis.verdicts import Verdict
 from isotherm.core.rates import tidy
+from isotherm.core.statistics import Interval, welch_interval
 from isotherm.core.temperature import bare_learning_rate
 from isotherm.sweep.protocol import Edge, Estimate, Optimum
+
+LEVEL = 0.05  # the chance that any batch size is wrongly said to cost nothing
+
+_DATA = {"validation": "the validation set", "test": "the test set", "train": "the training set"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recommendation:
     """What to use for one budget and momentum, and the evidence.
 
-    `batch_size` is the largest whose mean test metric is within one standard deviation over seeds of the best.
+    `batch_size` is the largest that is shown to lose less than `margin` on the tuned quantity, compared with `best`;
+    `best` itself where no larger one is. `undetermined` are larger batch sizes of which these results do not tell.
+    `is_determined` is False where the numbers may still move: the optimum lies at the end of its grid, or runs are
+    missing. `test_metric` and its interval are over `num_runs` runs: the confirming seeds where `is_confirmed`, else
+    all seeds, the best k of n never.
     """
 
     sweep: str
@@ -29,76 +45,187 @@ class Recommendation:
     interval: tuple[float, float]
     learning_rate: float
     temperature: float
+    is_determined: bool
+    best: int
+    undetermined: tuple[int, ...]
+    margin: float
     test_metric: float
+    test_interval: tuple[float, float]
+    num_runs: int
+    is_confirmed: bool
     evidence: str
 
     def __str__(self) -> str:
         low, high = self.interval
         optimiser = "SGD" if self.momentum == 0 else f"momentum {self.momentum:g}"
+        so_far = "" if self.is_determined else "not determined; best so far "
         return (
-            f"{self.sweep}, {self.budget}, {optimiser}: batch size {self.batch_size}, learning rate "
+            f"{self.sweep}, {self.budget}, {optimiser}: {so_far}batch size {self.batch_size}, learning rate "
             f"{self.learning_rate:.4g} (ε_eff = {self.effective_learning_rate:.4g}, interval [{low:.4g}, {high:.4g}]; "
             f"temperature {self.temperature:.3g}). {self.evidence}"
         )
 
 
 def recommendation(series: Series, scaling: Verdict | None) -> Recommendation | None:
-    """Return what to use for the budget and momentum of a series; None if no test metric is finite.
+    """Return what to use for the budget and momentum of a series; None if no tuned quantity is finite.
 
     Args:
         series: over batch sizes.
         scaling: the verdict on its proportional scaling, where there is one.
     """
-    sign = series.plan.metric_direction.sign
-    known = {
-        grid.axes.batch_size: grid.test
-        for grid in series.grids
-        if grid.test is not None and math.isfinite(grid.test.mean_all)
-    }
+    known = [_Choice(series, grid) for grid in series.grids if grid.test is not None]
+    known = [choice for choice in known if math.isfinite(choice.goodness)]
     if not known:
         return None
-    best = max(known, key=lambda b: sign * known[b].mean_all)
-    limit = sign * known[best].mean_all - known[best].standard_deviation_all
-    size = max(b for b in known if sign * known[b].mean_all >= limit)
-    chosen = next(grid for grid in series.grids if grid.axes.batch_size == size)
-    optimum = chosen.optimum
-    assert optimum is not None
-    evidence = [_evidence(series, known, best=best, size=size), *_edge_words(optimum)]
-    momentum = series.momentum
+    best = max(known, key=lambda choice: choice.goodness)
+    larger = [_Rival(best, choice, level=LEVEL) for choice in known if choice.size > best.size]
+    larger = [_Rival(best, rival.choice, level=LEVEL / len(larger)) for rival in larger]
+    margin = _margin(series, known)
+    free = [rival.choice for rival in larger if best.is_determined and rival.is_free(margin)]
+    chosen = max(free, key=lambda choice: choice.size, default=best)
+    rate, reported = chosen.optimum.effective_learning_rate, chosen.reported
+    evidence = [
+        *_pick_words(series, best, chosen, larger, margin),
+        *chosen.doubts,
+        *_test_words(series, chosen),
+        _smaller_batches(series.law, scaling, chosen.size),
+    ]
     return Recommendation(
         sweep=series.plan.name,
         budget=str(series.budget),
-        momentum=momentum,
-        batch_size=size,
-        effective_learning_rate=optimum.effective_learning_rate,
-        interval=optimum.interval,
-        learning_rate=tidy(bare_learning_rate(optimum.effective_learning_rate, momentum=momentum)),
-        temperature=optimum.effective_learning_rate / size,
-        test_metric=known[size].mean,
-        evidence=" ".join([*evidence, _smaller_batches(series.law, scaling, size)]),
+        momentum=series.momentum,
+        batch_size=chosen.size,
+        effective_learning_rate=rate,
+        interval=chosen.optimum.interval,
+        learning_rate=tidy(bare_learning_rate(rate, momentum=series.momentum)),
+        temperature=rate / chosen.size,
+        is_determined=chosen.is_determined,
+        best=best.size,
+        undetermined=tuple(rival.choice.size for rival in larger if rival.is_open(margin)),
+        margin=margin,
+        test_metric=reported.mean_all,
+        test_interval=(reported.interval_all.low, reported.interval_all.high),
+        num_runs=len(reported.values_all),
+        is_confirmed=chosen.is_confirmed,
+        evidence=" ".join(evidence),
     )
 
 
-def _evidence(series: Series, known: Mapping[int, Estimate], *, best: int, size: int) -> str:
-    here, top = known[size], known[best]
+class _Choice:
+    """A batch size at its optimum, by the tuned quantity of all its seeds."""
+
+    def __init__(self, series: Series, grid: TunedGrid) -> None:
+        assert grid.optimum is not None
+        assert grid.test is not None
+        self.size = grid.axes.batch_size
+        self.optimum: Optimum = grid.optimum
+        self.reported: Estimate = grid.test
+        self.sign = series.plan.direction.sign
+        self.tuned = grid.optimum.estimate
+        self.goodness = self.sign * self.tuned.mean_all
+        self.is_confirmed = grid.confirmed is not None and len(grid.confirmed.values_all) > 0
+        self._at_end = grid.optimum.lies_at_end_of(grid.grid)
+
+    @property
+    def is_determined(self) -> bool:
+        """Whether all runs are there, and the optimum is not the lowest or highest learning rate tried."""
+        return self.optimum.edge is not Edge.INCOMPLETE and not self._at_end
+
+    @property
+    def doubts(self) -> list[str]:
+        """Why its numbers may still move; empty where nothing says so."""
+        if self.optimum.edge is Edge.INCOMPLETE:
+            return ["Runs are missing: the optimum may still move."]
+        if self._at_end:
+            return ["The best learning rate is the lowest or highest one tried: the optimum may lie beyond."]
+        if self.optimum.at_edge:
+            return [f"Its interval touches the {self.optimum.edge} of the grid: the optimum may lie beyond."]
+        return []
+
+
+class _Rival:
+    """A larger batch size than the best one, and what it loses on the tuned quantity."""
+
+    def __init__(self, best: _Choice, choice: _Choice, *, level: float) -> None:
+        self.choice = choice
+        ours, theirs = ([c.sign * value for value in c.tuned.values_all] for c in (best, choice))
+        self.loss: Interval = welch_interval(ours, theirs, level=1 - level)
+
+    def is_free(self, margin: float) -> bool:
+        """Whether its loss is shown to lie inside the margin."""
+        return self.choice.is_determined and self.loss.high <= margin
+
+    def is_open(self, margin: float) -> bool:
+        """Whether it is neither shown to be free of cost nor to cost anything."""
+        return not self.is_free(margin) and (self.loss.low <= 0 or not self.choice.is_determined)
+
+
+def _margin(series: Series, known: Sequence[_Choice]) -> float:
+    """Return the loss on the tuned quantity that is too small to matter."""
+    if series.is_percent and series.plan.objective.endswith("_metric"):
+        return 0.005
+    return 0.01 * float(np.median([abs(choice.goodness) for choice in known]))
+
+
+def _pick_words(series: Series, best: _Choice, chosen: _Choice, larger: Sequence[_Rival], margin: float) -> list[str]:
+    """Say why this batch size, and what is known about the larger ones."""
+    where, allowed = _DATA[series.plan.tune_on], _amount(series, margin)
+    if chosen is not best:
+        (loss,) = (rival.loss for rival in larger if rival.choice is chosen)
+        pick = (
+            f"Chosen on {where}: the largest batch size shown to lose less than {allowed} there, "
+            f"{_loss_text(series, loss)} compared with the best, B = {best.size}."
+        )
+    else:
+        pick = f"Chosen on {where}, where this batch size has the best mean."
+    open_ = [r for r in larger if r.choice.size > chosen.size and r.is_open(margin)]
+    costly = [r for r in larger if r.choice.size > chosen.size and not r.is_open(margin)]
+    words = [pick]
+    if open_:
+        listed = ", ".join(f"{r.choice.size} ({_loss_text(series, r.loss)})" for r in open_)
+        words.append(f"Whether larger ones lose less than {allowed} is not determined: B = {listed}.")
+    if costly:
+        listed = ", ".join(f"{r.choice.size} ({_loss_text(series, r.loss)})" for r in costly)
+        words.append(f"Larger ones lose: B = {listed}.")
+    return words
+
+
+def _test_words(series: Series, chosen: _Choice) -> list[str]:
+    """Say what the test set says, over which runs, and what may flatter that."""
+    found = chosen.reported
     metric, unit = series.plan.metric.replace("_", " "), " %" if series.is_percent else ""
-    if len(top.values_all) < 2:
-        return f"From a single seed: test {metric} {_number(series, top.mean_all)}{unit} at B = {best}; run more seeds."
-    spread = f"{_number(series, top.mean_all)} ± {series.scale * top.standard_deviation_all:.2g}{unit}"
-    found = f"Mean test {metric} {_number(series, here.mean_all)}{unit}"
-    return f"{found}; the best is {spread} at B = {best} (n = {len(top.values_all)})."
+    if not math.isfinite(found.mean_all):
+        return []
+    mean, num = f"Test {metric} {_number(series, found.mean_all)}{unit}", len(found.values_all)
+    if num < 2:
+        return [f"{mean}, from a single seed: run more seeds."]
+    limits = f"[{_number(series, found.interval_all.low)}, {_number(series, found.interval_all.high)}]"
+    diverged = f"; {found.num_diverged} more diverged" if found.num_diverged else ""
+    if chosen.is_confirmed:
+        return [f"{mean} {limits} over {num} confirming seeds, which did not choose the learning rate{diverged}."]
+    itself = " on the test set itself" if series.plan.tune_on == "test" else ""
+    return [
+        f"{mean} {limits} over all {num} seeds{diverged}. They also made the choice{itself}, which flatters the "
+        "number; confirming seeds (num_confirm) would remove that."
+    ]
+
+
+def _amount(series: Series, value: float) -> str:
+    """Return a difference of the tuned quantity with its unit."""
+    if series.is_percent and series.plan.objective.endswith("_metric"):
+        return f"{100 * value:.2g} points"
+    return f"{value:.2g}"
+
+
+def _loss_text(series: Series, loss: Interval) -> str:
+    is_points = series.is_percent and series.plan.objective.endswith("_metric")
+    values = (loss.estimate, loss.low, loss.high)
+    estimate, low, high = (f"{100 * value:.1f}" if is_points else f"{value:.2g}" for value in values)
+    return f"{estimate} [{low}, {high}]"
 
 
 def _number(series: Series, value: float) -> str:
     return f"{series.scale * value:.1f}" if series.is_percent else f"{value:.4g}"
-
-
-def _edge_words(optimum: Optimum) -> list[str]:
-    if optimum.edge is Edge.INCOMPLETE:
-        return ["Runs are missing: the optimum may still move."]
-    if optimum.at_edge:
-        return [f"Its interval touches the {optimum.edge} of the grid: the optimum may lie beyond."]
-    return []
 
 
 def _smaller_batches(fit: Regimes | None, scaling: Verdict | None, size: int) -> str:
@@ -111,10 +238,9 @@ def _smaller_batches(fit: Regimes | None, scaling: Verdict | None, size: int) ->
         where = f"This batch size lies above the kink at {kink}: keep the learning rate down to the kink; below it,"
     else:
         where = f"Below {kink},"
-    proportional = slope.contains(1.0) if scaling is None else scaling.holds
-    if proportional:
+    if slope.contains(1.0) and scaling is not None and scaling.holds:
         return f"{where} keep the temperature, ε_eff ∝ B (found: {found})."
     doubt = "whether that is proportional is not determined"
-    if proportional is not None:
+    if not slope.contains(1.0) or (scaling is not None and scaling.holds is False):
         doubt = "the optimal temperature is not constant there"
     return f"{where} scale the learning rate as ε_eff ∝ {found}; {doubt}."

@@ -257,7 +257,7 @@ def test_protocol_says_what_was_done() -> None:
     ("change", "words"),
     [
         ({"tune_on": "validation"}, "The test set takes no part in choosing learning rates or runs"),
-        ({"tune_on": "train"}, "chosen by the final training loss"),
+        ({"tune_on": "train"}, "chosen by what SGD minimises, the final training loss plus L2 penalty"),
         ({"num_kept": 5}, "All 5 runs are kept"),
         ({"seeds": (0,), "num_kept": 1}, "says nothing about spread"),
         ({"l2": 0.0}, "no L2 penalty"),

@@ -12,7 +12,7 @@ from isotherm.sweep.results import StudyResults
 
 
 def example() -> StudyResults:
-    return landscape_study(optimum=broken_line(1.0, 64, 4.0), peak=lambda b, _m: 0.7 if b < 512 else 0.6)
+    return landscape_study(optimum=broken_line(1.0, 64, 4.0), peak=lambda b, _m: 0.7 if b < 512 else 0.6, noise=0.001)
 
 
 def test_one_entry_per_momentum_with_its_grids_and_regimes() -> None:
