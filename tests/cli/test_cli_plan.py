@@ -27,6 +27,15 @@ def test_plan_counts_runs_estimates_time_and_writes_nothing() -> None:
     assert not list(Path().glob("*.sqlite*"))
 
 
+def test_plan_counts_confirming_runs_and_says_what_refinement_adds() -> None:
+    code, text = invoke("plan", "mycode:sweep", "--resolution", "adaptive", "--json", "plan.json")
+    assert code == 0
+    content = json.loads(Path("plan.json").read_text())
+    assert (content["num_runs"], content["num_confirming"]) == (18 + 3 * 2, 6)
+    assert content["num_refining"] == 3 * 2 * 3 * 2  # three grids of ratio 4: three halvings of both sides, two seeds
+    assert "6 runs of them confirm the choice. Refining the grids will add about 36." in " ".join(text.split())
+
+
 def test_plan_counts_what_is_stored() -> None:
     run_tiny()
     code, text = invoke("plan", "mycode:sweep")
