@@ -60,11 +60,10 @@ class SlopePower:
                 f"is shown to lie inside [{low:g}, {high:g}] with a chance of "
                 f"{math.floor(100 * self.power_of_proportional):d} %."
             )
-        enough = "enough" if self.grid_error <= 1 - low else "not enough"
+        enough = "enough" if self.grid_error <= 1 - low else "too coarse"
         return (
-            "What can be seen of the slope depends on the noise and on how fast the metric falls off around its "
-            "optimum, which no stored grid tells. Known to the nearest learning rate alone, optima leave an error of "
-            f"up to {self.grid_error:.2f}: {enough} for [{low:g}, {high:g}]."
+            "What can be seen of the slope is not known before a grid of this task is stored; optima rounded to the "
+            f"nearest learning rate leave it an error of up to {self.grid_error:.2f}, {enough} for [{low:g}, {high:g}]."
         )
 
 
@@ -106,8 +105,8 @@ class SweepPower:
         noise = self.noise
         if noise is None:
             return (
-                "No stored run of this task tells the noise between seeds: differences are given in its standard "
-                "deviations. Give --noise, or run a part of the study first."
+                "No stored run of this task tells the noise: differences are in standard deviations between seeds. "
+                "Give --noise, or run a part of the study first."
             )
         if not noise.is_measured:
             return "The noise between seeds is as given."
@@ -149,12 +148,12 @@ class SweepPower:
         spaced = f"Learning rates a factor of {self.ratio:.3g} apart{refined}"
         if self.hidden is None:
             return (
-                f"{spaced} hide a part of the best value at an optimum between them, however many seeds are run; how "
+                f"{spaced} hide a part of the best value where it lies between them, however many seeds are run; how "
                 "much is not known before a grid of this task is stored."
             )
         return (
-            f"{spaced} hide up to {self.hidden:.2g} {self.unit} at an optimum halfway between them, however "
-            "many seeds are run."
+            f"{spaced} hide up to {self.hidden:.2g} {self.unit} where the best value lies halfway between them, "
+            "however many seeds are run."
         )
 
     @property
