@@ -72,7 +72,7 @@ RESOLUTIONS: dict[str, dict[str, Any]] = {
     "2": {"ratio": 2.0},
     "√2": {"ratio": math.sqrt(2.0)},
     "2^¼": {"ratio": 2**0.25, "num_points": 9},
-    "adaptive": {"ratio": 2.0, "plan": (("resolution", "adaptive"),)},
+    "adaptive": {"ratio": 2.0, "plan": (("resolution", "adaptive"), ("num_confirm", 5))},
 }
 
 

@@ -13,7 +13,7 @@ import typer
 from isotherm.cli.cell_options import CellOptions
 from isotherm.cli.command import command
 from isotherm.cli.common import check_json, console_for, escaped, give_json, print_notes
-from isotherm.cli.options import ComputeOptions, DataOption, JsonOption
+from isotherm.cli.options import ComputeOptions, DataOption, JsonOption, ResolutionOption
 from isotherm.errors import UserError
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class RunOptions:
         typer.Option("--store", metavar="FILE", help="Store of the runs; default: <study>.sqlite or <task>.sqlite."),
     ] = None
     data: DataOption = None
+    resolution: ResolutionOption = None
     compute: ComputeOptions
     max_extensions: Annotated[
         int | None,
@@ -79,6 +80,8 @@ def _check_kind(options: RunOptions) -> None:
         return
     if cell.task is None:
         raise UserError(f"neither a study nor --task is given; {remedy}")
+    if options.resolution is not None:
+        raise UserError("--resolution applies to a study; one cell has one learning rate: leave it out")
     cell.check()
     if options.max_extensions is not None:
         raise UserError("--max-extensions applies only to a study: one cell has no grid; leave it out")
@@ -96,7 +99,7 @@ def _run_study(options: RunOptions, console: Console) -> None:
 
     assert options.study is not None
     start = time.perf_counter()
-    study = _changed(load_study(options.study, data=options.data), options)
+    study = _changed(load_study(options.study, data=options.data, resolution=options.resolution), options)
     print_notes((note for sweep in study.sweeps for note in sweep.task.notes), console)
     store = options.store or default_store(study.name)
     results = train_study(

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from isotherm.core.budget import Budget
+from isotherm.core.checks import require_choice
 from isotherm.core.l2 import L2Scope
 from isotherm.core.rates import IsothermGrid
 from isotherm.core.records import Precision
 from isotherm.core.schedule import Schedule
 from isotherm.errors import UserError, nearest
 from isotherm.studies import STUDIES
-from isotherm.sweep.plan import ExtendFor, TuneOn, TuneQuantity
+from isotherm.sweep.plan import ExtendFor, Resolution, TuneOn, TuneQuantity
 from isotherm.sweep.study import Study
 from isotherm.sweep.sweep import Sweep
 from isotherm.tasks.builtin import TASKS
@@ -23,13 +24,21 @@ from isotherm.tasks.load import call_reference, load_task
 from isotherm.tasks.task import Task
 
 
-def load_study(reference: str, *, data: Path | None = None) -> Study:
+def load_study(reference: str, *, data: Path | None = None, resolution: str | None = None) -> Study:
     """Return the study that a built-in name, a TOML file or `module:function` refers to.
 
     Args:
         reference: what the user gave.
         data: folder of the data sets, for every task of the study; None as in `get_task`.
+        resolution: "adaptive" or "paper" for every sweep of the study; None keeps what they say.
     """
+    if resolution is not None:
+        require_choice("resolution", resolution, get_args(Resolution))
+    study = _load(reference, data=data)
+    return study if resolution is None else study.with_resolution(cast(Resolution, resolution))
+
+
+def _load(reference: str, *, data: Path | None) -> Study:
     if reference in STUDIES:
         return STUDIES[reference](data)
     if _is_file(reference):
@@ -97,12 +106,15 @@ class _Sweep(_Table):
     final_effective_learning_rate: float | None = None
     num_seeds: int | None = None
     num_kept: int | None = None
+    num_confirm: int | None = None
     tune_on: TuneOn | None = None
     tune_quantity: TuneQuantity | None = None
     validation_fraction: float | None = None
     num_evaluations: int | None = None
     max_extensions: int | None = None
     extend_for: ExtendFor | None = None
+    resolution: Resolution | None = None
+    smallest_ratio: float | None = None
     first_seed: int | None = None
     precision: Precision | None = None
 

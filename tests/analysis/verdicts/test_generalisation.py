@@ -60,7 +60,7 @@ def test_a_shift_that_noise_could_make_is_open() -> None:
 
 
 @pytest.mark.parametrize("claim", [large_batches, higher_test_optimum])
-@pytest.mark.parametrize("name", ["test_optimum", "train_objective_optimum"])
+@pytest.mark.parametrize("name", ["test_optimum", "train_optimum"])
 def test_optima_at_the_end_leave_it_open(claim, name: str) -> None:  # type: ignore[no-untyped-def]
     series = with_optimum_at_end(made_series(optimum=LINE, height=falls_by(0.05), train_shift=1.0), 32, name)
     found = alone(claim(series))

@@ -16,7 +16,7 @@ from isotherm.running.executors.local import LocalExecutor
 from isotherm.running.executors.options import FleetOptions
 from isotherm.running.executors.pool import PoolExecutor, num_cores
 from isotherm.running.runner import run
-from isotherm.sweep.protocol import missing_runs
+from isotherm.sweep.rounds import missing_runs
 from isotherm.sweep.sweep import Sweep
 from isotherm.tasks.task import Task
 

@@ -19,7 +19,7 @@ def large_batches(s: Series) -> Claim:
     The best batch size is picked by the same results, so its lead counts only beyond the correction for picking it.
     """
     text = f"{s.label}: at equal steps the largest batch generalises worse although it fits no worse"
-    needed = [lambda g: g.test_optimum, lambda g: g.train_objective_optimum]
+    needed = [lambda g: g.test_optimum, lambda g: g.train_optimum]
     blocked = obstacle([s], needed)
     if blocked is not None or s.test_fit is None or s.train_fit is None:
         return Claim.blocked(text, s.plan, blocked)
@@ -55,7 +55,7 @@ def higher_test_optimum(s: Series) -> Claim:
     The draws of a fit share its shape, and so the error that a coarse grid makes at all batch sizes alike.
     """
     text = f"{s.label}: the learning rate that is best on the test set lies above the one that fits best"
-    needed = [lambda g: g.test_optimum, lambda g: g.train_objective_optimum]
+    needed = [lambda g: g.test_optimum, lambda g: g.train_optimum]
     blocked = obstacle([s], needed)
     if blocked is not None or s.test_fit is None or s.train_fit is None:
         return Claim.blocked(text, s.plan, blocked)

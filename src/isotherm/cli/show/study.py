@@ -17,8 +17,8 @@ from isotherm.cli.common import EXIT_FAILED_RUNS, errors, escaped
 from isotherm.report.study.folder import write_report
 from isotherm.report.study.summary import study_summary
 from isotherm.report.study.tables import optima_table
-from isotherm.sweep.protocol import all_runs
 from isotherm.sweep.results import StudyResults
+from isotherm.sweep.rounds import all_runs
 
 
 def present(
