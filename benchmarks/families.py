@@ -280,6 +280,7 @@ def _plan(truth: Truth) -> SweepPlan:
         "num_train": 4000,
         "metric": "accuracy",
         "metric_direction": Direction.MAXIMISE,
+        "metric_bounds": (0.0, 1.0),
         "batch_sizes": family.sizes,
         "learning_rates": tuple(_learning_rates(truth, size) for size in family.sizes),
         "budgets": (Budget.steps(1000),),

@@ -85,7 +85,8 @@ def made_series(
     """Return a series whose fits are made; `optimum` gives log2 ε, that of the training loss is lower by a shift."""
     plan, grids = _grids(sizes, num_seeds, momentum)
     seed = int(10 * momentum)
-    plan = dataclasses.replace(plan, seeds=tuple(range(num_seeds)), metric=metric)
+    bounds = (0.0, 1.0) if metric == "accuracy" else None
+    plan = dataclasses.replace(plan, seeds=tuple(range(num_seeds)), metric=metric, metric_bounds=bounds)
     places = [optimum(size) for size in sizes]
     fit = made_fit(places, [height(size) for size in sizes], sizes, error=error, seed=seed)
     lower = [place - train_shift for place in places]

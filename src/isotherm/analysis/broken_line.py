@@ -31,7 +31,7 @@ LEAST_SCATTER, MOST_SCATTER = math.log(0.002), math.log(1.0)
 POINTS = math.sqrt(3.0) * np.array([-1.0, 0.0, 1.0])
 LOG_WEIGHTS = np.log([1 / 6, 2 / 3, 1 / 6])
 
-NUM_CHAINS, NUM_ROUNDS, NUM_IGNORED = 120, 220, 100
+NUM_CHAINS, NUM_ROUNDS, NUM_IGNORED = 120, 160, 60
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -68,7 +68,7 @@ def draw_lines(
     target = _Target(curves, log_sizes, log_prior)
     some = generator.choice(len(shapes), size=NUM_CHAINS, replace=False)
     states = _starts(log_sizes, shapes[some], log_optima[some], generator)
-    drawn = walk(target, states, generator, num_rounds=NUM_ROUNDS)[NUM_IGNORED * NUM_CHAINS :]
+    drawn = walk(target, states, generator, num_rounds=NUM_ROUNDS, num_ignored=NUM_IGNORED)
     drawn = drawn[generator.choice(len(drawn), size=len(shapes), replace=len(drawn) < len(shapes))]
     slopes, corners = drawn[:, SLOPE], drawn[:, KINK]
     return LineDraws(

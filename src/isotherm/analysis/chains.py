@@ -14,26 +14,29 @@ from isotherm.core.statistics import Floats
 
 WHOLE_STEPS = 0.1  # part of the moves that are a whole difference, which crosses gaps
 TREMOR = 1e-4  # keeps chains from collapsing into a plane
+BEHIND = 10.0  # logarithm of a ratio of densities, beyond what the number of parameters explains
 
 
 def walk(
-    log_density: Callable[[Floats], Floats], states: Floats, generator: np.random.Generator, *, num_rounds: int
+    log_density: Callable[[Floats], Floats], states: Floats, generator: np.random.Generator, *, num_rounds: int, num_ignored: int
 ) -> Floats:
-    """Return the states that chains visit, round after round, shape (num_rounds * num_chains, num_parameters).
+    """Return the states that chains visit after the first rounds, shape (num_visited, num_parameters).
 
-    Each half of the chains moves along differences in the other half.
+    Each half of the chains moves along differences in the other half. In the first rounds chains that lag far behind
+    the best are moved to others: they would stay in some corner for ever.
 
     Args:
         log_density: of states, up to a constant; minus infinity where nothing may be.
         states: where the chains start, one row each; at least four.
         generator: of random numbers.
         num_rounds: how often every chain moves.
+        num_ignored: rounds at the start that are not returned.
     """
     states = states.copy()
     densities = log_density(states)
     half = len(states) // 2
     visited = []
-    for _ in range(num_rounds):
+    for round_ in range(num_rounds):
         for mine, others in ((slice(0, half), slice(half, None)), (slice(half, None), slice(0, half))):
             moved = states[mine] + _moves(states[others], len(states[mine]), generator)
             found = log_density(moved)
@@ -41,8 +44,18 @@ def walk(
                 accepted = np.log(generator.random(len(moved))) < found - densities[mine]
             states[mine] = np.where(accepted[:, None], moved, states[mine])
             densities[mine] = np.where(accepted, found, densities[mine])
-        visited.append(states.copy())
+        if round_ >= num_ignored:
+            visited.append(states.copy())
+        elif round_ % 5 == 4:
+            _catch_up(states, densities, generator)
     return np.concatenate(visited)
+
+
+def _catch_up(states: Floats, densities: Floats, generator: np.random.Generator) -> None:
+    """Move chains whose density is negligible to others, in place."""
+    behind = densities < densities.max() - BEHIND - 2 * states.shape[1]
+    chosen = generator.choice(np.flatnonzero(~behind), size=int(behind.sum()))
+    states[behind], densities[behind] = states[chosen], densities[chosen]
 
 
 def _moves(others: Floats, num_moves: int, generator: np.random.Generator) -> Floats:

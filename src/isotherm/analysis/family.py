@@ -93,11 +93,12 @@ def fit_family(
     return FamilyFit(batch_sizes=sizes, optima=optima, heights=way.sign * heights, lines=lines)
 
 
-# Chains over shapes, and points over which an optimum is integrated.
-NUM_STARTS, NUM_CHAINS, NUM_ROUNDS, NUM_IGNORED = 600, 80, 100, 40
-NUM_POINTS, NUM_FINAL_POINTS = 32, 64
-NEGLIGIBLE = 1e-6  # of the largest posterior density
-LEAST_EFFECTIVE = 60.0  # weights are flattened until this many shapes count
+# First importance sampling finds where the shapes lie, in a few rounds; then chains draw them.
+NUM_PROPOSALS, NUM_SHAPES = 6, 250
+NUM_CHAINS, NUM_ROUNDS, NUM_IGNORED = 80, 100, 40
+NUM_POINTS, NUM_FINAL_POINTS = 24, 48  # over which an optimum is integrated
+NEGLIGIBLE = 1e-5  # of the largest posterior density
+LEAST_EFFECTIVE = 50.0  # weights are flattened until this many shapes count
 
 
 class _Window:
@@ -145,15 +146,24 @@ class _Shapes:
 
     def draw(self, generator: np.random.Generator, num_draws: int) -> Floats:
         """Return shapes, shape (num_draws, 5), and narrow the window to where their optima lie."""
-        shapes = peak.prior_draws(generator, NUM_STARTS, freedom=self._freedom, limits_a=self._limits_a)
-        for num_points in (3 * NUM_POINTS, NUM_POINTS, NUM_POINTS):
-            log_areas = self._window.log_areas(shapes, num_points)
-            weights = _flattened(logsumexp(log_areas, axis=1).sum(axis=-1))
-            self._window.narrow(log_areas, weights)
-            shapes = shapes[generator.choice(len(shapes), size=NUM_CHAINS, p=weights)]
-            shapes = walk(self._log_density, shapes, generator, num_rounds=20)[-NUM_CHAINS:]
-        drawn = walk(self._log_density, shapes, generator, num_rounds=NUM_ROUNDS)[NUM_IGNORED * NUM_CHAINS :]
+        shapes = self._starts(generator)
+        drawn = walk(self._log_density, shapes, generator, num_rounds=NUM_ROUNDS, num_ignored=NUM_IGNORED)
         return np.asarray(drawn[generator.choice(len(drawn), size=num_draws)])
+
+    def _starts(self, generator: np.random.Generator) -> Floats:
+        """Return shapes near their posterior, by adaptive importance sampling, shape (num_chains, 5)."""
+        shapes = peak.prior_draws(generator, 3 * NUM_SHAPES, freedom=self._freedom, limits_a=self._limits_a)
+        log_areas = self._window.log_areas(shapes, 3 * NUM_POINTS)
+        weights = logsumexp(log_areas, axis=1).sum(axis=-1)
+        for _ in range(NUM_PROPOSALS):
+            self._window.narrow(log_areas, _flattened(weights))
+            proposal = _Proposal(shapes, _flattened(weights))
+            shapes = proposal.draw(generator, NUM_SHAPES)
+            shapes = shapes[np.isfinite(self.log_prior(shapes))]
+            log_areas = self._window.log_areas(shapes, NUM_POINTS)
+            weights = logsumexp(log_areas, axis=1).sum(axis=-1) + self.log_prior(shapes) - proposal.log_density(shapes)
+        chances = _flattened(weights)
+        return np.asarray(shapes[generator.choice(len(shapes), size=NUM_CHAINS, p=chances, replace=False)])
 
     def log_prior(self, shapes: Floats) -> Floats:
         """Return the logarithm of the prior density."""
@@ -165,6 +175,30 @@ class _Shapes:
         inside = np.isfinite(found)
         found[inside] += logsumexp(self._window.log_areas(shapes[inside], NUM_POINTS), axis=1).sum(axis=-1)
         return found
+
+
+class _Proposal:
+    """A Student-t distribution of shapes with the moments of weighted ones."""
+
+    FREEDOM = 5
+
+    def __init__(self, shapes: Floats, weights: Floats) -> None:
+        self._centre = weights @ shapes
+        away = shapes - self._centre
+        covariance = (weights[:, None] * away).T @ away
+        self._root = np.linalg.cholesky(1.3 * covariance + 1e-6 * np.eye(len(covariance)))
+
+    def draw(self, generator: np.random.Generator, num_draws: int) -> Floats:
+        """Return shapes, shape (num_draws, 5)."""
+        normal = generator.standard_normal((num_draws, len(self._centre)))
+        tails = np.sqrt(self.FREEDOM / generator.chisquare(self.FREEDOM, size=(num_draws, 1)))
+        return np.asarray(self._centre + tails * normal @ self._root.T)
+
+    def log_density(self, shapes: Floats) -> Floats:
+        """Return the logarithm of the density, up to a constant."""
+        standard = np.linalg.solve(self._root, (shapes - self._centre).T)
+        num_parameters = len(self._centre)
+        return -0.5 * (self.FREEDOM + num_parameters) * np.log1p(np.sum(standard**2, axis=0) / self.FREEDOM)
 
 
 def _flattened(log_weights: Floats) -> Floats:

@@ -26,7 +26,7 @@ def large_batches(s: Series) -> Claim:
     heights = s.plan.metric_direction.sign * s.test_fit.heights
     losses = heights[:, :-1] - heights[:, [-1]]
     best = int(np.argmax(np.median(losses, axis=0)))
-    margin = metric_margin(s.plan.metric, [s.test_fit.heights])
+    margin = metric_margin(s.plan.metric_bounds, [s.test_fit.heights])
     rises = _rises(s.train_fit.heights, best)
     lost = f"the test metric loses {interval_text(s.scale * losses[:, best])} {unit_of(s)}"
     sizes = s.test_fit.batch_sizes

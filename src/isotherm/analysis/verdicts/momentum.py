@@ -84,7 +84,7 @@ def _gains(pair: Pair, *, above: bool) -> tuple[Floats, float, str]:
         for fit in (heavy.test_fit, plain.test_fit)
     ]
     gains = plain.plan.metric_direction.sign * (means[0] - independent(means[1], seed=1))
-    margin = metric_margin(plain.plan.metric, [plain.test_fit.heights, heavy.test_fit.heights])
+    margin = metric_margin(plain.plan.metric_bounds, [plain.test_fit.heights, heavy.test_fit.heights])
     scale, unit = plain.scale, unit_of(plain)
     words = (
         f"mean gain on the test set {interval_text(scale * gains, sign=True)} {unit} over B = "
