@@ -14,14 +14,12 @@ import numpy as np
 from isotherm.analysis import power as formulas
 from isotherm.analysis.noise import RunNoise, measured_noise
 from isotherm.analysis.series import LEAST_FOR_LAW, same_but_momentum
+from isotherm.analysis.verdicts.margins import PROPORTIONAL
 from isotherm.core.budget import BudgetUnit
 from isotherm.core.checks import require_positive
 from isotherm.sweep.plan import StudyPlan, SweepPlan
 from isotherm.sweep.protocol import Grid
 from isotherm.sweep.results import Results, StudyResults
-
-# A slope inside this range counts as proportional.
-PROPORTIONAL = (0.8, 1.25)
 
 
 class Planned(Protocol):
