@@ -135,7 +135,7 @@ def test_default_fleets_count_the_tokens_of_a_window():
 
 @pytest.mark.parametrize("fleet_size", [0, -1])
 def test_a_fleet_size_below_one_is_refused(fleet_size):
-    with pytest.raises(UserError, match=f"fleet_size={fleet_size} is not a positive number; leave it out"):
+    with pytest.raises(UserError, match=f"fleet_size={fleet_size} is not a positive whole number; leave it out"):
         executor_for(cases.blobs_task(), fleet_size=fleet_size)
 
 
