@@ -13,7 +13,7 @@ from isotherm.core.rates import IsothermGrid
 from isotherm.core.schedule import Schedule
 from isotherm.errors import UserError
 from isotherm.studies import STUDIES
-from isotherm.studies.load import load_study, read_study, study_name
+from isotherm.studies.load import _Isotherm, _Sweep, load_study, read_study, study_name
 from isotherm.sweep.sweep import Sweep
 from isotherm.tasks.load import load_task
 
@@ -166,3 +166,9 @@ def test_every_kind_of_study_and_task_gets_the_data_folder(
     if before is not None:
         with pytest.raises(UserError, match="the data folder before does not exist"):
             load_study(str(file))
+
+
+def test_every_key_is_on_the_page_of_studies() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "studies.md").read_text()
+    for key in (*_Sweep.model_fields, *_Isotherm.model_fields):
+        assert f"`{key}`" in page, key

@@ -265,20 +265,16 @@ class Grid:
         """Return the optimum for a quantity, by default the one tuned on; None where no cell is stable."""
         name = self.objective if objective is None else objective
         way = self.direction if direction is None else direction
-        usable = [index for index, cell in enumerate(self.cells) if cell.is_usable]
-        if not usable:
+        kept = {k: tuple(cell.kept(name, way)) for k, cell in enumerate(self.cells) if cell.is_usable}
+        estimates = {k: self.cells[k].estimate(name, kept=kept[k]) for k in kept}
+        means = {k: way.sign * one.mean for k, one in estimates.items() if math.isfinite(one.mean)}
+        if not means:
             return None
-        kept = {index: tuple(self.cells[index].kept(name, way)) for index in usable}
-        estimates = {index: self.cells[index].estimate(name, kept=kept[index]) for index in usable}
-        usable = [index for index in usable if math.isfinite(estimates[index].mean)]
-        if not usable:
-            return None
-        means = {index: way.sign * estimates[index].mean for index in usable}
         most = max(means.values())
-        tied = [index for index in usable if math.isclose(means[index], most, rel_tol=_TIE)]
+        tied = [k for k, mean in means.items() if math.isclose(mean, most, rel_tol=_TIE)]
         best = self._middle(tied)
-        limit = min(*(means[index] for index in tied), most - estimates[best].standard_deviation)
-        within = [index for index in usable if means[index] >= limit]
+        limit = min(*(means[k] for k in tied), most - estimates[best].standard_deviation)
+        within = [k for k, mean in means.items() if mean >= limit]
         rates = [cell.effective_learning_rate for cell in self.cells]
         below, above = self._sides(best, means)
         return Optimum(

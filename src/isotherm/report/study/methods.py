@@ -149,6 +149,11 @@ def _tuning(plan: SweepPlan) -> str:
             f"Learning rates are chosen by {tuned}. The test set takes no part in choosing learning rates or runs, so "
             "test results have no selection bias."
         )
+    if plan.tune_on == "test" and plan.num_confirm:
+        return (
+            f"Learning rates are chosen by {tuned}, on the same set that is reported, as in the paper. Confirming "
+            "seeds take away what chance between seeds adds to the results, not what suits this test set by chance."
+        )
     if plan.tune_on == "test":
         return (
             f"Learning rates are chosen by {tuned}, on the same set that is reported, as in the paper: test results at "
