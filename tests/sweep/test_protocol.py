@@ -164,8 +164,8 @@ def test_confirming_seeds_are_reported_and_take_no_part_in_the_choice() -> None:
     assert (confirmed.num_runs, grid.num_runs) == (12, 9)
     bias = chosen.selection_bias("test_metric", kept=[0, 1])
     assert bias is not None
-    assert bias.estimate == pytest.approx(0.25)
-    assert bias.low < 0.25 < bias.high
+    assert bias.difference == pytest.approx(0.25)
+    assert bias.standard_error == pytest.approx(math.sqrt(0.005 / 2 + 0.01 / 3))
     assert grid.cells[1].selection_bias("test_metric", kept=[0, 1]) is None
 
 

@@ -21,10 +21,11 @@ from isotherm.sweep.rounds import (
     Stage,
     all_runs,
     build_grid,
-    foreseen_runs,
+    confirming_runs,
     grown_grid,
     missing_runs,
     next_round,
+    num_refining_runs,
 )
 
 UP = Direction.MAXIMISE
@@ -630,12 +631,24 @@ def test_more_seeds_reuse_the_confirming_ones() -> None:
 
 def test_confirming_runs_are_foreseen() -> None:
     plan = adaptive(batch_sizes=(16, 32), num_confirm=4)
-    assert len(foreseen_runs([plan], {})) == 2 * (5 * 3 + 4)
+    assert {spec.seed for spec in confirming_runs([plan], {}).values()} == {3, 4, 5, 6}
+    assert len(confirming_runs([plan], {})) == 2 * 4
     results: dict[str, RunResult] = {}
     fill(results, missing_runs([plan], {}), parabola(0.0, noise=0.3))
-    assert len([spec for spec in foreseen_runs([plan], results) if spec.seed > 2]) == 2 * 4
+    assert len(confirming_runs([plan], results)) == 2 * 4
     done, _ = grow([plan], parabola(0.0))
-    assert foreseen_runs([plan], done) == []
+    assert confirming_runs([plan], done) == {}
+    del done[plan.run_spec(plan.grids()[0], effective_learning_rate=1.0, seed=4).key]
+    assert [spec.seed for spec in confirming_runs([plan], done).values()] == [4]
+
+
+def test_refining_runs_are_counted_roughly_until_the_base_grids_are_done() -> None:
+    plan = adaptive(batch_sizes=(16, 32))
+    assert num_refining_runs([plan], {}) == 2 * (2 * 2) * 3  # two grids, two halvings of both sides, three seeds
+    assert num_refining_runs([adaptive(resolution="paper")], {}) == 0
+    results: dict[str, RunResult] = {}
+    fill(results, missing_runs([plan], {}), parabola(0.0))
+    assert num_refining_runs([plan], results) == 0
 
 
 def test_rounds_have_names() -> None:

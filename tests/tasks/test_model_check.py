@@ -229,9 +229,9 @@ class InPlace(nn.Linear):
         return super().forward(x.sub_(0.5))
 
 
-def test_a_model_that_changes_its_inputs_is_refused_and_the_data_stay():
+def test_a_model_may_write_into_its_inputs_and_the_data_stay():
     x = X.clone()
-    refused_model(["'mine'", "changes its inputs in place", "x = x - 0.5"], model=lambda: InPlace(2, 3), train=(x, Y))
+    assert check_model(task(model=lambda: InPlace(2, 3), train=(x, Y))) is None
     assert torch.equal(x, X)
 
 

@@ -10,10 +10,9 @@ from isotherm.analysis.regimes import JointRegimes, Regimes, fit_joint_regimes, 
 from isotherm.core.budget import Budget
 from isotherm.core.rates import tidy
 from isotherm.core.records import Direction
-from isotherm.core.statistics import Interval
 from isotherm.core.temperature import bare_learning_rate, temperature
 from isotherm.sweep.plan import GridAxes, SweepPlan
-from isotherm.sweep.protocol import Edge, Estimate, Grid, Optimum
+from isotherm.sweep.protocol import Edge, Estimate, Grid, Optimum, SelectionBias
 from isotherm.sweep.results import Results
 
 # The fewest optima that a broken line is fitted to.
@@ -41,12 +40,17 @@ class TunedGrid:
     train_objective: Estimate | None
     selected: Estimate | None
     confirmed: Estimate | None
-    selection_bias: Interval | None
+    selection_bias: SelectionBias | None
 
     @property
     def axes(self) -> GridAxes:
         """Batch size, budget and momentum."""
         return self.grid.axes
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether what is reported comes from confirming seeds."""
+        return self.confirmed is not None and bool(self.confirmed.values_all)
 
     @property
     def rate(self) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from isotherm.sweep.plan import SweepPlan
 from isotherm.sweep.protocol import Edge
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -47,6 +48,24 @@ def objective_words(objective: str, metric: str) -> str:
     data, _, quantity = objective.partition("_")
     name = metric.replace("_", " ") if quantity == "metric" else quantity
     return f"{'training' if data == 'train' else data} {name}"
+
+
+def seeds_words(plan: SweepPlan) -> str:
+    """Return how many seeds choose, how many of them are kept, and how many confirm."""
+    num, kept = len(plan.seeds), plan.num_kept
+    chosen = count_text(num, "seed") if kept == num else f"best {kept} of {num} seeds"
+    return f"{chosen} choose, {plan.num_confirm} confirm" if plan.num_confirm else chosen
+
+
+def runs_words(plan: SweepPlan) -> str:
+    """Return the runs from which the numbers at an optimum come."""
+    return f"{count_text(plan.num_confirm, 'further seed')} there" if plan.num_confirm else kept_words(plan)
+
+
+def kept_words(plan: SweepPlan) -> str:
+    """Return the runs from which the numbers of a cell come."""
+    num, kept = len(plan.seeds), plan.num_kept
+    return f"{'all ' * (num > 1)}{count_text(num, 'run')}" if kept == num else f"the best {kept} of {num} runs"
 
 
 def momentum_label(momentum: float) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from isotherm.core.budget import Budget
+from isotherm.core.checks import require_choice
 from isotherm.core.l2 import L2Scope
 from isotherm.core.rates import IsothermGrid
 from isotherm.core.records import Precision
@@ -23,13 +24,21 @@ from isotherm.tasks.load import call_reference, load_task, own_function
 from isotherm.tasks.task import Task
 
 
-def load_study(reference: str, *, data: Path | None = None) -> Study:
+def load_study(reference: str, *, data: Path | None = None, resolution: str | None = None) -> Study:
     """Return the study that a built-in name, a TOML file or `module:function` refers to.
 
     Args:
         reference: what the user gave.
         data: folder of the data sets, for every task of the study; None as in `get_task`.
+        resolution: "adaptive" or "paper" for every sweep of the study; None keeps what they say.
     """
+    if resolution is not None:
+        require_choice("resolution", resolution, get_args(Resolution))
+    study = _load(reference, data=data)
+    return study if resolution is None else study.with_resolution(cast(Resolution, resolution))
+
+
+def _load(reference: str, *, data: Path | None) -> Study:
     if reference in STUDIES:
         return STUDIES[reference](data)
     if _is_file(reference):

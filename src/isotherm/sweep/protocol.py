@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from isotherm.core.records import Direction, Outcome, RunResult
-from isotherm.core.statistics import Interval, best_k_of_n, standard_deviation, t_interval, welch_interval
+from isotherm.core.statistics import Interval, best_k_of_n, standard_deviation, t_interval
 from isotherm.sweep.plan import SMALLEST_RATIO, GridAxes
 from isotherm.sweep.refinement import possible_gains
 
@@ -55,10 +55,26 @@ class Estimate:
         return f"{self.mean:.4g} ± {self.standard_deviation:.2g} (best {self.num_kept} of {self.num_seeds}), {everyone}"
 
     @property
+    def standard_error(self) -> float:
+        """The error of the mean over the kept runs; NaN for a single one."""
+        return self.standard_deviation / math.sqrt(self.num_kept) if self.num_kept > 1 else math.nan
+
+    @property
     def all_words(self) -> str:
         """How many runs finished, and how many diverged where some did."""
         diverged = f", {self.num_diverged} diverged" if self.num_diverged else ""
         return f"all {len(self.values_all)} finished{diverged}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SelectionBias:
+    """What choosing adds to a mean: over the runs that were chosen, less that over confirming seeds.
+
+    It holds the pick of the best learning rate and that of the best k of n runs, and the noise of both means.
+    """
+
+    difference: float
+    standard_error: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,15 +144,16 @@ class Cell:
             confirmation if confirmation is not None and confirmation.num_kept else self.estimate(quantity, kept=kept)
         )
 
-    def selection_bias(self, quantity: str, *, kept: Sequence[int]) -> Interval | None:
-        """Return by how much the kept runs exceed the confirming seeds, with Welch's interval; None without those.
-
-        The interval takes the kept runs for independent, which the best k of n are not quite.
-        """
+    def selection_bias(self, quantity: str, *, kept: Sequence[int]) -> SelectionBias | None:
+        """Return the mean of the kept runs less that of the confirming seeds; None where none of those has one."""
         confirmation = self.confirmation(quantity)
         if confirmation is None or not confirmation.values_all:
             return None
-        return welch_interval(_values(quantity, self.results, kept), confirmation.values_all)
+        chosen = self.estimate(quantity, kept=kept)
+        return SelectionBias(
+            difference=chosen.mean - confirmation.mean,
+            standard_error=math.hypot(chosen.standard_error, confirmation.standard_error),
+        )
 
     def _estimate(self, quantity: str, results: Sequence[RunResult | None], kept: Sequence[int]) -> Estimate:
         chosen = _values(quantity, results, kept)
@@ -248,20 +265,16 @@ class Grid:
         """Return the optimum for a quantity, by default the one tuned on; None where no cell is stable."""
         name = self.objective if objective is None else objective
         way = self.direction if direction is None else direction
-        usable = [index for index, cell in enumerate(self.cells) if cell.is_usable]
-        if not usable:
+        kept = {k: tuple(cell.kept(name, way)) for k, cell in enumerate(self.cells) if cell.is_usable}
+        estimates = {k: self.cells[k].estimate(name, kept=kept[k]) for k in kept}
+        means = {k: way.sign * one.mean for k, one in estimates.items() if math.isfinite(one.mean)}
+        if not means:
             return None
-        kept = {index: tuple(self.cells[index].kept(name, way)) for index in usable}
-        estimates = {index: self.cells[index].estimate(name, kept=kept[index]) for index in usable}
-        usable = [index for index in usable if math.isfinite(estimates[index].mean)]
-        if not usable:
-            return None
-        means = {index: way.sign * estimates[index].mean for index in usable}
         most = max(means.values())
-        tied = [index for index in usable if math.isclose(means[index], most, rel_tol=_TIE)]
+        tied = [k for k, mean in means.items() if math.isclose(mean, most, rel_tol=_TIE)]
         best = self._middle(tied)
-        limit = min(*(means[index] for index in tied), most - estimates[best].standard_deviation)
-        within = [index for index in usable if means[index] >= limit]
+        limit = min(*(means[k] for k in tied), most - estimates[best].standard_deviation)
+        within = [k for k, mean in means.items() if mean >= limit]
         rates = [cell.effective_learning_rate for cell in self.cells]
         below, above = self._sides(best, means)
         return Optimum(

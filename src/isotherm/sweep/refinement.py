@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import decimal
 import functools
+import itertools
 import math
 from collections.abc import Sequence
 from decimal import Decimal
@@ -88,6 +89,16 @@ def midpoint(low: float, high: float, *, given: Sequence[float], smallest_ratio:
     return None if last - first < 2 else rates[(first + last) // 2]
 
 
+def num_halvings(rates: Sequence[float], smallest_ratio: float) -> int:
+    """Return how often the widest step of a grid can be halved.
+
+    >>> num_halvings([0.5, 1.0, 2.0], 2**0.25)
+    2
+    """
+    octaves = max((math.log2(high / low) for low, high in itertools.pairwise(rates)), default=1.0)
+    return max(0, math.ceil(math.log2(octaves / math.log2(smallest_ratio)) - 1e-9))
+
+
 @functools.cache
 def _halvings(low: float, high: float, smallest_ratio: float) -> tuple[float, ...]:
     """Return learning rates from low to high, evenly spaced in log ε: 1, 2, 4, ... steps, until they are close enough.
@@ -95,8 +106,7 @@ def _halvings(low: float, high: float, smallest_ratio: float) -> tuple[float, ..
     >>> _halvings(0.01, 0.04, 2.0)
     (0.01, 0.02, 0.04)
     """
-    octaves = math.log2(high / low) / math.log2(smallest_ratio)
-    num_steps = 2 ** max(0, math.ceil(math.log2(octaves) - 1e-9))
+    num_steps = 2 ** num_halvings((low, high), smallest_ratio)
     start, end = _exact(low).ln(_CONTEXT), _exact(high).ln(_CONTEXT)
     step = _CONTEXT.divide(_CONTEXT.subtract(end, start), Decimal(num_steps))
     inner = (_CONTEXT.exp(_CONTEXT.fma(step, Decimal(k), start)) for k in range(1, num_steps))

@@ -17,7 +17,7 @@ from isotherm.core.rates import tidy
 from isotherm.core.records import Outcome, RunResult, RunSpec
 from isotherm.sweep.plan import GridAxes, SweepPlan
 from isotherm.sweep.protocol import Cell, Edge, Grid, Optimum
-from isotherm.sweep.refinement import midpoint
+from isotherm.sweep.refinement import midpoint, num_halvings
 
 # Learning rates added per extension.
 POINTS_PER_EXTENSION = 2
@@ -135,21 +135,33 @@ def all_runs(plans: Sequence[SweepPlan], results: Mapping[str, RunResult]) -> di
     return specs
 
 
-def foreseen_runs(plans: Sequence[SweepPlan], results: Mapping[str, RunResult]) -> list[RunSpec]:
-    """Return the runs of the next round and every confirming run to come; extensions and refinements are not foreseen.
+def confirming_runs(plans: Sequence[SweepPlan], results: Mapping[str, RunResult]) -> dict[str, RunSpec]:
+    """Return every confirming run that is missing, by key.
 
     Until a grid is settled, its confirming runs stand at a learning rate from the middle of it.
     """
-    found = {spec.key: spec for spec in missing_runs(plans, results)}
+    found: dict[str, RunSpec] = {}
     for plan in plans:
         for axes in plan.grids():
             *_, last = growth(plan, axes, results)
             rate = last.grid.cells[len(last.grid.cells) // 2].effective_learning_rate
-            if last.stage is Stage.CONFIRMATION:
-                found |= {key: spec for key, spec in last.specs.items() if _is_missing(results.get(key))}
-            else:
-                found |= _runs(plan, axes, rate, plan.confirming_seeds)
-    return list(found.values())
+            settled = last.stage is Stage.CONFIRMATION
+            specs = last.specs if settled else _runs(plan, axes, rate, plan.confirming_seeds)
+            found |= {key: spec for key, spec in specs.items() if _is_missing(results.get(key))}
+    return found
+
+
+def num_refining_runs(plans: Sequence[SweepPlan], results: Mapping[str, RunResult]) -> int:
+    """Return about how many runs refinement will add to the grids whose base is not done.
+
+    That is for both sides of one optimum, to the smallest ratio; it may stop earlier, and goes on where optima move.
+    """
+    num_runs = 0
+    for plan in plans:
+        for axes in plan.grids():
+            if plan.resolution == "adaptive" and not next(growth(plan, axes, results)).grid.is_complete:
+                num_runs += 2 * num_halvings(plan.base_learning_rates(axes), plan.smallest_ratio) * len(plan.seeds)
+    return num_runs
 
 
 def _is_missing(result: RunResult | None) -> bool:

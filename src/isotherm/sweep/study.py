@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from dataclasses import dataclass
 from typing import Self
 
 from isotherm.core.records import Identity
 from isotherm.errors import UserError
-from isotherm.sweep.plan import StudyPlan
+from isotherm.sweep.plan import Resolution, StudyPlan
 from isotherm.sweep.sweep import Sweep
 from isotherm.tasks.task import Task
 
@@ -43,6 +44,11 @@ class Study:
         if not isinstance(sweep, Sweep):
             raise UserError(f"sweep is {a_sweep_instead_of(sweep)}")
         return cls(name=sweep.name, sweeps=(sweep,))
+
+    def with_resolution(self, resolution: Resolution) -> Self:
+        """Return the study with all its sweeps refined around their optima, or none."""
+        sweeps = tuple(dataclasses.replace(sweep, resolution=resolution) for sweep in self.sweeps)
+        return dataclasses.replace(self, sweeps=sweeps)
 
     def plan(self) -> StudyPlan:
         """Return the study without tensors."""

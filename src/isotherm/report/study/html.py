@@ -130,7 +130,7 @@ def _page_figure(record: SweepFigure | LearningRateFigure, identifier: str) -> P
 def _sweep_caption(record: SweepFigure) -> str:
     text = (
         f"{record.setting}. Each point is a grid at the learning rate with the best {record.tuned_on}: mean and "
-        f"standard deviation of the best {record.num_kept} of {record.num_seeds} runs. On the right, bars span every "
+        f"standard deviation of {record.runs}. On the right, bars span every "
         "learning rate within one standard deviation of the optimum"
     )
     if any(series.guide for series in record.series):
@@ -149,6 +149,6 @@ def _sweep_caption(record: SweepFigure) -> str:
 
 def _rate_caption(record: LearningRateFigure) -> str:
     return (
-        f"{record.setting}. Mean and standard deviation of the best {record.num_kept} of {record.num_seeds} runs; "
+        f"{record.setting}. Mean and standard deviation of {record.runs}; "
         "rings mark optima, broad bands their intervals, crosses learning rates at which too many runs diverged."
     )

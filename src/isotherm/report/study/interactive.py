@@ -136,7 +136,8 @@ def _sweep_hover(record: SweepFigure, label: str, point: SweepPoint) -> str:
         f"<b>{plotly_text(label)}</b>, B = {point.axes.batch_size:,}, {point.num_steps:,} steps",
         f"ε<sub>eff</sub> = {interval_text(rate, point.interval)}, T = {degrees}",
         *_spread_lines(record, point.test, point.train_loss),
-        f"lowest {TRAIN_OBJECTIVE} at ε<sub>eff</sub> = {rate_text(point.train_optimal_effective_learning_rate)}",
+        f"lowest {TRAIN_OBJECTIVE} at ε<sub>eff</sub> = {rate_text(point.train_optimal_effective_learning_rate)}, "
+        f"without L2 at {rate_text(point.train_loss_optimal_effective_learning_rate)}",
     ]
     if point.at_edge:
         lines.append(f"interval: {point.edge}")
@@ -148,7 +149,8 @@ def _spread_lines(record: SweepFigure | LearningRateFigure, test: Spread, train_
     everyone = spread_text(test.mean_all, test.standard_deviation_all, percent=record.percent)
     loss = spread_text(train_loss.mean, train_loss.standard_deviation, percent=False)
     return [
-        f"{plotly_text(record.test_label)}: {kept} (best {record.num_kept} of {record.num_seeds}), {everyone} (all)",
+        f"{plotly_text(record.test_label)}: {kept} ({record.runs})"
+        + (f", {everyone} (all)" if everyone != kept else ""),
         f"{TRAIN_LOSS_LABEL}: {loss}",
     ]
 
