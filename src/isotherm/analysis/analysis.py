@@ -67,6 +67,8 @@ def analyse(results: Results | StudyResults, *, run: Sequence[str] | None = None
         run: the command that runs the study, word by word, from which open verdicts make the one that would decide
             them; `isotherm run` with the study's name by default.
     """
+    if not isinstance(results, Results | StudyResults):
+        raise UserError(f"results is {type(results).__name__}; give what isotherm.run or isotherm.open_results returns")
     study = results if isinstance(results, StudyResults) else results.as_study()
     tuned = [tuned_grids(sweep) for sweep in study.sweeps]
     found = [series_without_laws(plan, grids) for plan, grids in zip(study.plan.sweeps, tuned, strict=True)]

@@ -52,7 +52,11 @@ class Curves:
     @property
     def spread(self) -> float:
         """The largest difference of two means of one row."""
-        return float(np.max(np.where(self.used, self.means.max(axis=1, where=self.used, initial=-np.inf)[:, None] - self.means, 0.0)))
+        return float(
+            np.max(
+                np.where(self.used, self.means.max(axis=1, where=self.used, initial=-np.inf)[:, None] - self.means, 0.0)
+            )
+        )
 
     @property
     def error(self) -> float:

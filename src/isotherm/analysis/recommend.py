@@ -16,12 +16,11 @@ import numpy as np
 from isotherm.analysis.regimes import Regimes
 from isotherm.analysis.series import Series, TunedGrid
 from isotherm.analysis.verdicts import Verdict
+from isotherm.analysis.verdicts.margins import LEVEL, metric_margin
 from isotherm.core.rates import tidy
 from isotherm.core.statistics import Interval, welch_interval
 from isotherm.core.temperature import bare_learning_rate
 from isotherm.sweep.protocol import Edge, Estimate, Optimum
-
-LEVEL = 0.05  # the chance that any batch size is wrongly said to cost nothing
 
 _DATA = {"validation": "the validation set", "test": "the test set", "train": "the training set"}
 
@@ -123,7 +122,7 @@ class _Choice:
         self.sign = series.plan.direction.sign
         self.tuned = grid.optimum.estimate
         self.goodness = self.sign * self.tuned.mean_all
-        self.is_confirmed = grid.confirmed is not None and len(grid.confirmed.values_all) > 0
+        self.is_confirmed, self.selected = grid.is_confirmed, grid.selected
         self._at_end = grid.optimum.lies_at_end_of(grid.grid)
 
     @property
@@ -162,9 +161,8 @@ class _Rival:
 
 def _margin(series: Series, known: Sequence[_Choice]) -> float:
     """Return the loss on the tuned quantity that is too small to matter."""
-    if series.is_percent and series.plan.objective.endswith("_metric"):
-        return 0.005
-    return 0.01 * float(np.median([abs(choice.goodness) for choice in known]))
+    bounds = series.plan.metric_bounds if series.plan.objective.endswith("_metric") else None
+    return metric_margin(bounds, [np.array([[choice.goodness for choice in known]])])
 
 
 def _pick_words(series: Series, best: _Choice, chosen: _Choice, larger: Sequence[_Rival], margin: float) -> list[str]:
@@ -202,7 +200,12 @@ def _test_words(series: Series, chosen: _Choice) -> list[str]:
     limits = f"[{_number(series, found.interval_all.low)}, {_number(series, found.interval_all.high)}]"
     diverged = f"; {found.num_diverged} more diverged" if found.num_diverged else ""
     if chosen.is_confirmed:
-        return [f"{mean} {limits} over {num} confirming seeds, which did not choose the learning rate{diverged}."]
+        assert chosen.selected is not None
+        flattered = f"{_number(series, chosen.selected.mean)}{unit}"
+        return [
+            f"{mean} {limits} over {num} confirming seeds{diverged}; the seeds that chose the learning rate say "
+            f"{flattered}, which the choice flatters."
+        ]
     itself = " on the test set itself" if series.plan.tune_on == "test" else ""
     return [
         f"{mean} {limits} over all {num} seeds{diverged}. They also made the choice{itself}, which flatters the "
