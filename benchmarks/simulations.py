@@ -17,7 +17,7 @@ from isotherm.analysis.verdicts import Verdict
 from isotherm.core.statistics import Floats, percentile_limits
 
 MARGIN = 0.005  # of accuracies: half a point
-NUM_STUDIES, NUM_SWEEPS = 2, 4  # in a block, of every family
+NUM_STUDIES, NUM_SWEEPS = 1, 2  # in a block, of every family
 QUANTITIES = ("slope", "kink", "plateau", "height")
 
 # A word of the claim that no other claim has.
