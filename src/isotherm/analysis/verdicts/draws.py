@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from isotherm.analysis.family import FamilyFit
@@ -28,6 +30,22 @@ def shortfalls(fit: FamilyFit) -> Floats:
     """Return by how many octaves the line stays below the continued rise at the largest batch; 0 without a kink."""
     last = np.log2(fit.batch_sizes[-1])
     return np.asarray(np.where(np.isnan(fit.kinks), 0.0, fit.slopes * (last - fit.kinks)))
+
+
+def mean_over_sizes(fit: FamilyFit, values: Floats, columns: Sequence[int]) -> Floats:
+    """Return draws of the mean of optima or heights over some batch sizes, shape (num_draws,).
+
+    Grids of a series often have the same position against their optima, so what a grid does not resolve errs alike at
+    all of them and does not average out. Draws with low optima at one batch size are therefore put together with those
+    at the others; what seeds do stays independent.
+
+    Args:
+        fit: of the series.
+        values: optima or heights of the fit, shape (num_draws, num_grids).
+        columns: of the batch sizes.
+    """
+    order = np.argsort(fit.optima[:, columns], axis=0)
+    return np.asarray(np.take_along_axis(values[:, columns], order, axis=0).mean(axis=1))
 
 
 def independent(draws: Floats, *, seed: int) -> Floats:

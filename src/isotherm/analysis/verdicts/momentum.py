@@ -6,7 +6,7 @@ import numpy as np
 
 from isotherm.analysis.series import Pair, Series
 from isotherm.analysis.verdicts.claim import Claim, Excess
-from isotherm.analysis.verdicts.draws import independent, interval_text, limits_of_kink, shortfalls
+from isotherm.analysis.verdicts.draws import independent, interval_text, limits_of_kink, mean_over_sizes, shortfalls
 from isotherm.analysis.verdicts.margins import metric_margin
 from isotherm.analysis.verdicts.obstacles import Obstacle, obstacle
 from isotherm.analysis.verdicts.remedies import more_batch_sizes
@@ -80,7 +80,7 @@ def _gains(pair: Pair, *, above: bool) -> tuple[Floats, float, str]:
     assert heavy.test_fit is not None
     sizes = _sizes(pair, above=above)
     means = [
-        fit.heights[:, [fit.batch_sizes.index(size) for size in sizes]].mean(axis=1)
+        mean_over_sizes(fit, fit.heights, [fit.batch_sizes.index(size) for size in sizes])
         for fit in (heavy.test_fit, plain.test_fit)
     ]
     gains = plain.plan.metric_direction.sign * (means[0] - independent(means[1], seed=1))
