@@ -41,6 +41,7 @@ Row = dict[str, Any]
 
 MAX_WIDTH = 78
 HEADER_WIDTH = 9  # in the terminal; headers wrap so that columns are no wider than their numbers
+DIVERGED = "div."  # a column that is left out where no run diverged
 _NOTHING = "–"
 
 
@@ -168,12 +169,13 @@ def optima_text(sweep: SweepAnalysis) -> OptimaTable:
         varying.append(("budget", [str(tuned.axes.budget) for tuned in grids]))
     if len(plan.momenta) > 1:
         varying.append(("m", [f"{tuned.axes.momentum:g}" for tuned in grids]))
+    columns = (*(name for name, _ in varying), *_columns(plan))
+    rows = [(*(values[index] for _, values in varying), *_text_row(plan, tuned)) for index, tuned in enumerate(grids)]
+    shown = [k for k, name in enumerate(columns) if name != DIVERGED or any(row[k] for row in rows)]
     return OptimaTable(
         title=_title(plan),
-        columns=(*(name for name, _ in varying), *_columns(plan)),
-        rows=tuple(
-            (*(values[index] for _, values in varying), *_text_row(plan, tuned)) for index, tuned in enumerate(grids)
-        ),
+        columns=tuple(columns[k] for k in shown),
+        rows=tuple(tuple(row[k] for k in shown) for row in rows),
         notes=table_notes(plan, grids),
     )
 
@@ -212,7 +214,7 @@ def _title(plan: SweepPlan) -> str:
 def _columns(plan: SweepPlan) -> tuple[str, ...]:
     test = metric_label(plan.metric).replace(" (%)", "\N{NO-BREAK SPACE}%")
     beside = ["bias"] if plan.num_confirm else ["all seeds"] if plan.num_kept < len(plan.seeds) else []
-    return ("B", "ε_eff (interval)", "T", test, *beside, "train loss", "train ε_eff", "div.", "")
+    return ("B", "ε_eff (interval)", "T", test, *beside, "train loss", "train ε_eff", DIVERGED, "")
 
 
 def _text_row(plan: SweepPlan, tuned: TunedGrid) -> tuple[str, ...]:
@@ -230,7 +232,7 @@ def _text_row(plan: SweepPlan, tuned: TunedGrid) -> tuple[str, ...]:
         spread_text(scale * test.mean, scale * test.standard_deviation, percent=percent, num=test.num_kept),
         *_beside(plan, tuned, test, scale=scale),
         f"{train_loss.mean:.3g}",
-        _train_rates(tuned),
+        rate_text(train_best.effective_learning_rate),
         diverged,
         flag,
     )
@@ -251,13 +253,3 @@ def _beside(plan: SweepPlan, tuned: TunedGrid, test: Estimate, *, scale: float) 
         scale * test.mean_all, scale * test.standard_deviation_all, percent=percent, num=len(test.values_all)
     )
     return [f"{everyone}, {test.num_diverged} div." if test.num_diverged else everyone]
-
-
-def _train_rates(tuned: TunedGrid) -> str:
-    """Return the learning rate with the lowest training loss + L2, and in brackets without L2 where that differs."""
-    best, plain = tuned.train_optimum, tuned.train_loss_optimum
-    if best is None:
-        return _NOTHING
-    if plain is None or plain.effective_learning_rate == best.effective_learning_rate:
-        return rate_text(best.effective_learning_rate)
-    return f"{rate_text(best.effective_learning_rate)} ({rate_text(plain.effective_learning_rate)})"
