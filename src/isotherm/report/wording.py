@@ -91,14 +91,14 @@ def rate_text(value: float, *, digits: int = 3) -> str:
     return f"1/{2**-exponent}" if -7 <= exponent < 0 else power_text(value)
 
 
-def power_text(value: float) -> str:
-    """Return 2ᵏ where a number is a power of two, else three digits; for temperatures.
+def power_text(value: float, *, digits: int = 3) -> str:
+    """Return 2ᵏ where a number is a power of two, else a few digits; for temperatures.
 
     >>> power_text(2**-7), power_text(0.003)
     ('2⁻⁷', '0.003')
     """
     exponent = _exponent(value)
-    return f"{value:.3g}" if exponent is None else f"2{str(exponent).translate(_SUPERSCRIPTS)}"
+    return f"{value:.{digits}g}" if exponent is None else f"2{str(exponent).translate(_SUPERSCRIPTS)}"
 
 
 def interval_text(rate: float, interval: tuple[float, float]) -> str:

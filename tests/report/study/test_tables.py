@@ -261,7 +261,7 @@ def test_table_of_refined_grids_fits_a_terminal_of_80_columns() -> None:
     found = fill(plan, give)
     for axes in plan.grids():
         for seed in plan.confirming_seeds:
-            found[plan.run_spec(axes, effective_learning_rate=0.840896415253715, seed=seed).key] = finished(0.6)
+            found[plan.run_spec(axes, effective_learning_rate=0.840896415253715, seed=seed).key] = finished(0.68)
     text = printed(Results(plan=plan, by_key=found))
     assert "0.841 (0.59–1.2)" in text
     assert "1,024" in text

@@ -191,7 +191,7 @@ def optima_table(sweep: SweepAnalysis) -> Table:
         caption_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
-        padding=(0, 1, 0, 0),
+        padding=(0, 1 if _width(content) <= MAX_WIDTH else 0, 0, 0),
         min_width=min(len(content.title), MAX_WIDTH),  # keeps the title on one line
     )
     for name in content.columns:
@@ -200,6 +200,11 @@ def optima_table(sweep: SweepAnalysis) -> Table:
     for row in content.rows:
         table.add_row(*map(escape, row))
     return table
+
+
+def _width(content: OptimaTable) -> int:
+    """Return how wide a table is with two spaces between columns; headers wrap."""
+    return sum(max(2, *(len(row[k]) for row in content.rows)) + 2 for k in range(len(content.columns)))
 
 
 def _title(plan: SweepPlan) -> str:
@@ -228,7 +233,7 @@ def _text_row(plan: SweepPlan, tuned: TunedGrid) -> tuple[str, ...]:
     return (
         batch_size,
         interval_text(best.effective_learning_rate, best.interval),
-        power_text(temperature(best.effective_learning_rate, tuned.axes.batch_size)),
+        power_text(temperature(best.effective_learning_rate, tuned.axes.batch_size), digits=2),
         spread_text(scale * test.mean, scale * test.standard_deviation, percent=percent, num=test.num_kept),
         *_beside(plan, tuned, test, scale=scale),
         f"{train_loss.mean:.3g}",
