@@ -376,10 +376,10 @@ def test_model_that_does_not_fit_is_refused_before_anything_is_stored(
     ("arguments", "message"),
     [
         ({"device": "abacus"}, "device 'abacus' is not known"),
-        ({"fleet_size": 0}, r"fleet_size=0 is not a positive number; leave it out"),
-        ({"fleet_size": -1}, r"fleet_size=-1 is not a positive number"),
-        ({"workers": 0}, r"workers=0 is not a positive number"),
-        ({"workers": 2, "fleet_size": 0}, r"fleet_size=0 is not a positive number"),
+        ({"fleet_size": 0}, r"fleet_size=0 is not a positive whole number; leave it out"),
+        ({"fleet_size": -1}, r"fleet_size=-1 is not a positive whole number"),
+        ({"workers": 0}, r"workers=0 is not a positive whole number"),
+        ({"workers": 2, "fleet_size": 0}, r"fleet_size=0 is not a positive whole number"),
     ],
     ids=str,
 )

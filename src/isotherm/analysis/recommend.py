@@ -123,7 +123,7 @@ class _Choice:
         self.sign = series.plan.direction.sign
         self.tuned = grid.optimum.estimate
         self.goodness = self.sign * self.tuned.mean_all
-        self.is_confirmed = grid.confirmed is not None and len(grid.confirmed.values_all) > 0
+        self.is_confirmed, self.selected = grid.is_confirmed, grid.selected
         self._at_end = grid.optimum.lies_at_end_of(grid.grid)
 
     @property
@@ -202,7 +202,12 @@ def _test_words(series: Series, chosen: _Choice) -> list[str]:
     limits = f"[{_number(series, found.interval_all.low)}, {_number(series, found.interval_all.high)}]"
     diverged = f"; {found.num_diverged} more diverged" if found.num_diverged else ""
     if chosen.is_confirmed:
-        return [f"{mean} {limits} over {num} confirming seeds, which did not choose the learning rate{diverged}."]
+        assert chosen.selected is not None
+        flattered = f"{_number(series, chosen.selected.mean)}{unit}"
+        return [
+            f"{mean} {limits} over {num} confirming seeds{diverged}; the seeds that chose the learning rate say "
+            f"{flattered}, which the choice flatters."
+        ]
     itself = " on the test set itself" if series.plan.tune_on == "test" else ""
     return [
         f"{mean} {limits} over all {num} seeds{diverged}. They also made the choice{itself}, which flatters the "

@@ -27,9 +27,9 @@ class RunProgress:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
-            TextColumn("{task.fields[status]}"),
+            TextColumn("{task.fields[status]}", markup=False),
             TimeElapsedColumn(),
             console=console,
             disable=not console.is_terminal,
@@ -101,7 +101,7 @@ class RunProgress:
                 )
         elif force or now - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = now
-            self._console.print(f"{self._label}: {self._status()}", highlight=False)
+            self._console.print(f"{self._label}: {self._status()}", highlight=False, markup=False)
 
 
 class CellProgress(RunProgress):

@@ -16,6 +16,7 @@ from isotherm.running.executors.local import LocalExecutor, work_of
 from isotherm.running.executors.options import FleetOptions
 from isotherm.running.executors.pool import PoolExecutor, can_fork, num_cores
 from isotherm.running.store import Store
+from isotherm.running.store_file import checked_path
 from isotherm.sweep.plan import StudyPlan
 from isotherm.sweep.results import Results, StudyResults
 from isotherm.sweep.rounds import Round, missing_runs, next_round
@@ -176,7 +177,7 @@ def _checkpoints_of(store: str | Path | Store | None, *, seconds: float) -> Chec
         )
     if store is None or (isinstance(store, Store) and store.is_in_memory):
         return None
-    return CheckpointFolder.beside(store.path if isinstance(store, Store) else store, seconds=seconds)
+    return CheckpointFolder.beside(store.path if isinstance(store, Store) else checked_path(store), seconds=seconds)
 
 
 def _wanted_keys(store: Store, results: Mapping[str, RunResult]) -> set[str]:
@@ -203,6 +204,9 @@ def prepared_study(study: Study) -> PreparedStudy:
 
     Nothing has been stored yet when this refuses.
     """
+    if not isinstance(study, Study):
+        remedy = "run one with isotherm.run(sweep)" if isinstance(study, Sweep) else "give an isotherm.Study"
+        raise UserError(f"study is {type(study).__name__}; {remedy}")
     batch_sizes: dict[int, list[int]] = {}
     tasks: dict[int, Task] = {}
     for sweep in study.sweeps:

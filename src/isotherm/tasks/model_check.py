@@ -40,7 +40,9 @@ def check_model(task: Task, batch_sizes: Iterable[int] = ()) -> None:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"{where}: building the model raised {raised(error)}") from error
+        needs = isinstance(error, TypeError) and isinstance(task.model, type)
+        remedy = f"; pass its arguments, e.g. model=lambda: {task.model.__name__}(...)" if needs else ""
+        raise UserError(f"{where}: building the model raised {raised(error)}{remedy}") from error
     if not any(p.requires_grad for p in module.parameters()):
         raise UserError(
             f"{where}: the model has no trainable parameters; give it a layer that has some, or set requires_grad=True"
@@ -67,6 +69,8 @@ def check_model(task: Task, batch_sizes: Iterable[int] = ()) -> None:
 
 
 def _remedy_for_inputs(task: Task, x: Tensor) -> str:
+    if x.is_complex():
+        return "; complex numbers are two real ones: use torch.view_as_real(x)"
     if not x.is_floating_point() and task.unroll is None:
         return "; whole numbers are passed on as such: for measurements or pixels use x.float(), or a transform"
     return "; the first dimension of inputs counts the examples: change the inputs or the first layer"
@@ -133,7 +137,7 @@ def _check_transform(task: Task) -> None:
     except Exception as error:
         raise UserError(
             f"task {task.name!r}: the transform cannot take inputs of shape {tuple(x.shape)} and type {x.dtype}: "
-            f"{raised(error)}"
+            f"{raised(error)}; change the inputs or the transform"
         ) from error
 
 

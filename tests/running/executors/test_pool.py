@@ -113,7 +113,7 @@ def test_workers_are_refused_once_cuda_was_used(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_workers_are_refused_where_they_make_no_sense() -> None:
-    with pytest.raises(UserError, match="num_workers=0"):
+    with pytest.raises(UserError, match="workers=0"):
         PoolExecutor({}, num_workers=0)
     with pytest.raises(UserError, match="workers=1"):
         run(tiny_sweep(), device="cuda", workers=2)

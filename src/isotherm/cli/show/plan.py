@@ -9,18 +9,21 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from isotherm.cli.common import escaped
 from isotherm.report.wording import count_text
 from isotherm.running.cost import Estimate, FleetCost
 
 
 def print_plan(name: str, cost: Estimate, *, store: Path, console: Console) -> None:
     """Print the runs to do, a row for every batch size and budget, and the total."""
-    console.print(f"[bold]{name}[/]: {cost.num_runs} runs to do, {cost.num_stored} stored in {store}")
+    console.print(
+        f"[bold]{escaped(name)}[/]: {cost.num_runs} runs to do, {cost.num_stored} stored in {escaped(str(store))}"
+    )
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("task", "B", "steps", "runs", "fleet", "examples", "TFLOP", "MiB", "seconds"):
         table.add_column(column, justify="left" if column == "task" else "right", no_wrap=True)
     for fleet in sorted(cost.costs, key=lambda c: (c.task, c.num_steps * c.batch_size, c.batch_size)):
-        table.add_row(*_row(fleet))
+        table.add_row(*map(escaped, _row(fleet)))
     console.print(table)
     console.print(
         f"In all {cost.num_examples:,} examples, {cost.flop / 1e12:.3g} TFLOP, about {_duration(cost.seconds)} here. "
