@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+import isotherm
 from helpers_protocol import blobs_task, tiny_sweep
 from isotherm.errors import UserError
 from isotherm.sweep.plan import StudyPlan
@@ -36,6 +37,25 @@ def test_study_without_sweeps_is_refused() -> None:
 def test_study_of_something_else_is_refused() -> None:
     with pytest.raises(UserError, match=r"study 'mixed': sweeps holds str; give an isotherm.Sweep"):
         Study(name="mixed", sweeps=(tiny_sweep(), "sweep"))  # type: ignore[arg-type]
+
+
+def test_a_task_is_no_sweep_and_the_remedy_makes_one() -> None:
+    task = blobs_task()
+    for make in (lambda given: Study(name="mine", sweeps=(given,)), Study.of):
+        with pytest.raises(UserError, match=r"a Task; say what to try on it: isotherm\.Sweep\(") as caught:
+            make(task)  # type: ignore[operator]
+        sweep = eval(str(caught.value).partition("on it: ")[2], {"isotherm": isotherm, "task": task})
+        assert make(sweep).sweeps == (sweep,)  # type: ignore[operator]
+
+
+def test_a_study_is_run_as_one() -> None:
+    study = Study.of(tiny_sweep())
+    with pytest.raises(UserError, match=r"sweep is a Study; run it with isotherm\.run_study\(study\)"):
+        isotherm.run(study)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"study is Sweep; run one with isotherm\.run\(sweep\)"):
+        isotherm.run_study(tiny_sweep())  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"study is NoneType; give an isotherm\.Study"):
+        isotherm.run_study(None)  # type: ignore[arg-type]
 
 
 def test_single_sweep_where_several_are_expected_is_refused() -> None:

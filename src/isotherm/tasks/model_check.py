@@ -137,7 +137,7 @@ def _check_transform(task: Task) -> None:
     except Exception as error:
         raise UserError(
             f"task {task.name!r}: the transform cannot take inputs of shape {tuple(x.shape)} and type {x.dtype}: "
-            f"{raised(error)}"
+            f"{raised(error)}; change the inputs or the transform"
         ) from error
 
 

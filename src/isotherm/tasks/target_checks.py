@@ -39,7 +39,7 @@ def check_between_0_and_1(targets: Tensor, given: Any, where: str) -> None:
     if smallest >= 0 and largest <= 1:
         return
     remedy = "use labels 0 and 1, or probabilities"
-    if targets.unique().numel() == 2:
+    if torch.unique(targets).numel() == 2:
         remedy = "for two classes use " + _written(given, f"(y == {largest:g})", ".float()", ".astype('float32')")
     raise UserError(f"{where}: bce needs targets from 0 to 1, these run from {smallest:g} to {largest:g}; {remedy}")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
-import numbers
 import os
 import signal
 import sys
@@ -22,6 +21,7 @@ from typing import Any, Self
 
 import torch
 
+from isotherm.core.checks import is_whole
 from isotherm.core.records import RunSpec
 from isotherm.errors import UserError
 from isotherm.running.executors.local import LocalExecutor
@@ -56,11 +56,11 @@ class PoolExecutor:
         self, tasks: Mapping[tuple[str, str], Task], options: FleetOptions | None = None, *, num_workers: int
     ) -> None:
         options = options or FleetOptions()
-        if not isinstance(num_workers, numbers.Integral) or num_workers < 1:
+        if not is_whole(num_workers) or num_workers < 1:
             raise UserError(f"workers={num_workers} is not a positive whole number; use at most one worker per core")
         if cuda_is_in_use():
             raise UserError(
-                f"num_workers={num_workers}: this process has used CUDA, so workers cannot be forked from it; "
+                f"workers={num_workers}: this process has used CUDA, so workers cannot be forked from it; "
                 "use workers=1, or run from a fresh process"
             )
         self._planner = LocalExecutor(tasks, options, device="cpu", num_workers=num_workers)
