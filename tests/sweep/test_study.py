@@ -83,3 +83,13 @@ def test_plan_survives_json() -> None:
     assert again == plan
     assert again.question == "Does temperature alone decide?"
     assert [p.tune_on for p in again.sweeps] == ["test", "validation"]
+
+
+def test_resolution_of_all_sweeps_at_once() -> None:
+    sweep = tiny_sweep(num_seeds=3)
+    study = Study(name="two", sweeps=(sweep, tiny_sweep(name="own", num_confirm=1)), question="Why?")
+    refined = study.with_resolution("adaptive")
+    assert [plan.resolution for plan in refined.plan().sweeps] == ["adaptive", "adaptive"]
+    assert [plan.num_confirm for plan in refined.plan().sweeps] == [3, 1]  # what is given stays
+    assert [plan.num_confirm for plan in refined.with_resolution("paper").plan().sweeps] == [0, 1]
+    assert (refined.name, refined.question) == ("two", "Why?")
