@@ -102,6 +102,7 @@ class _Fleet:
                 self.checks.add_without_kernels(self.batch_size)
                 return self.run(checkpoint)
             logger.warning("training one run at a time, as this model cannot be trained as a fleet: %s", reason)
+            self.checks.add_one_by_one(self.batch_size)
             return [self.run_alone(index) for index in range(len(self.specs))]
         stacks = [checked] if checked is not None else self.stacks()
         train_stacks(stacks, checkpoint)

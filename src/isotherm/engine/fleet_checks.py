@@ -17,6 +17,7 @@ class FleetChecks:
     def __init__(self) -> None:
         self._passed: set[tuple[int, bool]] = set()
         self._without_kernels: set[int] = set()
+        self._one_by_one: set[int] = set()
 
     def add_passed(self, batch_size: int, *, as_one: bool) -> None:
         """Note that the module was trained correctly at a batch size, several runs as one or a run by itself."""
@@ -29,6 +30,14 @@ class FleetChecks:
     def add_without_kernels(self, batch_size: int) -> None:
         """Note that kernels cannot compute the convolutions of many runs at once at a batch size."""
         self._without_kernels.add(batch_size)
+
+    def add_one_by_one(self, batch_size: int) -> None:
+        """Note that runs were trained one at a time at a batch size, as no fleet can be."""
+        self._one_by_one.add(batch_size)
+
+    def are_one_by_one(self, batch_size: int) -> bool:
+        """Tell whether they were."""
+        return batch_size in self._one_by_one
 
     def convolves_together(self, placed: PlacedTask, batch_size: int) -> bool:
         """Tell whether kernels should compute the convolutions of all runs at once."""

@@ -105,7 +105,7 @@ def _run(
     result = final_result(
         {name: score[0] for name, score in scores.items()},
         num_steps=spec.num_steps,
-        loss_at_start=loss_at_start(placed, seed=spec.seed, batch_size=spec.batch_size),
+        loss_at_start=loss_at_start(placed, seed=spec.seed, batch_size=spec.batch_size, num_steps=spec.num_steps),
         train_loss_running=math.fsum(losses) / window,
         last_batch_loss=losses[-1],
         l2_penalty=0.5 * spec.l2 * norm,
