@@ -22,7 +22,7 @@ def claim(mean: float, *, margin: float = 1.0, text: str = "it is above 0") -> C
     return Claim(
         text=text,
         evidence="a number",
-        plan=make_plan(seeds=(0, 1, 2, 3)),
+        plan=make_plan(seeds=(0, 1, 2, 3), resolution="adaptive"),
         holds=(Excess(draws=draws, limit=0.0),),
         fails=((Excess(draws=-draws, limit=-margin),),),
     )

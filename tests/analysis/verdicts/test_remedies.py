@@ -17,7 +17,8 @@ from isotherm.analysis.verdicts.remedies import (
 from isotherm.cli.main import app
 from isotherm.studies.load import _Sweep
 
-PLAN = make_plan(batch_sizes=(8, 16, 32), num_train=100, seeds=tuple(range(5)), max_extensions=2)
+PLAN = make_plan(batch_sizes=(8, 16, 32), num_train=100, seeds=tuple(range(5)), max_extensions=2, resolution="adaptive")
+PAPER = make_plan(seeds=tuple(range(5)), resolution="paper")
 ALL = [
     finish(),
     first_seeds(PLAN),
@@ -27,6 +28,7 @@ ALL = [
     more_seeds(PLAN, 2.3),
     more_seeds(PLAN, math.inf),
     more_seeds(PLAN, 1e9),
+    more_seeds(PAPER, 2.3),
 ]
 
 
@@ -55,6 +57,12 @@ def test_seeds_are_named_by_power_and_always_more_than_there_are() -> None:
         remedy = more_seeds(PLAN, factor)
         assert remedy.options == ("--seeds", "20")
         assert "to begin with" in remedy.words
+
+
+def test_a_fixed_grid_is_refined_as_well() -> None:
+    remedy = more_seeds(PAPER, 2.3)
+    assert remedy.options == ("--seeds", "12", "--resolution", "adaptive")
+    assert remedy.words.endswith("and refine the grids")
 
 
 def test_batch_sizes_stay_within_the_training_set_and_above_nothing() -> None:

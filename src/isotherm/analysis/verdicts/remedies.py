@@ -42,14 +42,20 @@ class Remedy:
 
 
 def more_seeds(plan: SweepPlan, factor: float) -> Remedy:
-    """Return the remedy of so many times as many seeds, if that is possible; else of four times as many."""
+    """Return the remedy of so many times as many seeds, if that is possible; else of four times as many.
+
+    What a grid leaves open between its learning rates does not shrink with seeds: a fixed grid is refined as well.
+    """
     now = len(plan.seeds)
     wanted = math.ceil(now * max(1.0, factor)) if math.isfinite(factor) else MOST_SEEDS + 1
+    why = "80 % power, going by these results"
     if wanted > MOST_SEEDS:
-        wanted = 4 * now
-        return _seeds(wanted, f"run {wanted} seeds instead of {now} to begin with (the estimate lies on a margin)")
+        wanted, why = 4 * now, "to begin with: the estimate lies on a margin"
     wanted = max(wanted, now + 1)
-    return _seeds(wanted, f"run {wanted} seeds instead of {now} (80 % power, going by these results)")
+    what = f"run {wanted} seeds instead of {now} ({why})"
+    if plan.resolution == "paper":
+        return _seeds(wanted, f"{what} and refine the grids", "--resolution", "adaptive")
+    return _seeds(wanted, what)
 
 
 def first_seeds(plan: SweepPlan) -> Remedy:
@@ -83,5 +89,5 @@ def _rising(sizes: Iterable[int]) -> list[int]:
     return sorted(set(sizes))
 
 
-def _seeds(wanted: int, what: str) -> Remedy:
-    return Remedy(what=what, options=("--seeds", str(wanted)))
+def _seeds(wanted: int, what: str, *more: str) -> Remedy:
+    return Remedy(what=what, options=("--seeds", str(wanted), *more))
