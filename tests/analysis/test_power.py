@@ -19,8 +19,8 @@ def test_the_smallest_difference_is_seen_in_four_of_five_sweeps(num_seeds: int, 
     generator = np.random.default_rng(num_seeds)
     difference = power.smallest_difference(noise=0.7, num_seeds=num_seeds, level=level)
     first, second = generator.normal(scale=0.7, size=(2, NUM_DRAWS, num_seeds))
-    tests = stats.ttest_ind(first + difference, second, axis=1).confidence_interval(1 - level)
-    assert np.mean(tests.low > 0) == pytest.approx(0.8, abs=0.03)
+    tests = stats.ttest_ind(first + difference, second, axis=1, alternative="greater")
+    assert np.mean(tests.pvalue <= level) == pytest.approx(0.8, abs=0.03)
 
 
 def test_picking_the_best_batch_size_costs_nothing_beyond_the_corrected_level() -> None:
@@ -32,7 +32,8 @@ def test_picking_the_best_batch_size_costs_nothing_beyond_the_corrected_level() 
         runs = generator.normal(size=(NUM_DRAWS, num_sizes, num_seeds))
         runs[:, -1] -= fall
         best = runs[np.arange(NUM_DRAWS), np.argmax(runs.mean(axis=2), axis=1)]
-        return float(np.mean(stats.ttest_ind(best, runs[:, -1], axis=1).confidence_interval(1 - level).low > 0))
+        tests = stats.ttest_ind(best, runs[:, -1], axis=1, alternative="greater", equal_var=True)
+        return float(np.mean(tests.pvalue <= level))
 
     assert part_seen(difference) > 0.77
     assert part_seen(0.0) < 0.05
@@ -58,13 +59,20 @@ def test_neighbours_help_as_far_as_luck_differs_between_them(spacing: float, cor
     generator = np.random.default_rng(1)
     x, values = _curves(generator, spacing=spacing, correlation=correlation, num_seeds=4)
     heights = np.polyfit(x, values, 2)[2]
-    expected = power.effective_noise(1.0, log_spacing=spacing, num_rates=9, correlation=correlation) / math.sqrt(4)
-    assert np.std(heights) == pytest.approx(expected, rel=0.06)
+    alone = power.effective_noise(1.0, num_seeds=4, log_spacing=spacing, num_rates=9, correlation=correlation)
+    assert np.std(heights) == pytest.approx(alone / math.sqrt(4), rel=0.06)
+    confirmed = generator.normal(scale=1 / math.sqrt(6), size=NUM_DRAWS)
+    weights = 4 / alone**2, 6.0
+    both = (weights[0] * heights + weights[1] * confirmed) / sum(weights)
+    together = power.effective_noise(
+        1.0, num_seeds=4, num_confirm=6, log_spacing=spacing, num_rates=9, correlation=correlation
+    )
+    assert np.std(both) == pytest.approx(together / math.sqrt(10), rel=0.06)
 
 
 def test_without_a_known_correlation_or_with_too_few_rates_neighbours_are_not_counted() -> None:
-    assert power.effective_noise(2.0, log_spacing=0.25, num_rates=9, correlation=None) == 2.0
-    assert power.effective_noise(2.0, log_spacing=0.25, num_rates=2, correlation=0.0) == 2.0
+    assert power.effective_noise(2.0, num_seeds=5, log_spacing=0.25, num_rates=9, correlation=None) == 2.0
+    assert power.effective_noise(2.0, num_seeds=5, log_spacing=0.25, num_rates=2, correlation=0.0) == 2.0
 
 
 @pytest.mark.parametrize("spacing", [1.0, 0.5])
@@ -90,7 +98,7 @@ def test_the_error_of_an_optimum_and_of_the_slope(spacing: float) -> None:
 @pytest.mark.parametrize("error", [0.03, 0.07, 0.09, 0.2])
 def test_the_chance_to_show_proportionality(error: float) -> None:
     slopes = np.random.default_rng(3).normal(1.0, error, size=40_000)
-    half = stats.norm.ppf(0.975) * error
+    half = stats.norm.ppf(0.95) * error
     shown = np.mean((slopes - half > 0.8) & (slopes + half < 1.25))
     assert power.power_of_proportionality(error, within=(0.8, 1.25)) == pytest.approx(shown, abs=0.01)
 

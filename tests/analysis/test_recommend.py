@@ -6,7 +6,7 @@ import math
 import pytest
 
 from helpers_landscape import SIZES, broken_line, first_sweep, landscape_study
-from helpers_report import embedded_study, finished, make_plan, make_study, peaked
+from helpers_report import diverged, embedded_study, finished, make_plan, make_study, peaked
 from isotherm.analysis.analysis import analyse
 from isotherm.analysis.recommend import Recommendation, _smaller_batches
 from isotherm.analysis.verdicts import Verdict
@@ -74,6 +74,19 @@ def test_the_batch_size_is_chosen_on_the_tuned_quantity_and_not_on_the_test_set(
     assert "They also made the choice on the test set itself" in by_test.evidence
 
 
+def test_numbers_come_from_the_confirming_seeds() -> None:
+    plan = make_plan(num_confirm=4)
+    found = dict(make_study(plan).by_key)
+    for axes in plan.grids():  # one in four diverges, the others fall short of the seeds that were lucky
+        for seed, result in zip(plan.confirming_seeds, [*map(finished, (0.60, 0.61, 0.62)), diverged()], strict=True):
+            found[plan.run_spec(axes, effective_learning_rate=1.0, seed=seed).key] = result
+    (advice,) = analyse(Results(plan=plan, by_key=found)).recommendations
+    assert advice.is_confirmed
+    assert (advice.test_metric, advice.num_runs) == (pytest.approx(0.61), 3)
+    assert "Test accuracy 61.0 % [58.5, 63.5] over 3 confirming seeds; 1 more diverged; the seeds" in advice.evidence
+    assert "the seeds that chose the learning rate say 71.5 %, which the choice flatters" in advice.evidence
+
+
 def test_a_loss_is_compared_on_its_own_scale() -> None:
     def give(axes: GridAxes, rate: float, place: int) -> RunResult:
         height = 2.0 * (1.0 if axes.batch_size == 8 else 1.005)
@@ -131,11 +144,13 @@ def test_intervals_of_accuracies_stay_inside_their_range() -> None:
     def give(axes: GridAxes, rate: float, place: int) -> RunResult:
         return finished((0.99 if place else 0.9) - 0.1 * abs(math.log2(rate)))
 
-    (advice,) = analyse(make_study(make_plan(), give=give)).recommendations
+    bounded = make_plan(metric_bounds=(0.0, 1.0))
+    (advice,) = analyse(make_study(bounded, give=give)).recommendations
     low, high = advice.test_interval
     assert 0.9 < low < advice.test_metric < high == 1.0
     assert ", 100.0] over all 5 seeds" in advice.evidence
-    (single,) = analyse(make_study(make_plan(seeds=(0,), num_kept=1), give=give)).recommendations
+    single_seed = dataclasses.replace(bounded, seeds=(0,), num_kept=1)
+    (single,) = analyse(make_study(single_seed, give=give)).recommendations
     assert single.test_interval == (0.0, 1.0)
 
 

@@ -14,8 +14,9 @@ from isotherm.analysis.regimes import fit_joint_regimes, fit_regimes
 from isotherm.analysis.series import Series, TunedGrid, same_but_momentum, tuned_grids
 from isotherm.core.budget import Budget
 from isotherm.sweep.plan import SweepPlan
-from isotherm.sweep.protocol import Edge, Grid, all_runs
+from isotherm.sweep.protocol import Edge, Grid
 from isotherm.sweep.results import StudyResults
+from isotherm.sweep.rounds import all_runs
 
 LINE = broken_line(1.0, 64, 4.0)
 
@@ -59,7 +60,7 @@ def test_a_grid_without_a_stable_learning_rate_has_nothing() -> None:
     (tuned, *_) = tuned_grids(make_results(give=lambda *_: diverged()))
     assert tuned.edge is Edge.NO_OPTIMUM
     nothing = [getattr(tuned, field.name) for field in dataclasses.fields(TunedGrid)[2:]]
-    assert nothing == [None] * 7
+    assert nothing == [None] * 10
     assert tuned.rate is tuned.temperature is tuned.learning_rate is None
 
 

@@ -53,7 +53,7 @@ def test_a_given_noise_is_in_points_and_tells_how_many_seeds_a_difference_needs(
     assert enough.smallest_difference is not None
     assert fewer.smallest_difference is not None
     assert enough.smallest_difference <= 0.5 < fewer.smallest_difference
-    assert f"A difference of 0.5 points needs {found.seeds_needed} seeds at each learning rate." in str(found)
+    assert f"A difference of 0.5 points needs {found.seeds_needed} seeds at each optimum; now 5." in str(found)
     (loss,) = power(seeded(5, metric="loss"), noise=1.0)
     assert (loss.unit, loss.noise) == ("loss", dataclasses.replace(found.noise, standard_deviation=1.0))
 
@@ -111,3 +111,18 @@ def test_verdicts_of_all_sweeps_share_the_level() -> None:
 def test_what_is_not_positive_is_refused(name: str) -> None:
     with pytest.raises(UserError, match=f"{name} must be a positive number"):
         power(seeded(3), **{name: 0.0})  # type: ignore[arg-type]
+
+
+def test_confirming_seeds_and_refinement_count() -> None:
+    earlier = stored(noise=0.01)
+    (plan,) = earlier.plan.sweeps
+    finer = dataclasses.replace(plan, resolution="adaptive", num_confirm=5)
+    (coarse,), (fine,) = power(plan, results=earlier), power(finer, results=earlier, difference=0.5)
+    assert coarse.hidden is not None
+    assert fine.hidden == pytest.approx(coarse.hidden / 16)
+    assert fine.ratio == pytest.approx(2**0.25)
+    assert coarse.smallest_difference is not None
+    assert fine.smallest_difference is not None
+    assert fine.smallest_difference < 0.75 * coarse.smallest_difference
+    assert fine.seeds_needed is not None
+    assert f"needs {fine.seeds_needed} seeds at each optimum, confirming ones included; now 10." in str(fine)

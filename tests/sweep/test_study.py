@@ -34,7 +34,7 @@ def test_study_without_sweeps_is_refused() -> None:
 
 
 def test_study_of_something_else_is_refused() -> None:
-    with pytest.raises(UserError, match=r"study 'mixed' holds a str where a Sweep was expected"):
+    with pytest.raises(UserError, match=r"study 'mixed': sweeps holds str; give an isotherm.Sweep"):
         Study(name="mixed", sweeps=(tiny_sweep(), "sweep"))  # type: ignore[arg-type]
 
 

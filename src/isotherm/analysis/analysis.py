@@ -62,6 +62,8 @@ def analyse(results: Results | StudyResults) -> Analysis:
 
     Results may be incomplete; what they do not determine is left out or said to be open.
     """
+    if not isinstance(results, Results | StudyResults):
+        raise UserError(f"results is {type(results).__name__}; give what isotherm.run or isotherm.open_results returns")
     study = results if isinstance(results, StudyResults) else results.as_study()
     tuned = [tuned_grids(sweep) for sweep in study.sweeps]
     found = [series_without_laws(plan, grids) for plan, grids in zip(study.plan.sweeps, tuned, strict=True)]

@@ -38,7 +38,7 @@ class RunNoise:
 
 
 def measured_noise(grids: Iterable[Grid], quantity: str, direction: Direction) -> RunNoise | None:
-    """Return the noise of a quantity, pooled over the optimum and its neighbours in every grid.
+    """Return the noise of a quantity, pooled over the cells within an octave of the optimum in every grid.
 
     None where no cell near an optimum holds two finished runs.
     """
@@ -72,10 +72,15 @@ def _near_optimum(grid: Grid, quantity: str, direction: Direction) -> _Table | N
     best = grid.optimum()
     if best is None:
         return None
-    near = grid.cells[max(0, best.index - 1) : best.index + 2]
-    values = np.array([_values(cell, quantity) for cell in near if cell.is_usable])
+    near = _near([cell.effective_learning_rate for cell in grid.cells], best.index)
+    values = np.array([_values(grid.cells[k], quantity) for k in near if grid.cells[k].is_usable])
     values = values[np.isfinite(values).sum(axis=1) >= 2]
     return _Table(values=values, curvature=_curvature(grid, quantity, direction)) if len(values) else None
+
+
+def _near(rates: Sequence[float], index: int) -> list[int]:
+    """Return the learning rates within an octave of one, and at least its neighbours."""
+    return [k for k, rate in enumerate(rates) if abs(k - index) <= 1 or abs(math.log2(rate / rates[index])) <= 1 + 1e-9]
 
 
 def _values(cell: Cell, quantity: str) -> list[float]:
@@ -99,11 +104,12 @@ def _curvature(grid: Grid, quantity: str, direction: Direction) -> float | None:
         heights = grid.direction.sign * tuned[:, half::2].mean(axis=1) if tuned.shape[1] > 1 else np.array([math.nan])
         best = int(np.nanargmax(heights)) if np.isfinite(heights).any() else 0
         if 0 < best < len(x) - 1:
-            near = slice(best - 1, best + 2)
-            bend = np.polyfit(x[near] - x[best], measured[near, 1 - half :: 2].mean(axis=1), 2)[0]
-            found.append(-direction.sign * float(bend))
-    kept = [bend for bend in found if math.isfinite(bend)]
-    return float(np.mean(kept)) if kept else None
+            near = _near([cell.effective_learning_rate for cell in grid.cells], best)
+            y = measured[near, 1 - half :: 2].mean(axis=1)
+            known = np.isfinite(y)
+            if known.sum() >= 3:
+                found.append(-direction.sign * float(np.polyfit((x[near] - x[best])[known], y[known], 2)[0]))
+    return float(np.mean(found)) if found else None
 
 
 def _freedom(values: Floats) -> int:

@@ -1,9 +1,9 @@
 """What a sweep can see, before it is run: the power of its comparisons, and the seeds that a difference needs.
 
-A difference between two batch sizes is judged by an interval from n runs on either side. It is corrected twice: for
+A difference between two batch sizes is judged by n runs on either side, one-sided. The level is corrected twice: for
 picking the best of all batch sizes, and for the number of verdicts (Holm; the level here is that of its first step,
-which is enough whatever the others say). A learning rate's neighbours help only as far as a seed's luck differs between
-them. What a grid hides between its learning rates is a limit that no number of seeds removes.
+which is enough whatever the other verdicts are). A learning rate's neighbours help only as far as a seed's luck differs
+between them. What a grid hides between its learning rates is a limit that no number of seeds removes.
 
 Formulas in NumPy and SciPy; tests check them by simulation.
 """
@@ -27,24 +27,24 @@ MANY_SEEDS = 100_000
 
 
 def power_of_difference(difference: float, *, noise: float, num_seeds: int, level: float = LEVEL) -> float:
-    """Return the chance that the interval of a difference excludes zero on the right side.
+    """Return the chance that a difference is shown to be above zero at this level, one-sided.
 
-    Student's interval for two samples of `num_seeds` runs each, in exact form (noncentral t).
+    Student's test for two samples of `num_seeds` runs each, in exact form (noncentral t).
 
-    >>> round(power_of_difference(1.0, noise=1.0, num_seeds=17), 2)  # a textbook case
+    >>> round(power_of_difference(1.0, noise=1.0, num_seeds=17, level=0.025), 2)  # a textbook case
     0.81
     """
     if num_seeds < 2:
         return 0.0
     freedom = 2 * (num_seeds - 1)
-    limit = float(stats.t.ppf(1 - level / 2, freedom))
+    limit = float(stats.t.isf(level, freedom))
     return float(stats.nct.sf(limit, freedom, difference / (noise * math.sqrt(2 / num_seeds))))
 
 
 def smallest_difference(*, noise: float, num_seeds: int, level: float = LEVEL, power: float = POWER) -> float:
     """Return the difference that is seen with this power; infinite with a single seed.
 
-    >>> round(smallest_difference(noise=1.0, num_seeds=17), 2)
+    >>> round(smallest_difference(noise=1.0, num_seeds=17, level=0.025), 2)
     0.99
     """
     if num_seeds < 2:
@@ -62,7 +62,7 @@ def smallest_difference(*, noise: float, num_seeds: int, level: float = LEVEL, p
 def seeds_for_difference(difference: float, *, noise: float, level: float = LEVEL, power: float = POWER) -> int | None:
     """Return the fewest seeds that show a difference with this power; None above a hundred thousand.
 
-    >>> seeds_for_difference(1.0, noise=1.0)
+    >>> seeds_for_difference(1.0, noise=1.0, level=0.025)
     17
     """
     low, high = 1, 2
@@ -77,25 +77,32 @@ def seeds_for_difference(difference: float, *, noise: float, level: float = LEVE
     return high
 
 
-def effective_noise(noise: float, *, log_spacing: float, num_rates: int, correlation: float | None) -> float:
-    """Return the noise per seed of a parabola's height: learning rates around the optimum add their runs.
+def effective_noise(
+    noise: float,
+    *,
+    num_seeds: int,
+    num_confirm: int = 0,
+    log_spacing: float,
+    num_rates: int,
+    correlation: float | None,
+) -> float:
+    """Return the noise per run of the best value: learning rates around the optimum add their runs.
 
-    With points evenly spaced within an octave of the optimum, fitted by a parabola of their own. A seed's luck at all
-    of them, of variance `correlation`, does not average out; where that is not known, nothing is gained.
+    The runs of `num_seeds` are fitted by a parabola through the points within an octave of the optimum; the confirming
+    ones stand at the optimum alone. A seed's luck at all learning rates, of variance `correlation`, does not average
+    out; where that is not known, nothing is gained.
 
-    >>> effective_noise(1.0, log_spacing=0.5, num_rates=9, correlation=None)
+    >>> effective_noise(1.0, num_seeds=5, log_spacing=0.5, num_rates=9, correlation=None)
     1.0
-    >>> round(effective_noise(1.0, log_spacing=0.5, num_rates=9, correlation=0.0) ** 2, 3)  # 17 / 35
+    >>> round(effective_noise(1.0, num_seeds=5, log_spacing=0.5, num_rates=9, correlation=0.0) ** 2, 3)  # 17 / 35
     0.486
     """
-    if correlation is None:
-        return noise
     x = _window(log_spacing, num_rates)
-    if len(x) < 3:
+    if correlation is None or len(x) < 3:
         return noise
     design = np.stack([np.ones_like(x), x, x**2], axis=1)
-    height = float(np.linalg.inv(design.T @ design)[0, 0])
-    return noise * math.sqrt(correlation + (1 - correlation) * height)
+    height = correlation + (1 - correlation) * float(np.linalg.inv(design.T @ design)[0, 0])
+    return noise * math.sqrt((num_seeds + num_confirm) / (num_seeds / height + num_confirm))
 
 
 def error_of_optimum(
@@ -131,21 +138,21 @@ def slope_from_grid(batch_sizes: Sequence[int], *, log_spacing: float) -> float:
 
 
 def smallest_slope_deviation(error: float, *, level: float = LEVEL, power: float = POWER) -> float:
-    """Return the deviation of the slope from 1 that is seen with this power.
+    """Return the deviation of the slope from 1, to either side, that is seen with this power.
 
     >>> round(smallest_slope_deviation(0.1), 2)
     0.28
     """
-    return error * float(stats.norm.ppf(1 - level / 2) + stats.norm.ppf(power))
+    return error * float(stats.norm.isf(level / 2) + stats.norm.ppf(power))
 
 
 def power_of_proportionality(error: float, *, within: tuple[float, float], level: float = LEVEL) -> float:
-    """Return the chance that the interval of a slope of 1 lies inside the margin.
+    """Return the chance that a slope of 1 is shown to lie inside the margin: above its lower and below its upper end.
 
-    >>> round(power_of_proportionality(0.06, within=(0.8, 1.25)), 2)
+    >>> round(power_of_proportionality(0.06, within=(0.8, 1.25), level=0.025), 2)
     0.9
     """
-    half = float(stats.norm.ppf(1 - level / 2)) * error
+    half = float(stats.norm.isf(level)) * error
     low, high = within[0] + half - 1, within[1] - half - 1
     return max(0.0, float(stats.norm.cdf(high / error) - stats.norm.cdf(low / error)))
 

@@ -104,9 +104,9 @@ def recommendation(series: Series, scaling: Verdict | None) -> Recommendation | 
         undetermined=tuple(rival.choice.size for rival in larger if rival.is_open(margin)),
         margin=margin,
         test_metric=reported.mean_all,
-        test_interval=_bounded(series, reported.interval_all),
+        test_interval=(reported.interval_all.low, reported.interval_all.high),
         num_runs=len(reported.values_all),
-        is_confirmed=False,
+        is_confirmed=chosen.is_confirmed,
         evidence=" ".join(evidence),
     )
 
@@ -123,6 +123,7 @@ class _Choice:
         self.sign = series.plan.direction.sign
         self.tuned = grid.optimum.estimate
         self.goodness = self.sign * self.tuned.mean_all
+        self.is_confirmed, self.selected = grid.is_confirmed, grid.selected
         self._at_end = grid.optimum.lies_at_end_of(grid.grid)
 
     @property
@@ -195,21 +196,23 @@ def _test_words(series: Series, chosen: _Choice) -> list[str]:
     metric, unit = series.plan.metric.replace("_", " "), " %" if series.is_percent else ""
     if not math.isfinite(found.mean_all):
         return []
-    mean = f"Test {metric} {_number(series, found.mean_all)}{unit}"
-    if len(found.values_all) < 2:
+    mean, num = f"Test {metric} {_number(series, found.mean_all)}{unit}", len(found.values_all)
+    if num < 2:
         return [f"{mean}, from a single seed: run more seeds."]
-    low, high = _bounded(series, found.interval_all)
-    limits = f"[{_number(series, low)}, {_number(series, high)}]"
+    limits = f"[{_number(series, found.interval_all.low)}, {_number(series, found.interval_all.high)}]"
+    diverged = f"; {found.num_diverged} more diverged" if found.num_diverged else ""
+    if chosen.is_confirmed:
+        assert chosen.selected is not None
+        flattered = f"{_number(series, chosen.selected.mean)}{unit}"
+        return [
+            f"{mean} {limits} over {num} confirming seeds{diverged}; the seeds that chose the learning rate say "
+            f"{flattered}, which the choice flatters."
+        ]
     itself = " on the test set itself" if series.plan.tune_on == "test" else ""
     return [
-        f"{mean} {limits} over all {len(found.values_all)} seeds. They also made the choice{itself}, which flatters "
-        "the number; confirming seeds (num_confirm) would remove that."
+        f"{mean} {limits} over all {num} seeds{diverged}. They also made the choice{itself}, which flatters the "
+        "number; confirming seeds (num_confirm) would remove that."
     ]
-
-
-def _bounded(series: Series, interval: Interval) -> tuple[float, float]:
-    low, high = interval.low, interval.high
-    return (max(0.0, low), min(1.0, high)) if series.is_percent else (low, high)
 
 
 def _amount(series: Series, value: float) -> str:

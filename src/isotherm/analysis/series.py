@@ -12,7 +12,7 @@ from isotherm.core.rates import tidy
 from isotherm.core.records import Direction
 from isotherm.core.temperature import bare_learning_rate, temperature
 from isotherm.sweep.plan import GridAxes, SweepPlan
-from isotherm.sweep.protocol import Edge, Estimate, Grid, Optimum
+from isotherm.sweep.protocol import Edge, Estimate, Grid, Optimum, SelectionBias
 from isotherm.sweep.results import Results
 
 # The fewest optima that a broken line is fitted to.
@@ -23,8 +23,10 @@ LEAST_FOR_LAW = 3
 class TunedGrid:
     """A grid with its optima: for the quantity that was tuned, and for others.
 
-    `test`, `train_loss` and `train_objective` are means over the runs kept at the tuned optimum. All are None where no
-    learning rate is stable.
+    `test`, `train_loss` and `train_objective` are what is reported at the tuned optimum: over the confirming seeds,
+    without those over the runs kept there. `selected` and `confirmed` are the test metric over either; `selection_bias`
+    is the former less the latter. `train_optimum` is for training loss plus L2 penalty, `train_loss_optimum` for the
+    loss alone. All are None where no learning rate is stable.
     """
 
     grid: Grid
@@ -32,15 +34,23 @@ class TunedGrid:
     optimum: Optimum | None
     test_optimum: Optimum | None
     train_optimum: Optimum | None
-    train_objective_optimum: Optimum | None
+    train_loss_optimum: Optimum | None
     test: Estimate | None
     train_loss: Estimate | None
     train_objective: Estimate | None
+    selected: Estimate | None
+    confirmed: Estimate | None
+    selection_bias: SelectionBias | None
 
     @property
     def axes(self) -> GridAxes:
         """Batch size, budget and momentum."""
         return self.grid.axes
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether what is reported comes from confirming seeds."""
+        return self.confirmed is not None and bool(self.confirmed.values_all)
 
     @property
     def rate(self) -> float | None:
@@ -168,8 +178,11 @@ def same_but_momentum(plan: SweepPlan, other: SweepPlan) -> bool:
 def _tuned(grid: Grid, metric_direction: Direction) -> TunedGrid:
     best = grid.optimum()
 
+    cell = None if best is None else grid.cells[best.index]
+    kept = () if best is None else best.kept
+
     def at_best(quantity: str) -> Estimate | None:
-        return None if best is None else grid.cells[best.index].estimate(quantity, kept=best.kept)
+        return None if cell is None else cell.reported(quantity, kept=kept)
 
     tuned_on_test = grid.objective == "test_metric"
     return TunedGrid(
@@ -178,10 +191,13 @@ def _tuned(grid: Grid, metric_direction: Direction) -> TunedGrid:
         optimum=best,
         test_optimum=best if tuned_on_test else grid.optimum("test_metric", metric_direction),
         train_optimum=grid.train_optimum(),
-        train_objective_optimum=grid.optimum("train_objective", Direction.MINIMISE),
+        train_loss_optimum=grid.train_loss_optimum(),
         test=at_best("test_metric"),
         train_loss=at_best("train_loss"),
         train_objective=at_best("train_objective"),
+        selected=None if cell is None else cell.estimate("test_metric", kept=kept),
+        confirmed=None if cell is None else cell.confirmation("test_metric"),
+        selection_bias=None if cell is None else cell.selection_bias("test_metric", kept=kept),
     )
 
 

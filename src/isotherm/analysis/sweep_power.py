@@ -60,11 +60,10 @@ class SlopePower:
                 f"is shown to lie inside [{low:g}, {high:g}] with a chance of "
                 f"{math.floor(100 * self.power_of_proportional):d} %."
             )
-        enough = "enough" if self.grid_error <= 1 - low else "not enough"
+        enough = "enough" if self.grid_error <= 1 - low else "too coarse"
         return (
-            "What can be seen of the slope depends on the noise and on how fast the metric falls off around its "
-            "optimum, which no stored grid tells. Known to the nearest learning rate alone, optima leave an error of "
-            f"up to {self.grid_error:.2f}: {enough} for [{low:g}, {high:g}]."
+            "What can be seen of the slope is not known before a grid of this task is stored; optima rounded to the "
+            f"nearest learning rate leave it an error of up to {self.grid_error:.2f}, {enough} for [{low:g}, {high:g}]."
         )
 
 
@@ -74,12 +73,14 @@ class SweepPower:
 
     Differences are in `unit`: points for an accuracy, else the metric's own; standard deviations between seeds where
     the noise is not known. `level` is 0.05 over the number of comparisons with the best batch size and over the number
-    of verdicts of the study. `hidden` is what an optimum halfway between two learning rates can hide: None where the
-    curvature is not known. `seeds_needed` are those that show the `wanted` difference; None where no number does.
+    of verdicts of the study. `hidden` is what an optimum halfway between two learning rates can hide, at the smallest
+    `ratio` to which the grid is refined: None where the curvature is not known. `seeds_needed` at each optimum,
+    confirming ones included, show the `wanted` difference; None where no number does.
     """
 
     sweep: str
     num_seeds: int
+    num_confirm: int
     num_comparisons: int
     num_verdicts: int
     level: float
@@ -87,6 +88,7 @@ class SweepPower:
     noise: RunNoise | None
     smallest_difference: float | None
     ratio: float
+    is_refined: bool
     hidden: float | None
     slope: SlopePower | None
     wanted: float | None
@@ -103,8 +105,8 @@ class SweepPower:
         noise = self.noise
         if noise is None:
             return (
-                "No stored run of this task tells the noise between seeds: differences are given in its standard "
-                "deviations. Give --noise, or run a part of the study first."
+                "No stored run of this task tells the noise: differences are in standard deviations between seeds. "
+                "Give --noise, or run a part of the study first."
             )
         if not noise.is_measured:
             return "The noise between seeds is as given."
@@ -133,20 +135,25 @@ class SweepPower:
             return [f"{difference} {self.unit} is no more than the grid hides: no number of seeds shows it."]
         if self.seeds_needed is None:
             return [f"{difference} {self.unit} needs more than {formulas.MANY_SEEDS:,} seeds."]
-        return [f"{difference} {self.unit} needs {_count(self.seeds_needed, 'seed')} at each learning rate."]
+        now = self.num_seeds + self.num_confirm
+        confirm = ", confirming ones included" if self.num_confirm else ""
+        return [
+            f"{difference} {self.unit} needs {_count(self.seeds_needed, 'seed')} at each optimum{confirm}; now {now}."
+        ]
 
     @property
     def grid_words(self) -> str:
         """What the spacing of the learning rates can hide."""
-        spaced = f"Learning rates a factor of {self.ratio:.3g} apart"
+        refined = ", where the grid is refined that far," if self.is_refined else ""
+        spaced = f"Learning rates a factor of {self.ratio:.3g} apart{refined}"
         if self.hidden is None:
             return (
-                f"{spaced} hide a part of the best value at an optimum between them, however many seeds are run; how "
+                f"{spaced} hide a part of the best value where it lies between them, however many seeds are run; how "
                 "much is not known before a grid of this task is stored."
             )
         return (
-            f"{spaced} hide up to {self.hidden:.2g} {self.unit} at an optimum halfway between them, however "
-            "many seeds are run."
+            f"{spaced} hide up to {self.hidden:.2g} {self.unit} where the best value lies halfway between them, "
+            "however many seeds are run."
         )
 
     @property
@@ -194,24 +201,29 @@ def _sweep_power(
     num_comparisons = max(1, len(plan.batch_sizes) - 1)
     level = formulas.LEVEL / (num_comparisons * num_verdicts)
     spacing = _log_spacing(plan)
+    is_refined = plan.resolution == "adaptive" and spacing > math.log2(plan.smallest_ratio)
+    finest = math.log2(plan.smallest_ratio) if is_refined else spacing
     hidden = None
     if noise is not None and noise.curvature is not None:
-        hidden = scale * formulas.hidden_between(spacing, curvature=noise.curvature)
+        hidden = scale * formulas.hidden_between(finest, curvature=noise.curvature)
     spread = 1.0 if noise is None else scale * _effective(noise, plan, spacing)
     seeds = None
     if wanted is not None and noise is not None and (hidden is None or wanted > hidden):
         seeds = formulas.seeds_for_difference(wanted, noise=spread, level=level)
-    smallest = formulas.smallest_difference(noise=spread, num_seeds=len(plan.seeds), level=level)
+    num_runs = len(plan.seeds) + plan.num_confirm
+    smallest = formulas.smallest_difference(noise=spread, num_seeds=num_runs, level=level)
     return SweepPower(
         sweep=plan.name,
         num_seeds=len(plan.seeds),
+        num_confirm=plan.num_confirm,
         num_comparisons=num_comparisons,
         num_verdicts=num_verdicts,
         level=level,
         unit=_unit(plan, noise),
         noise=noise,
         smallest_difference=smallest if len(plan.batch_sizes) > 1 else None,
-        ratio=2.0**spacing,
+        ratio=2.0**finest,
+        is_refined=is_refined,
         hidden=hidden,
         slope=_slope_power(plan, grids, noise, level=formulas.LEVEL / num_verdicts),
         wanted=wanted,
@@ -269,7 +281,12 @@ def _with_given(measured: RunNoise | None, given: float | None) -> RunNoise | No
 
 def _effective(noise: RunNoise, plan: SweepPlan, spacing: float) -> float:
     return formulas.effective_noise(
-        noise.standard_deviation, log_spacing=spacing, num_rates=_num_rates(plan), correlation=noise.correlation
+        noise.standard_deviation,
+        num_seeds=len(plan.seeds),
+        num_confirm=plan.num_confirm,
+        log_spacing=spacing,
+        num_rates=_num_rates(plan),
+        correlation=noise.correlation,
     )
 
 

@@ -243,7 +243,7 @@ def _test_above_train(s: Series) -> Verdict:
         num_at_end += tests_best.lies_at_end_of(grid.grid) or fits_best.lies_at_end_of(grid.grid)
         ratios.append(math.log2(tests_best.effective_learning_rate / fits_best.effective_learning_rate))
         test = ResampledGrid(grid.grid, "test_metric", way)
-        train = ResampledGrid(grid.grid, "train_loss", Direction.MINIMISE)
+        train = ResampledGrid(grid.grid, "train_objective", Direction.MINIMISE)
         seeds = test.seeds(generator, NUM_DRAWS)
         gap = test.jitter(generator, NUM_DRAWS) - train.jitter(generator, NUM_DRAWS)
         drawn.append(test.optima(seeds) - train.optima(seeds) + gap)

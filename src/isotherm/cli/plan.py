@@ -10,7 +10,7 @@ import typer
 
 from isotherm.cli.command import command
 from isotherm.cli.common import check_json, console_for, give_json, print_notes
-from isotherm.cli.options import ComputeOptions, DataOption, JsonOption, StoreOption, StudyArgument
+from isotherm.cli.options import ComputeOptions, DataOption, JsonOption, ResolutionOption, StoreOption, StudyArgument
 
 if TYPE_CHECKING:
     from isotherm.sweep.results import StudyResults
@@ -42,6 +42,7 @@ class PlanOptions:
     study: StudyArgument
     store: StoreOption = None
     data: DataOption = None
+    resolution: ResolutionOption = None
     compute: ComputeOptions
     json_path: JsonOption = None
     difference: DifferenceOption = None
@@ -64,7 +65,7 @@ def plan(options: PlanOptions) -> None:
 
     console = console_for(options.json_path)
     check_json(options.json_path)
-    study, compute = load_study(options.study, data=options.data), options.compute
+    study, compute = load_study(options.study, data=options.data, resolution=options.resolution), options.compute
     print_notes((note for sweep in study.sweeps for note in sweep.task.notes), console)
     store = options.store or default_store(study.name)
     earlier = _earlier(store)

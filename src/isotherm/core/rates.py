@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from dataclasses import dataclass
 
 from isotherm.core.checks import is_number, require_positive, require_whole
@@ -19,6 +20,9 @@ def powers_of_two(lowest: int, highest: int) -> tuple[float, ...]:
     >>> powers_of_two(-2, 1)
     (0.25, 0.5, 1.0, 2.0)
     """
+    for name, value in (("lowest", lowest), ("highest", highest)):
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+            raise UserError(f"powers_of_two: the exponent {name}={value!r} is not a whole number; write e.g. -6")
     if lowest > highest:
         raise UserError(f"powers_of_two({lowest}, {highest}) is empty; the lower exponent comes first")
     return tuple(2.0**k for k in range(lowest, highest + 1))

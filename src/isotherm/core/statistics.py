@@ -54,18 +54,23 @@ def standard_deviation(values: Sequence[float]) -> float:
     return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
-def t_interval(values: Sequence[float], *, level: float = 0.95) -> Interval:
-    """Return the mean with its Student-t interval; unbounded for a single value.
+def t_interval(values: Sequence[float], *, level: float = 0.95, bounds: tuple[float, float] | None = None) -> Interval:
+    """Return the mean with its Student-t interval; unbounded for a single value or none.
+
+    Where the values have bounds, so has their mean: the interval is cut off there, which loses no coverage.
 
     >>> interval = t_interval([1.0, 2.0, 3.0])
     >>> round(interval.low, 3), interval.estimate, round(interval.high, 3)
     (-0.484, 2.0, 4.484)
+    >>> t_interval([0.98, 1.0], bounds=(0.0, 1.0)).high
+    1.0
     """
-    mean = float(np.mean(values))
+    mean = float(np.mean(values)) if len(values) else math.nan
+    low, high = bounds or (-math.inf, math.inf)
     if len(values) < 2:
-        return Interval(estimate=mean, low=-math.inf, high=math.inf)
+        return Interval(estimate=mean, low=low, high=high)
     half = float(stats.t.ppf(0.5 + level / 2, len(values) - 1)) * standard_deviation(values) / math.sqrt(len(values))
-    return Interval(estimate=mean, low=mean - half, high=mean + half)
+    return Interval(estimate=mean, low=max(low, mean - half), high=min(high, mean + half))
 
 
 def welch_interval(first: Sequence[float], second: Sequence[float], *, level: float = 0.95) -> Interval:

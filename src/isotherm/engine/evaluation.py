@@ -113,18 +113,19 @@ def _scores_over_split(placed: PlacedTask, evaluator: Evaluator, split: str) -> 
         else math.nan
         for run, loss in enumerate(losses)
     ]
+    if placed.metric is placed.loss:  # a loss that is no mean over examples either
+        losses = [metric if math.isfinite(loss) else loss for loss, metric in zip(losses, metrics, strict=True)]
     return losses, metrics
 
 
 def _stream_sums(placed: PlacedTask, evaluator: Evaluator, split: str) -> Tensor:
     """Read a sequence from its first token to its last, carrying the state along."""
-    inputs, targets = placed.splits[split]
-    assert isinstance(inputs, Tensor)
+    num = len(placed.splits[split][1])
     assert evaluator.window is not None
     assert evaluator.initial_state is not None
     step = _StreamStep(evaluator, placed.device)
-    for x, y in zip(torch.split(inputs, WINDOW), torch.split(targets, WINDOW), strict=True):
-        step(x, y)
+    for start in range(0, num, WINDOW):
+        step(*placed.evaluation_batch(split, start, min(start + WINDOW, num)))
     return step.sums
 
 

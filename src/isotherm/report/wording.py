@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 
+from isotherm.sweep.plan import SweepPlan
 from isotherm.sweep.protocol import Edge
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+# What SGD minimises.
+TRAIN_OBJECTIVE = "training loss + L2"
 
 # Arrows point towards where the true optimum may lie.
 EDGE_FLAGS = {
@@ -36,12 +40,32 @@ def metric_label(metric: str, *, data: str = "test") -> str:
 def objective_words(objective: str, metric: str) -> str:
     """Return the quantity that was tuned, in words.
 
-    >>> objective_words("validation_metric", "accuracy"), objective_words("train_loss", "accuracy")
-    ('validation accuracy', 'training loss')
+    >>> objective_words("validation_metric", "accuracy"), objective_words("train_objective", "accuracy")
+    ('validation accuracy', 'training loss + L2')
     """
+    if objective == "train_objective":
+        return TRAIN_OBJECTIVE
     data, _, quantity = objective.partition("_")
     name = metric.replace("_", " ") if quantity == "metric" else quantity
     return f"{'training' if data == 'train' else data} {name}"
+
+
+def seeds_words(plan: SweepPlan) -> str:
+    """Return how many seeds choose, how many of them are kept, and how many confirm."""
+    num, kept = len(plan.seeds), plan.num_kept
+    chosen = count_text(num, "seed") if kept == num else f"best {kept} of {num} seeds"
+    return f"{chosen} choose, {plan.num_confirm} confirm" if plan.num_confirm else chosen
+
+
+def runs_words(plan: SweepPlan) -> str:
+    """Return the runs from which the numbers at an optimum come."""
+    return f"{count_text(plan.num_confirm, 'further seed')} there" if plan.num_confirm else kept_words(plan)
+
+
+def kept_words(plan: SweepPlan) -> str:
+    """Return the runs from which the numbers of a cell come."""
+    num, kept = len(plan.seeds), plan.num_kept
+    return f"{'all ' * (num > 1)}{count_text(num, 'run')}" if kept == num else f"the best {kept} of {num} runs"
 
 
 def momentum_label(momentum: float) -> str:

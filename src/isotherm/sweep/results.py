@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from isotherm.core.budget import Budget
 from isotherm.core.records import Outcome, RunResult, RunSpec
 from isotherm.sweep.plan import StudyPlan, SweepPlan
-from isotherm.sweep.protocol import Grid, all_runs, extended_grid
+from isotherm.sweep.protocol import Grid
+from isotherm.sweep.rounds import all_runs, grown_grid
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -24,9 +25,9 @@ class Results:
         return StudyResults(plan=plan, by_key=self.by_key)
 
     def grids(self, *, momentum: float | None = None, budget: Budget | None = None) -> list[Grid]:
-        """Return the grids with their extensions, of one momentum and budget or of all."""
+        """Return the grids with all that their results call for, of one momentum and budget or of all."""
         return [
-            extended_grid(self.plan, axes, self.by_key)
+            grown_grid(self.plan, axes, self.by_key)
             for axes in self.plan.grids()
             if momentum in (None, axes.momentum) and budget in (None, axes.budget)
         ]

@@ -17,13 +17,18 @@ from isotherm.tasks.inputs import LazyInputs, Split, pieces
 from isotherm.tasks.metrics import Metric
 from isotherm.tasks.target_checks import check_between_0_and_1, checked_labels
 
-_EXPECTED = {"loss": "a function (output, target) -> mean", "metric": "an isotherm.Metric"}
+_EXPECTED = {
+    "loss": "a function (output, target) -> mean",
+    "metric": "an isotherm.Metric(name='mine', function=..., direction='maximise')",
+}
 
 
 def check_known(value: Any, table: Mapping[str, Any], *, what: str, task: str) -> None:
     """Refuse a loss or metric that is neither a known name nor of the right kind."""
     if isinstance(value, str) and value not in table:
         raise UserError(f"task {task!r}: unknown {what} {value!r}; {nearest(value, table)}; or pass your own")
+    if isinstance(value, type):
+        raise UserError(f"task {task!r}: {what} is the class {value.__name__}; give an object: {value.__name__}(...)")
     if not isinstance(value, str) and not (callable(value) if what == "loss" else isinstance(value, Metric)):
         raise UserError(f"task {task!r}: {what} is {type(value).__name__}; give a name or {_EXPECTED[what]}")
 
@@ -136,9 +141,13 @@ def _as_pair(pair: Any) -> str:
 
 def _as_tensor(value: Any, where: str) -> Tensor:
     try:
+        if isinstance(value, Tensor) and value.layout != torch.strided:
+            raise UserError(f"{where}: the tensor is sparse; use x.to_dense()")
         if isinstance(value, np.ndarray) and not value.flags.writeable:
             value = value.copy()  # a model that writes to its inputs would crash on memory that is read-only
         return torch.as_tensor(value).detach().cpu()
+    except UserError:
+        raise
     except (TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"{where}: {_why_no_tensor(value)}") from error
 

@@ -32,7 +32,8 @@ def half_squared_error(output: Tensor, target: Tensor) -> Tensor:
 
 def squared_error(output: Tensor, target: Tensor) -> Tensor:
     """Return the squared error, summed over each example's outputs and averaged over examples."""
-    return (output - target).square().flatten(1).sum(dim=1).mean()
+    squares = (output - target).square()
+    return (squares.flatten(1).sum(dim=1) if squares.ndim > 1 else squares).mean()
 
 
 LOSSES: dict[str, LossFunction] = {

@@ -63,7 +63,9 @@ def initial_model(build: Callable[[], nn.Module], *, seed: int) -> nn.Module:
     with seeded(seed, "initialisation"):
         module = build()
     if not isinstance(module, nn.Module):
-        raise UserError(f"the model builder returned {type(module).__name__}; it must return a torch.nn.Module")
+        raise UserError(
+            f"the model builder returned {type(module).__name__}; end it with `return module`, a torch.nn.Module"
+        )
     try:
         return copy.deepcopy(module).cpu()
     except Exception as error:  # whatever the class of an attribute raises

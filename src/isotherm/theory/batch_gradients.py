@@ -102,8 +102,8 @@ class BatchGradients:
             before = _generator_states(self.device)
             try:
                 if self._num_at_once is None:
-                    self._num_at_once = self._num_that_fit(x_2B[0], y_2B[0])
-                apart, _ = self._of_batches(x_2B, y_2B)
+                    self._num_at_once = self._num_that_fit(x_2B.clone()[0], y_2B.clone()[0])
+                apart, _ = self._of_batches(x_2B.clone(), y_2B.clone())
                 joint, _ = self._of_batches(x_2B.flatten(0, 1)[None], y_2B.flatten(0, 1)[None])
             except UserError:
                 raise
@@ -150,7 +150,7 @@ class BatchGradients:
         return x.reshape(*index_KB.shape, *x.shape[1:]), y.reshape(*index_KB.shape, *y.shape[1:])
 
     def _of_batches(self, x_KB: Tensor, y_KB: Tensor) -> tuple[Tensors, Tensor]:
-        """Return the gradients of batches, with leading dimension K, and the losses (K,)."""
+        """Return the gradients of batches, with leading dimension K, and the losses (K,); x and y may change."""
         num = len(x_KB)
         of_one = grad_and_value(self._objective)
         buffers_K = {name: buffer.expand(num, *buffer.shape).clone() for name, buffer in self._buffers.items()}

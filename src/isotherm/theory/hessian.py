@@ -291,14 +291,14 @@ class Hessian:
     def _output(self, parameters: Tensors, x: Tensor) -> Tensor:
         buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}  # a pass updates running statistics
         if self._unroll is None:
-            output: Tensor = functional_call(self._module, (parameters, buffers), (x,))
+            output: Tensor = functional_call(self._module, (parameters, buffers), (x.clone(),))
             return output
         state = self._moved(self._module.initial_state(len(x)))  # type: ignore[operator]
-        output, _ = functional_call(self._module, (parameters, buffers), (x, state))
+        output, _ = functional_call(self._module, (parameters, buffers), (x.clone(), state))
         return output
 
     def _chunk_loss(self, parameters: Tensors, x: Tensor, y: Tensor) -> Tensor:
-        loss = self._loss(self._output(parameters, x), y)
+        loss = self._loss(self._output(parameters, x), y.clone())  # copies: chunks lie in the memory of the data
         return loss if self._unroll is None else loss * self._unroll
 
     def _flat(self, tensors: Tensors) -> Floats:

@@ -55,7 +55,7 @@ def test_labels_are_the_papers_words() -> None:
     figure = figure_of(make_results())
     assert (figure.x_label, figure.test_label) == ("batch size B", "test accuracy (%)")
     assert figure.tuned_on == "test accuracy"
-    assert (figure.num_kept, figure.num_seeds) == (4, 5)
+    assert figure.runs == "the best 4 of 5 runs"
     assert figure.series[0].label == "momentum 0.9"
     assert figure.setting == "mlp_mnist1d, 2,000 steps, momentum 0.9"
 

@@ -26,9 +26,11 @@ def print_power(found: Sequence[SweepPower], test_sets: Sequence[int], *, consol
         console: where to print.
     """
     console.print(f"\n[bold]What it can see[/], with a power of {POWER:.0%}", highlight=False)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("sweep", "seeds", "noise", "smallest difference", "slope", "grid hides"):
-        table.add_column(column, justify="left" if column == "sweep" else "right")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    wanted = [f"seeds for {one.wanted:g}" for one in found[:1] if one.wanted is not None]
+    for column in ("sweep", "seeds", "noise", "difference", *wanted, "slope", "grid hides", "unit"):
+        names = column in ("sweep", "unit")
+        table.add_column(column, justify="left" if names else "right", no_wrap=names or " " not in column)
     for one in found:
         table.add_row(*map(escaped, _row(one)))
     console.print(table)
@@ -42,27 +44,27 @@ def power_content(found: Sequence[SweepPower]) -> list[dict[str, Any]]:
 
 
 def _row(one: SweepPower) -> list[str]:
-    noise = "not known" if one.noise is None else _amount(_scale(one) * one.noise.standard_deviation, one.unit)
-    difference = "–" if one.smallest_difference is None else _amount(one.smallest_difference, one.unit)
-    hidden = "not known" if one.hidden is None else f"up to {_amount(one.hidden, one.unit)}"
-    return [one.sweep, str(one.num_seeds), noise, difference, _slope(one), hidden]
+    seeds = f"{one.num_seeds} + {one.num_confirm}" if one.num_confirm else str(one.num_seeds)
+    noise = None if one.noise is None else _scale(one) * one.noise.standard_deviation
+    needed = [] if one.wanted is None else ["–" if one.seeds_needed is None else f"{one.seeds_needed:,}"]
+    hidden = "?" if one.hidden is None else f"≤ {one.hidden:.2g}"
+    unit = "SD" if one.noise is None else one.unit
+    return [one.sweep, seeds, _amount(noise), _amount(one.smallest_difference), *needed, _slope(one), hidden, unit]
 
 
 def _slope(one: SweepPower) -> str:
     if one.slope is None:
         return "–"
     deviation = one.slope.smallest_deviation
-    return "not known" if deviation is None else f"1 ± {deviation:.2f}"
+    return "?" if deviation is None else f"± {deviation:.2f}"
 
 
 def _scale(one: SweepPower) -> float:
     return 100.0 if one.unit == "points" else 1.0
 
 
-def _amount(value: float, unit: str) -> str:
-    if math.isinf(value):
-        return "none: one seed"
-    return f"{value:.2g} {'SD' if unit.startswith('standard') else unit}"
+def _amount(value: float | None) -> str:
+    return "?" if value is None else "none" if math.isinf(value) else f"{value:.2g}"
 
 
 def _sentences(found: Sequence[SweepPower]) -> list[str]:

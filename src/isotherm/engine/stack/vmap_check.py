@@ -90,7 +90,7 @@ def _by_autograd(parts: StackParts, position: int, x: Tensor, y: Tensor, step: i
         for name, buffer in model.named_buffers():
             buffer.copy_(buffers[name])
         now = torch.tensor(earlier, device=placed.device)
-        loss = placed.training_loss(model, x, y, parts.feed.key_M[position], now)
+        loss = placed.training_loss(model, x.clone(), y.clone(), parts.feed.key_M[position], now)
     changed = [name for name, value in module_attributes(model).items() if attributes.get(name) != value]
     if changed:
         raise NotVectorisable(f"its forward pass changes {', '.join(changed)}, neither parameter nor buffer")

@@ -14,7 +14,7 @@ from isotherm.core.records import Outcome, Precision, RunResult, RunSpec
 from isotherm.engine.checkpoint import report_unusable
 from isotherm.engine.fleet import run_fleet
 from isotherm.engine.fleet_checks import FleetChecks
-from isotherm.engine.memory import is_out_of_memory, runs_that_fit
+from isotherm.engine.memory import is_fault_of_gpu, is_out_of_memory, runs_that_fit
 from isotherm.engine.placed_task import PlacedTask, checked_device, place_task
 from isotherm.engine.reference import run_reference
 from isotherm.errors import UserError
@@ -183,6 +183,8 @@ class LocalExecutor:
         except UserError:
             raise
         except Exception as error:  # the user's module may raise anything
+            if is_fault_of_gpu(error):  # no fault of these runs; their checkpoint stays
+                raise _lost_gpu(error) from error
             if not is_out_of_memory(error):
                 if checkpoint is not None and checkpoint.seconds_before > 0 and not has_begun:
                     report_unusable(checkpoint.path, error)
@@ -217,7 +219,17 @@ class LocalExecutor:
                 on_evaluation=lambda point: self._tell(self._options.on_evaluation, spec, point),
             )
         except Exception as error:  # the user's module may raise anything
+            if is_fault_of_gpu(error):
+                raise _lost_gpu(error) from error
             return RunResult(outcome=Outcome.FAILED, error=f"{type(error).__name__}: {error}")
+
+
+def _lost_gpu(error: Exception) -> UserError:
+    reason = str(error).strip().partition("\n")[0]
+    return UserError(
+        f"the GPU cannot be used by this process any more: {reason}; run it again, which continues from what is "
+        "stored and from checkpoints. If it comes again, look for indices out of range in the model and the data"
+    )
 
 
 def _provenance(device: torch.device) -> dict[str, Any]:

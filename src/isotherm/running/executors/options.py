@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -32,7 +33,9 @@ class FleetOptions:
     on_evaluation: Callable[[RunSpec, CurvePoint], None] = _ignore
 
     def __post_init__(self) -> None:
-        if self.fleet_size is not None and self.fleet_size < 1:
+        if self.fleet_size is None:
+            return
+        if not isinstance(self.fleet_size, numbers.Integral) or self.fleet_size < 1:
             raise UserError(
-                f"fleet_size={self.fleet_size} is not a positive number; leave it out for an automatic choice"
+                f"fleet_size={self.fleet_size} is not a positive whole number; leave it out for an automatic choice"
             )

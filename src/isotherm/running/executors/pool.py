@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import numbers
 import os
 import signal
 import sys
@@ -55,8 +56,8 @@ class PoolExecutor:
         self, tasks: Mapping[tuple[str, str], Task], options: FleetOptions | None = None, *, num_workers: int
     ) -> None:
         options = options or FleetOptions()
-        if num_workers < 1:
-            raise UserError(f"num_workers={num_workers} is not a positive number; use at most one worker per core")
+        if not isinstance(num_workers, numbers.Integral) or num_workers < 1:
+            raise UserError(f"workers={num_workers} is not a positive whole number; use at most one worker per core")
         if cuda_is_in_use():
             raise UserError(
                 f"num_workers={num_workers}: this process has used CUDA, so workers cannot be forked from it; "
