@@ -12,12 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import logsumexp
 
 from isotherm.analysis import peak
 from isotherm.analysis.chains import walk
 from isotherm.analysis.curves import Curves
-from isotherm.core.statistics import Floats, fit_broken_lines
+from isotherm.core.statistics import Floats, fit_broken_lines, log_sum_exp
 
 # Columns after those of the shape: slope, kink, plateau, and the natural logarithm of the scatter in octaves.
 SLOPE, KINK, PLATEAU, LOG_SCATTER = (peak.NUM_PARAMETERS + k for k in range(4))
@@ -31,7 +30,7 @@ LEAST_SCATTER, MOST_SCATTER = math.log(0.002), math.log(1.0)
 POINTS = math.sqrt(3.0) * np.array([-1.0, 0.0, 1.0])
 LOG_WEIGHTS = np.log([1 / 6, 2 / 3, 1 / 6])
 
-NUM_CHAINS, NUM_ROUNDS, NUM_IGNORED = 120, 160, 60
+NUM_CHAINS, NUM_ROUNDS, NUM_IGNORED = 100, 140, 60
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -97,7 +96,7 @@ class _Target:
         lines = plateaus[inside, None] + slopes[inside, None] * rises
         optima = lines[:, None] + np.exp(log_scatters[inside])[:, None, None] * POINTS[:, None]
         fitted = peak.fit_heights(self._curves, shapes[inside][:, None], optima).log_likelihoods
-        found[inside] = prior[inside] + logsumexp(fitted + LOG_WEIGHTS[:, None], axis=1).sum(axis=-1)
+        found[inside] = prior[inside] + log_sum_exp(fitted + LOG_WEIGHTS[:, None], axis=1).sum(axis=-1)
         return found
 
 

@@ -18,7 +18,12 @@ BEHIND = 10.0  # logarithm of a ratio of densities, beyond what the number of pa
 
 
 def walk(
-    log_density: Callable[[Floats], Floats], states: Floats, generator: np.random.Generator, *, num_rounds: int, num_ignored: int
+    log_density: Callable[[Floats], Floats],
+    states: Floats,
+    generator: np.random.Generator,
+    *,
+    num_rounds: int,
+    num_ignored: int,
 ) -> Floats:
     """Return the states that chains visit after the first rounds, shape (num_visited, num_parameters).
 

@@ -5,6 +5,7 @@ Logarithms are to base 2. Values are signed so that larger is better.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,8 +17,14 @@ from isotherm.core.records import Direction
 from isotherm.core.statistics import Floats
 from isotherm.sweep.protocol import Cell, Grid
 
-# The variance of a cell is estimated from its own runs and, with this many degrees of freedom, from all near the optima.
+# The variance of a cell is estimated from its own runs and, with so many degrees of freedom, from all near the optima.
 POOLED_FREEDOM = 8.0
+
+# Error of a single run, as a part of how far curves fall next to their optimum; one seed does not tell.
+ONE_SEED = 0.1
+
+# Learning rates further from the best than this, in octaves, say nothing about the peak.
+FARTHEST = 3.0
 
 # Far from the optimum the shape of a peak is trusted less: per octave beyond the first by this much of its error.
 FARTHER = 6.0
@@ -27,7 +34,8 @@ FARTHER = 6.0
 class Curves:
     """Means over seeds; one row per batch size, one column per learning rate, shapes (num_grids, num_rates).
 
-    `used` marks cells with a mean; others are padding, or unstable. `variances` are those of the means, without what a
+    `best` are the best means, `below_best` the means less those. `used` marks cells with a mean; others are padding, or
+    unstable. `variances` are those of the means, without what a
     seed does at every learning rate alike, which `common_variance` holds, shape (num_grids,). `drops` are how far a
     mean lies below the best of its row, larger beyond an octave: the scale of what the shape of the peak may miss. The
     optimum lies between `low` and `high`, one step beyond the grid or at the first unstable learning rate.
@@ -35,7 +43,8 @@ class Curves:
     """
 
     log_rates: Floats
-    means: Floats
+    best: Floats
+    below_best: Floats
     used: NDArray[np.bool_]
     variances: Floats
     common_variance: Floats
@@ -44,15 +53,26 @@ class Curves:
     high: Floats
     freedom: float
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Curves) and self._content == other._content
+
+    def __hash__(self) -> int:
+        return hash(self._content)
+
+    @property
+    def _content(self) -> tuple[object, ...]:
+        values = [getattr(self, field.name) for field in dataclasses.fields(self)]
+        return tuple((v.shape, v.tobytes()) if isinstance(v, np.ndarray) else v for v in values)
+
     @property
     def num_grids(self) -> int:
         """How many batch sizes."""
-        return len(self.means)
+        return len(self.best)
 
     @property
     def spread(self) -> float:
         """The largest difference of two means of one row."""
-        return float(np.max(np.where(self.used, self.means.max(axis=1, where=self.used, initial=-np.inf)[:, None] - self.means, 0.0)))
+        return float(np.max(-self.below_best))
 
     @property
     def error(self) -> float:
@@ -68,10 +88,10 @@ class Curves:
 
 def curves(grids: Sequence[Grid], *, objective: str, direction: Direction) -> Curves:
     """Return the curves of grids over rising batch sizes, every one of which has an optimum."""
+    grids = [_cropped(grid, objective, direction) for grid in grids]
     tables = [_values(grid, objective, direction) for grid in grids]
-    num_rates = max(len(grid.cells) for grid in grids)
-    width = max(table.shape[1] for table in tables)
-    values = np.full((len(grids), num_rates, width), np.nan)
+    num_rates, num_runs = max(len(table) for table in tables), max(table.shape[1] for table in tables)
+    values = np.full((len(grids), num_rates, num_runs), np.nan)
     log_rates = np.empty((len(grids), num_rates))
     for row, (grid, table) in enumerate(zip(grids, tables, strict=True)):
         values[row, : len(table), : table.shape[1]] = table
@@ -79,24 +99,36 @@ def curves(grids: Sequence[Grid], *, objective: str, direction: Direction) -> Cu
         log_rates[row] = np.pad(rates, (0, num_rates - len(rates)), mode="edge")
     counts = np.isfinite(values).sum(axis=2)
     used = counts > 0
-    with np.errstate(invalid="ignore"):
-        means = np.where(used, np.nansum(values, axis=2) / np.maximum(counts, 1), -np.inf)
-    best = np.argmax(means, axis=1)
-    noise = _noise(values, near=_near(used, best))
-    low, high = _ends(log_rates, used, best, [len(grid.cells) for grid in grids])
-    drops = means[np.arange(len(grids)), best][:, None] - np.where(used, means, 0.0)
-    away = np.abs(log_rates - log_rates[np.arange(len(grids)), best][:, None])
+    means = np.where(used, np.nansum(values, axis=2) / np.maximum(counts, 1), -np.inf)
+    top = np.argmax(means, axis=1)
+    best = means[np.arange(len(grids)), top]
+    below_best = np.where(used, means - best[:, None], 0.0)
+    away = np.abs(log_rates - log_rates[np.arange(len(grids)), top][:, None])
+    noise = _noise(values, near=_near(used, top))
+    low, high = _ends(log_rates, used, top, [len(grid.cells) for grid in grids])
     return Curves(
         log_rates=log_rates,
-        means=np.where(used, means, 0.0),
+        best=best,
+        below_best=below_best,
         used=used,
         variances=np.where(used, noise.cells / np.maximum(counts, 1), 1.0),
-        common_variance=noise.common / np.maximum(counts.max(axis=1), 1),
-        drops=np.where(used, drops * (1 + FARTHER * np.maximum(0.0, away - 1.0)), 0.0),
+        common_variance=noise.common / np.array([max(1, len(grid.cells[0].results)) for grid in grids]),
+        drops=-below_best * (1 + FARTHER * np.maximum(0.0, away - 1.0)),
         low=low,
         high=high,
         freedom=noise.freedom,
     )
+
+
+def _cropped(grid: Grid, objective: str, direction: Direction) -> Grid:
+    """Return the grid around its optimum for a quantity."""
+    best = grid.optimum(objective, direction)
+    assert best is not None
+    limit = 2.0**FARTHEST * 1.001
+    cells = tuple(
+        cell for cell in grid.cells if 1 / limit <= cell.effective_learning_rate / best.effective_learning_rate <= limit
+    )
+    return dataclasses.replace(grid, cells=cells)
 
 
 def _values(grid: Grid, objective: str, direction: Direction) -> Floats:
@@ -111,7 +143,7 @@ def _values(grid: Grid, objective: str, direction: Direction) -> Floats:
 def _runs(cell: Cell, objective: str) -> list[float]:
     if not cell.is_usable:
         return [math.nan]
-    return [math.nan if run is None else run.quantity(objective) for run in cell.results]
+    return [math.nan if run is None else run.quantity(objective) for run in (*cell.results, *cell.confirmed)]
 
 
 def _near(used: NDArray[np.bool_], best: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -143,6 +175,9 @@ def _noise(values: Floats, *, near: NDArray[np.bool_]) -> _Noise:
     common = float(np.sum(sums**2 - squares)) / max(1.0, float(pairs)) * seeds / (seeds - 1)
     common = min(max(common, 0.0), 0.95 * total)
     resolved = _resolution(values) ** 2 / 12
+    if pooled_freedom == 0:  # one seed: what the curves show is taken to be good to a tenth
+        drops = np.nanmax(values, axis=(1, 2)) - np.nanmin(np.where(near[:, :, None], values, np.nan), axis=(1, 2))
+        resolved = max(resolved, (ONE_SEED * float(np.median(drops))) ** 2)
     total, alone = max(total, resolved), max(total - common, resolved)
     own = np.nansum(centred**2, axis=2) * (alone / total)
     return _Noise(

@@ -9,19 +9,19 @@ Shapes are drawn by adaptive importance sampling, with the optima integrated out
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import logsumexp
 
 from isotherm.analysis import peak
 from isotherm.analysis.broken_line import LineDraws, draw_lines
 from isotherm.analysis.chains import walk
 from isotherm.analysis.curves import Curves, curves
 from isotherm.core.records import Direction
-from isotherm.core.statistics import Floats
+from isotherm.core.statistics import Floats, log_sum_exp
 from isotherm.sweep.protocol import Grid
 
 NUM_DRAWS = 4000
@@ -79,24 +79,29 @@ def fit_family(
     first = grids[0]
     name = first.objective if objective is None else objective
     way = first.direction if direction is None else direction
-    found = curves(grids, objective=name, direction=way)
     sizes = tuple(grid.axes.batch_size for grid in grids)
-    text = f"{name} {first.axes.budget} {first.axes.momentum} {sizes}"
-    generator = np.random.default_rng(zlib.crc32(text.encode()))
+    label = f"{name} {first.axes.budget} {first.axes.momentum} {sizes}"
+    return _fit(curves(grids, objective=name, direction=way), sizes, way.sign, label, num_draws)
+
+
+@functools.lru_cache(maxsize=64)  # a study is often analysed more than once
+def _fit(found: Curves, batch_sizes: tuple[int, ...], sign: int, label: str, num_draws: int) -> FamilyFit:
+    """Return the fit of curves; the label seeds its generator."""
+    generator = np.random.default_rng(zlib.crc32(label.encode()))
     window = _Window(found)
     drawn = _Shapes(window)
     shapes = drawn.draw(generator, num_draws)
     optima, heights = _places(window, shapes, generator)
     lines = None
-    if len(sizes) >= LEAST_FOR_LINE:
-        lines = draw_lines(found, np.log2(sizes), drawn.log_prior, generator, shapes=shapes, log_optima=optima)
-    return FamilyFit(batch_sizes=sizes, optima=optima, heights=way.sign * heights, lines=lines)
+    if len(batch_sizes) >= LEAST_FOR_LINE:
+        lines = draw_lines(found, np.log2(batch_sizes), drawn.log_prior, generator, shapes=shapes, log_optima=optima)
+    return FamilyFit(batch_sizes=batch_sizes, optima=optima, heights=sign * heights, lines=lines)
 
 
 # First importance sampling finds where the shapes lie, in a few rounds; then chains draw them.
 NUM_PROPOSALS, NUM_SHAPES = 5, 200
-NUM_CHAINS, NUM_NARROWINGS, NUM_ROUNDS, NUM_IGNORED = 60, 3, 90, 20
-NUM_POINTS, NUM_FINAL_POINTS = 32, 48  # over which an optimum is integrated
+NUM_CHAINS, NUM_NARROWINGS, NUM_ROUNDS, NUM_IGNORED = 60, 3, 80, 20
+NUM_POINTS, NUM_FINAL_POINTS = 24, 48  # over which an optimum is integrated
 NEGLIGIBLE = 1e-5  # of the largest posterior density
 LEAST_EFFECTIVE = 40.0  # weights are flattened until this many shapes count
 
@@ -125,7 +130,7 @@ class _Window:
     def narrow(self, log_areas: Floats, weights: Floats) -> None:
         """Leave out where, by the weighted shapes, no optimum lies."""
         num_points = log_areas.shape[1]
-        density = np.einsum("s,spg->pg", weights, np.exp(log_areas - logsumexp(log_areas, axis=1, keepdims=True)))
+        density = np.einsum("s,spg->pg", weights, np.exp(log_areas - log_sum_exp(log_areas, axis=1)[:, None]))
         likely = density > NEGLIGIBLE * density.max(axis=0)
         first = np.argmax(likely, axis=0) - 1
         last = num_points - np.argmax(likely[::-1], axis=0) + 1
@@ -157,14 +162,16 @@ class _Shapes:
         """Return shapes near their posterior, by adaptive importance sampling, shape (num_chains, 5)."""
         shapes = peak.prior_draws(generator, 3 * NUM_SHAPES, freedom=self._freedom, limits_a=self._limits_a)
         log_areas = self._window.log_areas(shapes, 3 * NUM_POINTS)
-        weights = logsumexp(log_areas, axis=1).sum(axis=-1)
+        weights = log_sum_exp(log_areas, axis=1).sum(axis=-1)
         for _ in range(NUM_PROPOSALS):
             self._window.narrow(log_areas, _flattened(weights))
             proposal = _Proposal(shapes, _flattened(weights))
             shapes = proposal.draw(generator, NUM_SHAPES)
             shapes = shapes[np.isfinite(self.log_prior(shapes))]
             log_areas = self._window.log_areas(shapes, NUM_POINTS)
-            weights = logsumexp(log_areas, axis=1).sum(axis=-1) + self.log_prior(shapes) - proposal.log_density(shapes)
+            weights = (
+                log_sum_exp(log_areas, axis=1).sum(axis=-1) + self.log_prior(shapes) - proposal.log_density(shapes)
+            )
         chances = _flattened(weights)
         return np.asarray(shapes[generator.choice(len(shapes), size=NUM_CHAINS, p=chances, replace=False)])
 
@@ -176,7 +183,7 @@ class _Shapes:
         """Return log posterior densities, with all optima integrated out."""
         found = self.log_prior(shapes)
         inside = np.isfinite(found)
-        found[inside] += logsumexp(self._window.log_areas(shapes[inside], NUM_POINTS), axis=1).sum(axis=-1)
+        found[inside] += log_sum_exp(self._window.log_areas(shapes[inside], NUM_POINTS), axis=1).sum(axis=-1)
         return found
 
 

@@ -48,24 +48,26 @@ def fit_heights(curves: Curves, shapes: Floats, log_optima: Floats) -> Fitted:
     log_a, log_r, log_kappa, power, log_error = (part[..., None, None] for part in np.moveaxis(shapes, -1, 0))
     away = curves.log_rates - log_optima[..., None]
     with np.errstate(divide="ignore"):  # log of 0: exactly at the optimum nothing is lost
-        losses = np.exp(log_a + np.where(away > 0, log_r, 0.0) + power * np.log(np.abs(away)))
+        log_away = np.log(np.abs(away))
+    values = power * log_away + log_a + np.where(away > 0, log_r, 0.0)
+    np.exp(values, out=values)
+    values += curves.below_best
     variances = np.exp(2 * log_error) * curves.variances + (np.exp(log_kappa) * curves.drops) ** 2
     weights = np.where(curves.used, 1.0 / variances, 0.0)
     total = weights.sum(axis=-1)
-    values = curves.means + losses
-    heights = np.sum(weights * values, axis=-1) / total
-    misfit = np.sum(weights * (values - heights[..., None]) ** 2, axis=-1)
+    heights = np.einsum("...j,...j->...", weights, values) / total
+    misfit = np.einsum("...j,...j,...j->...", weights, values, values) - total * heights**2
     scale = np.sum(np.where(curves.used, np.log(variances), 0.0), axis=-1) + np.log(total)
     inside = (log_optima >= curves.low) & (log_optima <= curves.high)
     return Fitted(
         log_likelihoods=np.where(inside, -0.5 * (misfit + scale), -np.inf),
-        heights=heights,
+        heights=heights + curves.best,
         height_variances=1.0 / total + np.exp(2 * log_error[..., 0]) * curves.common_variance,
     )
 
 
 def log_prior(shapes: Floats, *, freedom: float, limits_a: tuple[float, float]) -> Floats:
-    """Return the logarithm of the prior density of shapes; standard errors are known to `freedom` degrees of freedom."""
+    """Return the logarithm of the prior density of shapes; `freedom` is how well standard errors are known."""
     log_a, log_r, log_kappa, power, log_error = np.moveaxis(shapes, -1, 0)
     inside = (log_a >= limits_a[0]) & (log_a <= limits_a[1]) & (log_r >= LEAST_R) & (log_r <= MOST_R)
     inside &= (power >= LEAST_POWER) & (power <= MOST_POWER)
