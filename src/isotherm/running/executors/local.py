@@ -17,6 +17,7 @@ from isotherm.engine.fleet_checks import FleetChecks
 from isotherm.engine.memory import is_fault_of_gpu, is_out_of_memory, runs_that_fit
 from isotherm.engine.placed_task import PlacedTask, checked_device, place_task
 from isotherm.engine.reference import run_reference
+from isotherm.engine.stack.slow_paths import one_by_one
 from isotherm.errors import UserError
 from isotherm.running.executors.options import FleetOptions
 from isotherm.running.store import StoredRun
@@ -196,7 +197,9 @@ class LocalExecutor:
                     report_unusable(checkpoint.path, error)
                     checkpoint.remove()
                     return self._results(specs)
-                logger.warning("a fleet of %d runs failed, trying them one at a time: %s", len(specs), error)
+                logger.warning(
+                    "a fleet of %d runs failed, trying them one at a time: %s; %s", len(specs), error, one_by_one()
+                )
                 return [self._result_alone(spec) for spec in specs]
         if len(specs) == 1:
             raise UserError(
