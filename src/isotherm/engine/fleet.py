@@ -21,9 +21,9 @@ from isotherm.engine.checkpoint import Checkpoint
 from isotherm.engine.checkpoint_file import State
 from isotherm.engine.evaluation import Tensors
 from isotherm.engine.fleet_checks import FleetChecks
+from isotherm.engine.fleet_speed import one_by_one
 from isotherm.engine.placed_task import PlacedTask, exact_arithmetic
 from isotherm.engine.reference import run_reference
-from isotherm.engine.stack import slow_paths
 from isotherm.engine.stack.model import NotVectorisable
 from isotherm.engine.stack.plan import UPDATES_PER_WINDOW, StackPlan
 from isotherm.engine.stack.run_stack import Listeners, RunStack
@@ -109,8 +109,7 @@ class _Fleet:
                 return self.run(checkpoint)
             self.checks.say_once(
                 f"one at a time, {self.specs[0].task}",
-                "training one run at a time, as this model cannot be trained as a fleet: "
-                f"{reason}; {slow_paths.one_by_one()}",
+                f"training one run at a time, as this model cannot be trained as a fleet: {reason}; {one_by_one()}",
             )
             self.checks.add_one_by_one(self.batch_size)
             return [self.run_alone(index) for index in range(len(self.specs))]

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 import cases
 from helpers_engines import assert_same, by_fleet, by_reference
 from isotherm.engine.fleet_checks import FleetChecks
+from isotherm.engine.fleet_speed import one_by_one
 from isotherm.engine.placed_task import place_task
-from isotherm.engine.stack.slow_paths import SPEED_OF_FLEETS, one_by_one
 
 
 class WithoutRule(nn.Module):
@@ -65,9 +65,3 @@ def test_one_at_a_time_is_said_once_with_its_factor(caplog, recwarn):
     assert text.endswith(one_by_one())
     assert "github.com" not in text
     assert not recwarn.list
-
-
-def test_the_factors_fall_with_the_batch_size():
-    factors = list(SPEED_OF_FLEETS.values())
-    assert factors == sorted(factors, reverse=True)
-    assert list(SPEED_OF_FLEETS) == sorted(SPEED_OF_FLEETS)

@@ -1,4 +1,4 @@
-"""Ways of training that give the right numbers slowly: how slowly, in words."""
+"""What is slow about a stack although its numbers are right, with how slow it is."""
 
 from __future__ import annotations
 
@@ -7,23 +7,9 @@ from collections.abc import Callable
 
 import torch
 
+from isotherm.engine.fleet_speed import SPEED_OF_FLEETS
 from isotherm.engine.stack.parts import StackParts
 from isotherm.engine.stack.scoring import evaluator
-
-# How many times as many updates a second a fleet makes on one core as a plain loop, by batch size: an MLP
-# 40-100-100-10, tables "CPU" and "Number of runs and batch size" of docs/performance.md.
-SPEED_OF_FLEETS = {8: 29, 32: 12, 128: 4}
-
-
-def one_by_one() -> str:
-    """Return how much longer runs take one at a time.
-
-    >>> one_by_one()
-    'a small MLP takes 29 times as long that way at B = 8, 12 times at B = 32, 4 times at B = 128 (on one CPU core)'
-    """
-    (first, factor), *others = SPEED_OF_FLEETS.items()
-    rest = "".join(f", {times} times at B = {batch_size}" for batch_size, times in others)
-    return f"a small MLP takes {factor} times as long that way at B = {first}{rest} (on one CPU core)"
 
 
 def fallback(parts: StackParts) -> str | None:

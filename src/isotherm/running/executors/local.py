@@ -14,10 +14,10 @@ from isotherm.core.records import Outcome, Precision, RunResult, RunSpec
 from isotherm.engine.checkpoint import report_unusable
 from isotherm.engine.fleet import run_fleet
 from isotherm.engine.fleet_checks import FleetChecks
+from isotherm.engine.fleet_speed import one_by_one
 from isotherm.engine.memory import is_fault_of_gpu, is_out_of_memory, runs_that_fit
 from isotherm.engine.placed_task import PlacedTask, checked_device, place_task
 from isotherm.engine.reference import run_reference
-from isotherm.engine.stack.slow_paths import one_by_one
 from isotherm.errors import UserError
 from isotherm.running.executors.options import FleetOptions
 from isotherm.running.store import StoredRun
