@@ -20,11 +20,13 @@ from isotherm.tasks.output_check import check_output, check_split_metric
 from isotherm.tasks.raised import raised
 from isotherm.tasks.seeding import initial_model, seeded
 from isotherm.tasks.task import Task
+from isotherm.tasks.torch_warnings import without_torch_warnings
 
 # Test examples that stand for the whole split.
 _MANY = 5_000
 
 
+@without_torch_warnings()
 def check_model(task: Task, batch_sizes: Iterable[int] = ()) -> None:
     """Build the model, run it on a few examples, and refuse what cannot be trained.
 
