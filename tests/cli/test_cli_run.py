@@ -42,7 +42,7 @@ def test_run_from_a_toml_file_and_status_by_its_path() -> None:
 def test_resolution_of_the_command_line_refines_and_confirms() -> None:
     code, text = invoke("run", "study.toml", "--workers", "1", "--resolution", "adaptive", "--json", "run.json")
     assert code == 0, text
-    assert "best 1 of 2 seeds choose, 2 confirm" in " ".join(text.split())
+    assert "best 1 of 2 seeds, 2 confirm" in " ".join(text.split())
     content = json.loads(Path("run.json").read_text())
     (sweep,) = content["sweeps"]
     assert (sweep["resolution"], sweep["num_confirm"]) == ("adaptive", 2)

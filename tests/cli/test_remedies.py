@@ -80,6 +80,16 @@ def test_a_task_by_the_name_of_its_file():
     succeeds("run", "--task", function, *setting)
 
 
+def test_a_study_where_a_task_is_asked():
+    setting = ["--batch-size", "8", "--effective-learning-rate", "0.5", "--steps", "3"]
+    text = refusal("run", "--task", "mycode:sweep", *setting)
+    assert "mycode:sweep returned Sweep; let it return an isotherm.Task, such as the task of the Sweep" in text
+    command = remedy(
+        r"is a study, not a task; run it with isotherm (run \S+),", "run", "--task", "study.toml", *setting
+    )
+    succeeds(*command.split())
+
+
 # -- the study file ---------------------------------------------------------------------------------------------------
 
 

@@ -13,9 +13,9 @@ import cases
 from helpers_engines import assert_same, by_fleet, by_reference
 from isotherm.core.records import Outcome
 from isotherm.data.augment import Scaled
-from isotherm.engine import evaluation
 from isotherm.engine.fleet import run_fleet
 from isotherm.engine.placed_task import place_task
+from isotherm.engine.stack import scoring
 from isotherm.tasks.metrics import METRICS, Metric
 from isotherm.tasks.task import Task
 
@@ -86,7 +86,7 @@ def test_engines_agree_and_chunks_do_not_matter(name, monkeypatch):
         for seed, rate in enumerate(rates)
     ]
     expected = [by_reference(placed, spec) for spec in specs]
-    monkeypatch.setattr(evaluation, "CHUNK", 7)
+    monkeypatch.setattr(scoring, "CHUNK", 7)
     assert_same(by_fleet(placed, specs), expected)
     assert_same(by_fleet(placed, specs[:1]), expected[:1])
     assert all(math.isfinite(result.test_metric) for result, _ in expected)
@@ -106,7 +106,7 @@ def value_by_hand(name: str, output: np.ndarray, target: np.ndarray) -> float:
 
 @pytest.mark.parametrize("name", ["auc", "bce", "mse", "r2"])
 def test_the_stored_metric_is_the_plain_definition_of_the_trained_model(name, monkeypatch):
-    monkeypatch.setattr(evaluation, "CHUNK", 8)
+    monkeypatch.setattr(scoring, "CHUNK", 8)
     task = TASKS[name]()
     placed = place_task(task, precision="float64")
     [(result, parameters)] = by_fleet(placed, [cases.spec(task, num_steps=15)])

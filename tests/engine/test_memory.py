@@ -41,6 +41,18 @@ def test_rounded_weights_do_not_grow_with_the_batch():
     assert mixed < plain
 
 
+def test_the_outputs_that_a_metric_over_the_split_needs_are_counted():
+    """Many examples, few weights: the outputs of the largest split are what is large."""
+    train = torch.zeros(50_000, 2), torch.zeros(50_000, dtype=torch.int64)
+    by_mean, over_split = (
+        memory.bytes_per_run(
+            place_task(cases.classification("m", cases.build_mlp, metric=m, train=train), precision="float32"), 8
+        )
+        for m in ("accuracy", "f1")
+    )
+    assert over_split - by_mean == pytest.approx(50_000 * 3 * NUM_BYTES, rel=0.05)
+
+
 def test_the_precision_counts():
     sizes = [memory.bytes_per_run(place_task(deep_task(), precision=p), 64) for p in ("float32", "float64")]
     assert sizes[1] == pytest.approx(2 * sizes[0], rel=0.1)

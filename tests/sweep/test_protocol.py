@@ -382,7 +382,15 @@ def test_lucky_equal_runs_at_the_optimum_do_not_make_its_error_zero() -> None:
     best = make_grid(rows, num_kept=2).optimum()
     assert best is not None
     assert best.estimate.standard_deviation == 0.0
-    assert best.error == pytest.approx(math.sqrt((0.02 + 0.0 + 0.02) / 3 / 2))
+    assert best.error == pytest.approx(math.sqrt(0.02 / 2))
+
+
+def test_neighbour_that_half_fails_does_not_make_the_error_large() -> None:
+    rows = {0.5: [0.60, 0.62], 1.0: [0.70, 0.72], 2.0: [0.74, 0.1], 4.0: [0.1, 0.1]}
+    best = make_grid(rows, num_kept=2).optimum()
+    assert best is not None
+    assert best.error == pytest.approx(0.01)
+    assert not best.is_resolved
 
 
 def test_optimum_at_the_end_of_a_grid_is_never_resolved() -> None:

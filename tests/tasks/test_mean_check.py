@@ -9,9 +9,9 @@ from torch.nn import functional
 
 import cases
 from helpers_tasks import sequence_task
-from isotherm.engine import evaluation
 from isotherm.engine.fleet import run_fleet
 from isotherm.engine.placed_task import place_task
+from isotherm.engine.stack import scoring
 from isotherm.errors import UserError
 from isotherm.tasks.mean_check import check_means, first_difference, has_own_mean
 from isotherm.tasks.metrics import METRICS, Metric
@@ -109,9 +109,41 @@ def test_the_order_of_the_test_set_decided_what_macro_f1_was():
         return run_fleet(placed, [cases.spec(task, num_steps=40)])[0].test_metric
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(evaluation, "CHUNK", 20)
+        patched.setattr(scoring, "CHUNK", 20)
         assert scores("split", (x, y)) == pytest.approx(scores("split", (x[order], y[order])), abs=1e-14)
+        assert abs(scores("examples", (x, y)) - scores("examples", (x[order], y[order]))) > 0.1
     check_model(cases.classification("mine", cases.build_mlp, metric="f1", **splits))
+
+
+@pytest.mark.parametrize("function", [macro_f1, lambda o, t: functional.cross_entropy(o, t).exp()])
+def test_a_model_that_starts_from_zero_hides_nothing(function):
+    """All its outputs are equal, and so are the losses of all examples."""
+
+    def build() -> nn.Module:
+        module = nn.Linear(2, 3)
+        nn.init.zeros_(module.weight)
+        nn.init.zeros_(module.bias)
+        return module
+
+    metric = Metric(name="mine", function=function, direction="maximise")
+    assert "is no mean over examples" in refusal(cases.classification("mine", build, metric=metric))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rounding_refuses_no_mean_and_the_rest_is_always_seen(seed):
+    generator = torch.Generator().manual_seed(seed)
+    num, num_classes = (int(torch.randint(low, 20 * low, (), generator=generator)) for low in (6, 2))
+    scale = 10.0 ** int(torch.randint(-5, 6, (), generator=generator))
+    logits = scale * torch.randn(num, num_classes, generator=generator)
+    labels = torch.randint(num_classes, (num,), generator=generator)
+    output, target = (scale * torch.randn(num, generator=generator) for _ in range(2))
+    for function in (functional.cross_entropy, METRICS["accuracy"].function, error_in_half_precision, margin):
+        assert first_difference(function, logits, labels) is None
+    for function in (functional.l1_loss, functional.mse_loss, lambda o, t: (o - t).mean(), lambda o, t: (o * t).mean()):
+        assert first_difference(function, output, target) is None
+    assert first_difference(lambda o, t: functional.cross_entropy(o, t).exp(), logits, labels) is not None
+    for function in (r_squared, lambda o, t: (o - t).square().mean().sqrt()):
+        assert first_difference(function, output, target) is not None
 
 
 def test_a_loss_that_is_a_sum_is_refused():
@@ -132,7 +164,7 @@ def test_a_loss_that_is_no_mean_is_judged_by_another_metric_or_over_the_split(mo
     metric = Metric(name="loss", function=loss, direction="minimise", over="split")
     task = cases.classification("mine", cases.build_mlp, loss=loss, metric=metric)
     check_model(task)
-    monkeypatch.setattr(evaluation, "CHUNK", 7)
+    monkeypatch.setattr(scoring, "CHUNK", 7)
     result = run_fleet(place_task(task, precision="float32"), [cases.spec(task, num_steps=5, precision="float32")])[0]
     assert result.test_loss == result.test_metric
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers_tasks import REAL, X, task
+from helpers_tasks import REAL, X, sequence_task, task
 from isotherm.core.records import Direction
 from isotherm.errors import UserError
 from isotherm.tasks.losses import LOSSES
@@ -83,3 +83,20 @@ def test_a_metric_is_over_examples_or_over_a_split():
 def test_a_metric_needs_a_function():
     with pytest.raises(UserError, match=r"not 'mine' and 0\.5; give e\.g\. name='mine' and function=lambda output"):
         Metric(name="mine", function=0.5, direction="maximise")
+
+
+def test_what_a_metric_is_taken_over_is_part_of_the_key_and_its_bounds_are_not():
+    def model_id(**settings) -> str:
+        metric = Metric(name="mine", function=mean_of, direction="maximise", **settings)
+        return task(train=(X, REAL), test=(X, REAL), loss="mse", metric=metric).identify().model_id
+
+    assert model_id() == model_id(over="examples", bounds=(0, 1))
+    assert model_id() != model_id(over="split")
+    assert model_id(over="split") == model_id(over="split", bounds=(0, 1))
+
+
+def test_sequences_have_means_over_tokens():
+    for metric in ("f1", Metric(name="mine", function=mean_of, direction="maximise", over="split")):
+        with pytest.raises(UserError, match=r"with unroll a metric is a mean over tokens, .* use 'perplexity'"):
+            sequence_task(metric=metric)
+    assert sequence_task(metric="perplexity").unroll

@@ -22,7 +22,7 @@ DifferenceOption = Annotated[
     typer.Option(
         "--difference",
         metavar="D",
-        help="Say how many seeds show a difference of D between two batch sizes; in points for an accuracy.",
+        help="Seeds needed to show a difference of D between batch sizes; points for an accuracy.",
     ),
 ]
 NoiseOption = Annotated[
@@ -30,7 +30,7 @@ NoiseOption = Annotated[
     typer.Option(
         "--noise",
         metavar="S",
-        help="Standard deviation between seeds, in points for an accuracy; default: that of stored runs of the task.",
+        help="Standard deviation between seeds, points for an accuracy; default: of stored runs.",
     ),
 ]
 

@@ -64,7 +64,9 @@ def _check_kind(options: RunOptions) -> None:
     if study is not None and cell.task is not None:
         raise UserError(f"the study {study!r} and --task {cell.task} are both given; {remedy}")
     if study is not None and (given := cell.given()):
-        raise UserError(f"{given[0]} applies only with --task; a study sets its own value")
+        raise UserError(
+            f"{given[0]} applies only with --task; a study sets its own value: leave it out, or change it there"
+        )
     if study is not None:
         return
     if cell.task is None:

@@ -15,6 +15,11 @@ def is_number(value: object) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
+def is_whole(value: object) -> bool:
+    """Tell whether a value is an integer, NumPy's included; True and False are not."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
 def require_positive(name: str, value: Any) -> None:
     """Refuse what is not a finite number above 0."""
     if not is_number(value) or not (math.isfinite(value) and value > 0):
@@ -23,7 +28,7 @@ def require_positive(name: str, value: Any) -> None:
 
 def require_whole(name: str, value: Any, *, at_least: int, at_most: int | None = None) -> None:
     """Refuse what is not an integer within the limits."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < at_least:
+    if not is_whole(value) or value < at_least:
         raise UserError(f"{name} must be a whole number of at least {at_least}, not {value!r}{_as_whole(value)}")
     if at_most is not None and int(value) > at_most:
         raise UserError(f"{name} must be at most {at_most:,}, not {value!r}")

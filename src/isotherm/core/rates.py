@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import numbers
 from dataclasses import dataclass
 
-from isotherm.core.checks import is_number, require_positive, require_whole
+from isotherm.core.checks import is_number, is_whole, require_positive, require_whole
 from isotherm.core.temperature import effective_learning_rate_at
 from isotherm.errors import UserError
 
@@ -21,7 +20,7 @@ def powers_of_two(lowest: int, highest: int) -> tuple[float, ...]:
     (0.25, 0.5, 1.0, 2.0)
     """
     for name, value in (("lowest", lowest), ("highest", highest)):
-        if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        if not is_whole(value):
             raise UserError(f"powers_of_two: the exponent {name}={value!r} is not a whole number; write e.g. -6")
     if lowest > highest:
         raise UserError(f"powers_of_two({lowest}, {highest}) is empty; the lower exponent comes first")

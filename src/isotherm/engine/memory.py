@@ -31,7 +31,8 @@ def bytes_per_run(placed: PlacedTask, batch_size: int) -> int:
     """
     of_copies = _COPIES * placed.num_parameters * placed.dtype.itemsize
     of_states = state_bytes(placed.num_parameters, dtype=placed.dtype)
-    return of_states + of_copies + round(_BACKWARD_FACTOR * _kept_bytes(placed, batch_size))
+    of_activations = round(_BACKWARD_FACTOR * _kept_bytes(placed, batch_size))
+    return of_states + of_copies + max(of_activations, _output_bytes(placed))  # evaluation follows an update
 
 
 def state_bytes(num_parameters: int, *, dtype: torch.dtype = torch.float32) -> int:
@@ -41,6 +42,17 @@ def state_bytes(num_parameters: int, *, dtype: torch.dtype = torch.float32) -> i
     12000
     """
     return _STATES * num_parameters * dtype.itemsize
+
+
+def _output_bytes(placed: PlacedTask) -> int:
+    """Return the bytes of a run's outputs over its largest split, where the metric needs all at once; else 0."""
+    if not placed.metric_is_over_split:
+        return 0
+    with contextlib.suppress(Exception), torch.no_grad():  # as above
+        x, y = placed.evaluation_batch("test", 0, 1)
+        _, output = placed.evaluation_scores(placed.model(seed=0, batch_size=1).eval(), x, y)
+        return output.nbytes * max(len(targets) for _, targets in placed.splits.values())
+    return 0
 
 
 def _kept_bytes(placed: PlacedTask, batch_size: int) -> int:

@@ -272,7 +272,9 @@ def checked_device(device: torch.device | str) -> torch.device:
     if found.type not in ("cpu", "cuda"):
         raise UserError(f"device {device!r} is not supported; use 'cpu' or 'cuda'")
     if found.type == "cuda" and not torch.cuda.is_available():
-        raise UserError(f"device {device!r} was asked for, but PyTorch sees no GPU here; use --device cpu")
+        raise UserError(
+            f"device {device!r} was asked for, but PyTorch sees no GPU here; use --device cpu, in Python device='cpu'"
+        )
     return found
 
 

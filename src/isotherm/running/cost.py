@@ -150,7 +150,7 @@ def _seconds(executor: LocalExecutor, fleet: Sequence[RunSpec]) -> float:
     except Exception as error:  # the user's module may raise anything
         raise UserError(
             f"a few updates of task {first.task!r} at batch size {first.batch_size} raised "
-            f"{type(error).__name__}: {error}; these runs would fail"
+            f"{type(error).__name__}: {error}; these runs would fail: mend the model, or change the setting"
         ) from error
     seconds = found.setup + found.per_update * first.num_steps
     if found.evaluation is None:  # no run has a finite loss even before its first update: none will be evaluated

@@ -156,7 +156,7 @@ def run_study(
                 told.runs_done([stored.result for stored in fleet])
         if checkpoints is not None:
             checkpoints.remove_if_empty()
-        return StudyResults(plan=plan, by_key=results)
+        return StudyResults(plan=plan, by_key=results, provenance=opened.provenance())
 
 
 def earlier_runs(num: int) -> str:

@@ -189,6 +189,12 @@ class Store:
             rows = self._connection.execute("SELECT key, result FROM runs").fetchall()
             return {key: RunResult.from_json(json.loads(result)) for key, result in rows}
 
+    def provenance(self) -> dict[str, dict[str, Any]]:
+        """Return where and how every run was trained, by key."""
+        with translated(Path(self.path)):
+            rows = self._connection.execute("SELECT key, provenance FROM runs").fetchall()
+            return {key: json.loads(provenance) for key, provenance in rows}
+
     def runs(self) -> Iterator[StoredRun]:
         """Yield every run in a fixed order: by task, batch size, steps, momentum, learning rate and seed."""
         query = """SELECT spec, result, provenance FROM runs

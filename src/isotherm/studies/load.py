@@ -263,8 +263,9 @@ def _reason(error: dict[str, Any]) -> str:
         written = f'"{value}"' if isinstance(value, str) else value
         return f"a list is needed; write [{written}]"
     if kind in ("int_type", "int_from_float"):
-        is_whole = isinstance(value, float) and value.is_integer()
-        return f"a whole number is needed; write {int(value)}" if is_whole else "a whole number is needed, e.g. 8"
+        if isinstance(value, float) and value.is_integer():
+            return f"a whole number is needed; write {int(value)}"
+        return "a whole number is needed, e.g. 8"
     if kind == "float_type":
         return "a number is needed, without quotes, e.g. 0.5"
     if kind == "string_type":

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import enum
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -187,8 +188,8 @@ class Side:
 class Optimum:
     """The best learning rate of a grid for one quantity, and the interval within one standard deviation of it.
 
-    `below` and `above` say what a finer grid could still gain. `error` is the error of the mean, from the spread of the
-    runs at the optimum and its neighbours together: a lucky small spread at one of them counts for little.
+    `below` and `above` say what a finer grid could still gain. `error` is the error of the mean, from the middle one of
+    the spreads at the optimum and its neighbours: neither a lucky small spread counts nor a neighbour that half fails.
     """
 
     index: int
@@ -334,12 +335,14 @@ class Grid:
 
 
 def _error_of_mean(estimates: Mapping[int, Estimate], best: int) -> float:
-    """Return the error of the best mean, with the spread pooled over it and its neighbours; 0 for single runs."""
-    near = [estimates[index] for index in (best - 1, best, best + 1) if index in estimates]
-    near = [estimate for estimate in near if math.isfinite(estimate.standard_deviation)]
-    freedom = sum(estimate.num_kept - 1 for estimate in near)
-    squares = sum((estimate.num_kept - 1) * estimate.standard_deviation**2 for estimate in near)
-    return math.sqrt(squares / freedom / estimates[best].num_kept) if freedom else 0.0
+    """Return the error of the best mean, from the middle spread of it and its neighbours; 0 for single runs.
+
+    Of two spreads it is the smaller: to take the error for too small costs a few learning rates more, to take it for
+    too large leaves an optimum unresolved.
+    """
+    near = [estimates[index].standard_deviation for index in (best - 1, best, best + 1) if index in estimates]
+    spread = statistics.median_low([value for value in near if math.isfinite(value)])
+    return spread / math.sqrt(estimates[best].num_kept)
 
 
 def _num_diverged(results: Sequence[RunResult | None]) -> int:

@@ -75,7 +75,7 @@ def a_sweep_instead_of(given: object) -> str:
     """Return what was given where a sweep is asked for, and what to do."""
     if isinstance(given, Task):
         return (
-            "a Task; say what to try on it: isotherm.Sweep(task=task, batch_sizes=[32, 64], "
+            "a Task; say what to try on it: isotherm.Sweep(task=task, batch_sizes=[8, 16], "
             "effective_learning_rates=isotherm.powers_of_two(-4, 2), budget=isotherm.Budget.epochs(10))"
         )
     if isinstance(given, Study):

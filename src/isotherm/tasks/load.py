@@ -26,11 +26,15 @@ def load_task(reference: str, *, data: Path | None = None) -> Task:
     """
     if reference in TASKS:
         return get_task(reference, data=data)
+    if reference.endswith(".toml"):
+        raise UserError(f"{reference!r} is a study, not a task; run it with isotherm run {reference}, or give its task")
     if ":" not in reference:
         raise UserError(f"unknown task {reference!r}; {nearest(reference, TASKS)}; {own_function(reference, 'Task')}")
     made = call_reference(reference, data=data)
     if not isinstance(made, Task):
-        raise UserError(f"{reference} returned {type(made).__name__}; let it return an isotherm.Task")
+        its_own = isinstance(getattr(made, "task", None), Task)  # a sweep's
+        remedy = f", such as the task of the {type(made).__name__}: return made.task" if its_own else ""
+        raise UserError(f"{reference} returned {type(made).__name__}; let it return an isotherm.Task{remedy}")
     return made
 
 

@@ -87,13 +87,23 @@ def check_means(task: Task, output: Tensor, target: Tensor) -> None:
 def first_difference(function: MetricFunction, output: Tensor, target: Tensor) -> Comparison | None:
     """Return the first comparison in which a function is no mean over examples; None if it always is.
 
-    Nothing is said of a function that is not finite over all examples.
+    An untrained model may show no difference, as where it is always wrong: outputs of a model that has learned
+    something are tried too. Nothing is said of outputs for which the function is not finite over all examples.
     """
+    for tried in (output, _as_if_trained(output, target)):
+        found = _difference(function, tried, target)
+        if found is not None:
+            return found
+    return None
+
+
+def _difference(function: MetricFunction, output: Tensor, target: Tensor) -> Comparison | None:
     whole, num = _value(function, output, target), len(target)
     if num < _FEWEST or not math.isfinite(whole):
         return None
     tolerance = _tolerance(function, output, target)
-    smallest = _ROUNDINGS * torch.finfo(output.dtype).eps * float(output.abs().max())  # of values that cancel
+    largest = float(output[output.isfinite()].abs().max())
+    smallest = _ROUNDINGS * torch.finfo(output.dtype).eps * largest  # the error of values that cancel
     for index, sizes in _partitions(output, target):
         parts = torch.split(index, sizes)
         values = [_value(function, output[part], target[part]) for part in parts]
@@ -107,6 +117,20 @@ def first_difference(function: MetricFunction, output: Tensor, target: Tensor) -
         if not found.is_mean:  # also where a part is NaN
             return found
     return None
+
+
+def _as_if_trained(output: Tensor, target: Tensor) -> Tensor:
+    """Return outputs that are right more often than not; those of classes are probabilities if the model's are."""
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(output.shape, generator=generator, dtype=output.dtype)
+    is_of_classes = output.shape[:-1] == target.shape and not target.is_floating_point()
+    if not is_of_classes or int(target.max()) >= output.shape[-1] or int(target.min()) < 0:
+        order = torch.randperm(len(target), generator=generator)
+        return 0.7 * target + 0.3 * target[order] if output.shape == target.shape else output[order]
+    labels = torch.nn.functional.one_hot(target, output.shape[-1])
+    logits = 2 * (noise + labels)
+    are_probabilities = float(output.min()) >= 0 and torch.allclose(output.sum(dim=-1), output.new_ones(()))
+    return logits.softmax(dim=-1) if are_probabilities else logits
 
 
 def _partitions(output: Tensor, target: Tensor) -> Iterator[tuple[Tensor, list[int]]]:

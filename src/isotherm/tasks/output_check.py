@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from isotherm.errors import UserError
@@ -164,8 +165,13 @@ def _value(task: Task, what: str, function: MetricFunction, output: Tensor, targ
     except Exception as error:
         raise UserError(
             f"task {task.name!r}: the {what} cannot take outputs of shape {tuple(output.shape)} with targets of shape "
-            f"{tuple(target.shape)}: {raised(error)}"
+            f"{tuple(target.shape)}: {raised(error)}; {_to_fit(what, target)}"
         ) from error
+
+
+def _to_fit(what: str, target: Tensor) -> str:
+    kinds = "y.long() for classes" if target.is_floating_point() else "y.float() for real numbers"
+    return f"use a {what} by name, or make targets ({kinds}) and the last layer as your {what} needs them"
 
 
 def _check_mean_metric(task: Task, value: Any) -> None:
@@ -182,7 +188,7 @@ def _kind(value: Any) -> str:
 
 def _check_two_classes(task: Task) -> None:
     for part, (_, targets) in task.splits.items():
-        found = targets.unique().tolist()
+        found = torch.unique(targets).tolist()
         if found != [0, 1]:
             shown = ", ".join(f"{value:g}" for value in found[:5]) + (", ..." if len(found) > 5 else "")
             raise UserError(

@@ -14,6 +14,7 @@ from rich.console import Console
 from helpers_report import diverged, embedded_study, failed, fill, finished, make_plan, make_results, make_study, peaked
 from isotherm.analysis.analysis import SweepAnalysis, analyse
 from isotherm.core.budget import Budget
+from isotherm.core.rates import tidy
 from isotherm.core.records import Outcome
 from isotherm.report.study.tables import optima_rows, optima_table, optima_text, runs_rows, write_csv
 from isotherm.sweep.results import Results
@@ -167,7 +168,7 @@ def confirmed_results(**changes: object) -> Results:
 
 def test_confirmed_numbers_stand_in_the_table_with_the_selection_bias() -> None:
     content = optima_text(first(confirmed_results()))
-    assert content.title.endswith(": 5 seeds choose, 3 confirm")
+    assert content.title.endswith(": 5 seeds, 3 confirm")
     row = dict(zip(content.columns, content.rows[0], strict=True))
     assert row["test accuracy\N{NO-BREAK SPACE}%"] == "66.2 ± 1.0"
     assert row["bias"] == "+3.0 ± 2.4"
@@ -238,8 +239,35 @@ def test_training_optimum_with_and_without_the_penalty() -> None:
 
     sweep = first(make_results(give=give))
     content = optima_text(sweep)
-    assert dict(zip(content.columns, content.rows[0], strict=True))["train ε_eff"] == "2 (1/4)"
-    assert content.notes[-1] == "train ε_eff: lowest training loss + L2; in brackets without L2, where that differs"
+    assert dict(zip(content.columns, content.rows[0], strict=True))["train ε_eff"] == "2"
+    places = ", ".join(f"1/4 at B = {size}" for size in (8, 32, 128))
+    assert content.notes[-1] == f"train ε_eff is that of training loss + L2; of the loss alone: {places}"
     row = optima_rows(sweep)[0]
     assert row["train_optimal_effective_learning_rate"] == 2.0
     assert row["train_loss_optimal_effective_learning_rate"] == 0.25
+
+
+def test_table_of_refined_grids_fits_a_terminal_of_80_columns() -> None:
+    def give(axes, rate, place):  # type: ignore[no-untyped-def]
+        off = math.log2(rate) + 0.23
+        return diverged() if off > 2 else finished(0.7 - 0.05 * off**2 + 0.0125 * (place - 2))
+
+    plan = make_plan(
+        batch_sizes=(8, 1024),
+        learning_rates=(tuple(tidy(2.0 ** (k / 4)) for k in range(-9, 10)),) * 2,
+        num_kept=5,
+        num_confirm=5,
+    )
+    found = fill(plan, give)
+    for axes in plan.grids():
+        for seed in plan.confirming_seeds:
+            found[plan.run_spec(axes, effective_learning_rate=0.840896415253715, seed=seed).key] = finished(0.68)
+    text = printed(Results(plan=plan, by_key=found))
+    assert "0.841 (0.59–1.2)" in text
+    assert "1,024" in text
+    assert "…" not in text
+
+
+def test_column_of_diverged_runs_is_there_where_some_did() -> None:
+    assert "div." not in optima_text(first(make_results())).columns
+    assert "div." in optima_text(first(embedded_study().sweeps[0])).columns

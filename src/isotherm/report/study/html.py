@@ -15,6 +15,7 @@ from isotherm.report.page import library_versions, page_environment
 from isotherm.report.study.figures import LearningRateFigure, StudyFigures, SweepFigure
 from isotherm.report.study.interactive import LegendEntry, legend, panels
 from isotherm.report.study.methods import protocol_paragraphs
+from isotherm.report.study.rounding import rounding_paragraphs
 from isotherm.report.study.tables import optima_text
 from isotherm.report.wording import TRAIN_OBJECTIVE, count_text, duration_text, objective_words
 from isotherm.sweep.protocol import Edge
@@ -70,7 +71,10 @@ def _content(analysis: Analysis, records: StudyFigures, seconds: float | None, g
         "figures": figures,
         "rate_figures": rate_figures,
         "tables": [optima_text(sweep) for sweep in analysis.sweeps],
-        "protocol": protocol_paragraphs(analysis.plan.sweeps),
+        "protocol": [
+            *protocol_paragraphs(analysis.plan.sweeps),
+            *rounding_paragraphs(analysis.results.provenance_of_runs()),
+        ],
         "versions": library_versions(),
         "definition": json_text(analysis.plan.to_json()).rstrip(),
         "generated": generated,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from isotherm.analysis.series import TunedGrid
-from isotherm.report.wording import EDGE_FLAGS, is_percent, objective_words
+from isotherm.report.wording import EDGE_FLAGS, TRAIN_OBJECTIVE, is_percent, objective_words, rate_text
 from isotherm.sweep.plan import SweepPlan
 from isotherm.sweep.protocol import Edge
 
@@ -23,7 +23,7 @@ def table_notes(plan: SweepPlan, grids: Sequence[TunedGrid]) -> tuple[str, ...]:
     """Return the notes beneath a sweep's table."""
     edges = dict.fromkeys(tuned.edge for tuned in grids)
     flags = [f"{EDGE_FLAGS[edge]} {FLAG_WORDS[edge]}" for edge in edges if edge in FLAG_WORDS]
-    return (*flags, *_unresolved(plan, grids), *_confirmation(plan, grids), *_training(grids))
+    return (*flags, *_unresolved(plan, grids), *_confirmation(plan, grids), *_training(plan, grids))
 
 
 def is_unresolved(tuned: TunedGrid) -> bool:
@@ -60,11 +60,16 @@ def _confirmation(plan: SweepPlan, grids: Sequence[TunedGrid]) -> list[str]:
     return notes
 
 
-def _training(grids: Sequence[TunedGrid]) -> list[str]:
-    pairs = [(tuned.train_optimum, tuned.train_loss_optimum) for tuned in grids]
-    if all(a is None or b is None or a.index == b.index for a, b in pairs):
-        return []
-    return ["train ε_eff: lowest training loss + L2; in brackets without L2, where that differs"]
+def _training(plan: SweepPlan, grids: Sequence[TunedGrid]) -> list[str]:
+    """Name the learning rates with the lowest training loss where the L2 penalty moves them."""
+    moved = [
+        f"{rate_text(tuned.train_loss_optimum.effective_learning_rate)} at {_places(plan, [tuned])}"
+        for tuned in grids
+        if tuned.train_optimum is not None
+        and tuned.train_loss_optimum is not None
+        and tuned.train_optimum.index != tuned.train_loss_optimum.index
+    ]
+    return [f"train ε_eff is that of {TRAIN_OBJECTIVE}; of the loss alone: {', '.join(moved)}"] if moved else []
 
 
 def _places(plan: SweepPlan, grids: Iterable[TunedGrid]) -> str:

@@ -41,6 +41,7 @@ Row = dict[str, Any]
 
 MAX_WIDTH = 78
 HEADER_WIDTH = 9  # in the terminal; headers wrap so that columns are no wider than their numbers
+DIVERGED = "div."  # a column that is left out where no run diverged
 _NOTHING = "–"
 
 
@@ -168,12 +169,13 @@ def optima_text(sweep: SweepAnalysis) -> OptimaTable:
         varying.append(("budget", [str(tuned.axes.budget) for tuned in grids]))
     if len(plan.momenta) > 1:
         varying.append(("m", [f"{tuned.axes.momentum:g}" for tuned in grids]))
+    columns = (*(name for name, _ in varying), *_columns(plan))
+    rows = [(*(values[index] for _, values in varying), *_text_row(plan, tuned)) for index, tuned in enumerate(grids)]
+    shown = [k for k, name in enumerate(columns) if name != DIVERGED or any(row[k] for row in rows)]
     return OptimaTable(
         title=_title(plan),
-        columns=(*(name for name, _ in varying), *_columns(plan)),
-        rows=tuple(
-            (*(values[index] for _, values in varying), *_text_row(plan, tuned)) for index, tuned in enumerate(grids)
-        ),
+        columns=tuple(columns[k] for k in shown),
+        rows=tuple(tuple(row[k] for k in shown) for row in rows),
         notes=table_notes(plan, grids),
     )
 
@@ -189,7 +191,7 @@ def optima_table(sweep: SweepAnalysis) -> Table:
         caption_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
-        padding=(0, 1, 0, 0),
+        padding=(0, 1 if _width(content) <= MAX_WIDTH else 0, 0, 0),
         min_width=min(len(content.title), MAX_WIDTH),  # keeps the title on one line
     )
     for name in content.columns:
@@ -198,6 +200,11 @@ def optima_table(sweep: SweepAnalysis) -> Table:
     for row in content.rows:
         table.add_row(*map(escape, row))
     return table
+
+
+def _width(content: OptimaTable) -> int:
+    """Return how wide a table is with two spaces between columns; headers wrap."""
+    return sum(max(2, *(len(row[k]) for row in content.rows)) + 2 for k in range(len(content.columns)))
 
 
 def _title(plan: SweepPlan) -> str:
@@ -212,7 +219,7 @@ def _title(plan: SweepPlan) -> str:
 def _columns(plan: SweepPlan) -> tuple[str, ...]:
     test = metric_label(plan.metric).replace(" (%)", "\N{NO-BREAK SPACE}%")
     beside = ["bias"] if plan.num_confirm else ["all seeds"] if plan.num_kept < len(plan.seeds) else []
-    return ("B", "ε_eff (interval)", "T", test, *beside, "train loss", "train ε_eff", "div.", "")
+    return ("B", "ε_eff (interval)", "T", test, *beside, "train loss", "train ε_eff", DIVERGED, "")
 
 
 def _text_row(plan: SweepPlan, tuned: TunedGrid) -> tuple[str, ...]:
@@ -226,11 +233,11 @@ def _text_row(plan: SweepPlan, tuned: TunedGrid) -> tuple[str, ...]:
     return (
         batch_size,
         interval_text(best.effective_learning_rate, best.interval),
-        power_text(temperature(best.effective_learning_rate, tuned.axes.batch_size)),
+        power_text(temperature(best.effective_learning_rate, tuned.axes.batch_size), digits=2),
         spread_text(scale * test.mean, scale * test.standard_deviation, percent=percent, num=test.num_kept),
         *_beside(plan, tuned, test, scale=scale),
         f"{train_loss.mean:.3g}",
-        _train_rates(tuned),
+        rate_text(train_best.effective_learning_rate),
         diverged,
         flag,
     )
@@ -251,13 +258,3 @@ def _beside(plan: SweepPlan, tuned: TunedGrid, test: Estimate, *, scale: float) 
         scale * test.mean_all, scale * test.standard_deviation_all, percent=percent, num=len(test.values_all)
     )
     return [f"{everyone}, {test.num_diverged} div." if test.num_diverged else everyone]
-
-
-def _train_rates(tuned: TunedGrid) -> str:
-    """Return the learning rate with the lowest training loss + L2, and in brackets without L2 where that differs."""
-    best, plain = tuned.train_optimum, tuned.train_loss_optimum
-    if best is None:
-        return _NOTHING
-    if plain is None or plain.effective_learning_rate == best.effective_learning_rate:
-        return rate_text(best.effective_learning_rate)
-    return f"{rate_text(best.effective_learning_rate)} ({rate_text(plain.effective_learning_rate)})"

@@ -14,6 +14,7 @@ from isotherm.core.records import Outcome, Precision, RunResult, RunSpec
 from isotherm.engine.checkpoint import report_unusable
 from isotherm.engine.fleet import run_fleet
 from isotherm.engine.fleet_checks import FleetChecks
+from isotherm.engine.fleet_speed import one_by_one
 from isotherm.engine.memory import is_fault_of_gpu, is_out_of_memory, runs_that_fit
 from isotherm.engine.placed_task import PlacedTask, checked_device, place_task
 from isotherm.engine.reference import run_reference
@@ -84,6 +85,7 @@ class LocalExecutor:
         self._checks: dict[tuple[str, str, Precision], FleetChecks] = {}
         self._sizes: dict[tuple[str, str, Precision, int], int] = {}
         self._num_workers = num_workers
+        self._trained_with: dict[str, int] = {}  # fleet size of every run of the present fleet, which may be halved
 
     def run(self, specs: Sequence[RunSpec]) -> Iterator[list[StoredRun]]:
         """Yield the finished runs of one fleet after another, the smallest work first."""
@@ -146,14 +148,17 @@ class LocalExecutor:
     def run_one_fleet(self, specs: Sequence[RunSpec]) -> list[StoredRun]:
         """Train runs of one shape together; a fleet that does not fit into memory is halved."""
         start, self._seconds_before = time.perf_counter(), 0.0
+        self._trained_with.clear()
         try:
             results = self._results(list(specs))
         except _ListenerError as stop:
             raise stop.error from None
         seconds = (time.perf_counter() - start + self._seconds_before) / len(specs)
-        provenance = {**_provenance(self._device), "fleet_size": len(specs), "seconds_per_run": seconds}
+        provenance = {**_provenance(self._device), "seconds_per_run": seconds}
         return [
-            StoredRun(spec=spec, result=result, provenance=provenance)
+            StoredRun(
+                spec=spec, result=result, provenance={**provenance, "fleet_size": self._trained_with.get(spec.key, 1)}
+            )
             for spec, result in zip(specs, results, strict=True)
         ]
 
@@ -179,6 +184,8 @@ class LocalExecutor:
                 checks=self.checks(specs[0]),
             )
             self._seconds_before += 0.0 if checkpoint is None else checkpoint.seconds_before
+            is_alone = self.checks(specs[0]).are_one_by_one(batch_size)
+            self._trained_with.update({spec.key: 1 if is_alone else len(specs) for spec in specs})
             return results
         except UserError:
             raise
@@ -190,7 +197,9 @@ class LocalExecutor:
                     report_unusable(checkpoint.path, error)
                     checkpoint.remove()
                     return self._results(specs)
-                logger.warning("a fleet of %d runs failed, trying them one at a time: %s", len(specs), error)
+                logger.warning(
+                    "a fleet of %d runs failed, trying them one at a time: %s; %s", len(specs), error, one_by_one()
+                )
                 return [self._result_alone(spec) for spec in specs]
         if len(specs) == 1:
             raise UserError(
@@ -234,4 +243,5 @@ def _lost_gpu(error: Exception) -> UserError:
 
 def _provenance(device: torch.device) -> dict[str, Any]:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
-    return {"isotherm": __version__, "torch": torch.__version__, "device": f"{device.type}: {name}"}
+    threads = {"num_threads": torch.get_num_threads()} if device.type == "cpu" else {}
+    return {"isotherm": __version__, "torch": torch.__version__, "device": f"{device.type}: {name}", **threads}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from isotherm.core.checks import is_whole
 from isotherm.core.records import CurvePoint, RunSpec
 from isotherm.errors import UserError
 from isotherm.running.executors.checkpoints import CheckpointFolder
@@ -35,7 +35,7 @@ class FleetOptions:
     def __post_init__(self) -> None:
         if self.fleet_size is None:
             return
-        if not isinstance(self.fleet_size, numbers.Integral) or self.fleet_size < 1:
+        if not is_whole(self.fleet_size) or self.fleet_size < 1:
             raise UserError(
                 f"fleet_size={self.fleet_size} is not a positive whole number; leave it out for an automatic choice"
             )
