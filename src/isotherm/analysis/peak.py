@@ -19,8 +19,8 @@ from isotherm.core.statistics import Floats
 LOG_A, LOG_R, LOG_KAPPA, POWER, LOG_ERROR = range(5)
 NUM_PARAMETERS = 5
 
-# Priors. Above the optimum a curve falls off between a quarter as steeply and 128 times as steeply as below.
-LEAST_R, MOST_R = np.log(0.25), np.log(128.0)
+# Priors. Above the optimum a curve falls off between a thirty-second as steeply and 128 times as steeply as below.
+LEAST_R, MOST_R = np.log(1 / 32), np.log(128.0)
 MIDDLE_KAPPA, SPREAD_KAPPA = np.log(0.04), 0.8
 MIDDLE_POWER, SPREAD_POWER, LEAST_POWER, MOST_POWER = 2.0, 0.4, 0.9, 3.0
 
