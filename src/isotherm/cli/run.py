@@ -41,7 +41,7 @@ class RunOptions:
         typer.Option(
             "--max-extensions",
             metavar="N",
-            help="Extend a grid at most N times where its optimum lies at an end; default: the study's value.",
+            help="How often a grid is extended at its ends; default: the study's value.",
         ),
     ] = None
     checkpoint_seconds: Annotated[

@@ -267,7 +267,7 @@ def test_protocol_says_what_was_done() -> None:
         ({"num_kept": 5}, "All 5 runs are kept: the mean at a learning rate is unbiased"),
         ({"seeds": (0,), "num_kept": 1}, "says nothing about spread"),
         ({"l2": 0.0}, "no L2 penalty"),
-        ({}, "resampling the seeds of every grid"),
+        ({}, "is fitted as a peak with a height and an optimum of its own"),
     ],
 )
 def test_protocol_follows_the_plan(change: dict[str, object], words: str) -> None:
