@@ -295,7 +295,7 @@ def both(model: Callable[[], nn.Module]) -> tuple[Task, Task]:
     return task, task_of(lambda: OnCopy(model), loss=copying_loss, metric="accuracy")
 
 
-@pytest.mark.parametrize("way", ["reverse_over_reverse", "finite_difference"])
+@pytest.mark.parametrize("way", ["reverse_over_reverse", "forward_over_reverse", "finite_difference"])
 def test_curvature_leaves_the_data_alone(way):
     task, twin = both(Divides)
     before = hashes(task)

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import cases
 from helpers_tasks import X, Y, task
@@ -15,6 +15,7 @@ from isotherm.errors import UserError
 from isotherm.tasks.model_check import check_model
 
 PROBABILITIES = torch.full((6, 3), 1 / 3)
+ONE_HOT = nn.functional.one_hot(Y).double()
 
 
 def message(**changes) -> str:
@@ -43,12 +44,14 @@ def test_the_remedy_makes_labels_of_them(y):
     check_model(task(train=(X, labels), test=(X, labels)))
 
 
-@pytest.mark.parametrize("y", [Y.float()[:, None], Y.numpy().astype("float32")[:, None]], ids=["tensor", "array"])
-def test_the_remedy_for_a_column_of_labels_in_floating_point(y):
-    column, whole = re.search(r"shape \(n,\): y = (.*), then (.*)$", message(train=(X, y))).groups()
-    labels = eval(whole, {"y": eval(column, {"y": y})})
-    assert labels.tolist() == Y.tolist()
-    check_model(task(train=(X, labels), test=(X, labels)))
+@pytest.mark.parametrize("given", [lambda y: y, Tensor.numpy, Tensor.tolist], ids=["tensor", "array", "list"])
+def test_the_remedy_for_a_column_and_for_lists(given):
+    for y, what in ((Y.float()[:, None], "they are a column: use "), (Y.float(), "use "), (ONE_HOT, "one-hot: use ")):
+        y = given(y)
+        said = message(train=(X, y))
+        labels = eval(said.partition(what)[2], {"y": y, "np": np})
+        assert labels.tolist() == Y.tolist()
+        check_model(task(train=(X, labels), test=(X, labels)))
 
 
 def test_real_numbers_are_regression_and_probabilities_have_a_loss():
@@ -72,11 +75,13 @@ def test_negative_labels_are_numbered(y):
     assert task(train=(X, labels)).train[1].tolist() == Y.tolist()
 
 
-@pytest.mark.parametrize("y", [2.0 * (Y > 0) - 1, 1 + (Y > 0).long(), 1 + (Y > 0).numpy()])
+@pytest.mark.parametrize(
+    "y", [2.0 * (Y > 0) - 1, 1 + (Y > 0).long(), 1 + (Y > 0).numpy(), (1 + (Y > 0).long()).tolist()]
+)
 def test_two_classes_for_binary_cross_entropy(y):
     said = message(train=(X, y), loss="bce")
     assert "train data: bce needs targets from 0 to 1, these run from" in said
-    labels = eval(re.search(r"for two classes use (.*)$", said)[1], {"y": y})
+    labels = eval(re.search(r"for two classes use (.*)$", said)[1], {"y": y, "np": np})
     one_logit = {"model": lambda: nn.Sequential(nn.Linear(2, 1), nn.Flatten(0)), "loss": "bce"}
     found = task(train=(X, labels), test=(X, labels), **one_logit)
     assert found.train[1].tolist() == (Y > 0).float().tolist()

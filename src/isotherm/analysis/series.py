@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from isotherm.analysis.regimes import JointRegimes, Regimes, fit_joint_regimes, fit_regimes
+from isotherm.analysis.family import LEAST_FOR_LINE, FamilyFit, fit_family
+from isotherm.analysis.regimes import JointRegimes, Regimes, joint_regimes_of, regimes_of
 from isotherm.core.budget import Budget
 from isotherm.core.rates import tidy
 from isotherm.core.records import Direction
@@ -14,9 +16,6 @@ from isotherm.core.temperature import bare_learning_rate, temperature
 from isotherm.sweep.plan import GridAxes, SweepPlan
 from isotherm.sweep.protocol import Edge, Estimate, Grid, Optimum, SelectionBias
 from isotherm.sweep.results import Results
-
-# The fewest optima that a broken line is fitted to.
-LEAST_FOR_LAW = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -72,11 +71,16 @@ class TunedGrid:
 class Series:
     """The grids of one sweep, budget and momentum that have an optimum, over rising batch sizes.
 
-    `law` is the broken line through the optima; None below three of them.
+    `fit` is the curve family of the tuned quantity, `test_fit` that of the test metric and `train_fit` that of training
+    loss plus L2 penalty; None where runs lack the quantity. `law` is the broken line through the optima of `fit`; None
+    below three of them.
     """
 
     plan: SweepPlan
     grids: tuple[TunedGrid, ...]
+    fit: FamilyFit | None
+    test_fit: FamilyFit | None
+    train_fit: FamilyFit | None
     law: Regimes | None
 
     @property
@@ -109,7 +113,8 @@ class Series:
         return (
             self.momentum == 0 < other.momentum
             and self.budget == other.budget
-            and min(len(self.grids), len(other.grids)) >= LEAST_FOR_LAW
+            and self.law is not None
+            and other.law is not None
             and same_but_momentum(self.plan, other.plan)
         )
 
@@ -128,42 +133,27 @@ def tuned_grids(results: Results) -> tuple[TunedGrid, ...]:
     return tuple(_tuned(grid, results.plan.metric_direction) for grid in results.grids())
 
 
-def series_without_laws(plan: SweepPlan, grids: Iterable[TunedGrid]) -> list[Series]:
-    """Return the series of a sweep, one per budget and momentum."""
+def fitted_series(plan: SweepPlan, grids: Iterable[TunedGrid]) -> list[Series]:
+    """Return the series of a sweep, one per budget and momentum, with their fits."""
     groups: dict[tuple[Budget, float], list[TunedGrid]] = {}
     for grid in grids:
         if grid.optimum is not None:
             groups.setdefault((grid.axes.budget, grid.axes.momentum), []).append(grid)
-    return [
-        Series(plan=plan, grids=tuple(sorted(group, key=lambda g: g.axes.batch_size)), law=None)
-        for group in groups.values()
-    ]
+    return [_fitted(plan, sorted(group, key=lambda g: g.axes.batch_size)) for group in groups.values()]
 
 
-def with_laws(found: list[Series]) -> tuple[list[Series], list[Pair]]:
-    """Return the series of a whole study with their laws, and the pairs of plain SGD and momentum.
-
-    Plain SGD and its only momentum are fitted together, with one slope. Every other series is fitted alone; offset and
-    ratio of plateaus of a pair then still come from lines that share a slope.
-    """
-    partners = {
-        index: [k for k, other in enumerate(found) if one.pairs_with(other) or other.pairs_with(one)]
-        for index, one in enumerate(found)
-    }
-    laws: dict[int, Regimes] = {}
-    joints: dict[tuple[int, int], JointRegimes] = {}
-    for plain, heavy in _pairs(found):
-        joint = fit_joint_regimes(*([g.grid for g in found[k].grids] for k in (plain, heavy)))
-        joints[plain, heavy] = joint
-        if partners[plain] == [heavy] and partners[heavy] == [plain]:
-            laws |= {plain: joint.plain, heavy: joint.heavy}
-    for index, one in enumerate(found):
-        if index not in laws and len(one.grids) >= LEAST_FOR_LAW:
-            laws[index] = fit_regimes([g.grid for g in one.grids])
-    series = [dataclasses.replace(one, law=laws.get(index)) for index, one in enumerate(found)]
-    return series, [
-        Pair(plain=series[a], heavy=series[b], joint=joint.beside(laws[a], laws[b])) for (a, b), joint in joints.items()
-    ]
+def pairs_of(series: Sequence[Series]) -> list[Pair]:
+    """Return the pairs of plain SGD and momentum in a study, and how their laws compare."""
+    found = []
+    for plain, heavy in itertools.product(series, series):
+        if plain.pairs_with(heavy):
+            assert plain.law is not None
+            assert plain.fit is not None
+            assert heavy.law is not None
+            assert heavy.fit is not None
+            joint = joint_regimes_of((plain.law, plain.fit), (heavy.law, heavy.fit))
+            found.append(Pair(plain=plain, heavy=heavy, joint=joint))
+    return found
 
 
 def same_but_momentum(plan: SweepPlan, other: SweepPlan) -> bool:
@@ -201,5 +191,19 @@ def _tuned(grid: Grid, metric_direction: Direction) -> TunedGrid:
     )
 
 
-def _pairs(found: list[Series]) -> list[tuple[int, int]]:
-    return [(a, b) for a, one in enumerate(found) for b, other in enumerate(found) if one.pairs_with(other)]
+def _fitted(plan: SweepPlan, tuned: Sequence[TunedGrid]) -> Series:
+    """Return a series with one fit per quantity; the tuned one may be the test metric, or the training loss."""
+    grids = [grid.grid for grid in tuned]
+    fit = _fit(grids, plan.objective, plan.direction)
+    tests = fit if plan.objective == "test_metric" else _fit(grids, "test_metric", plan.metric_direction)
+    trains = fit if plan.objective == "train_objective" else _fit(grids, "train_objective", Direction.MINIMISE)
+    has_law = fit is not None and len(grids) >= LEAST_FOR_LINE
+    law = regimes_of(fit, grids) if fit is not None and has_law else None
+    return Series(plan=plan, grids=tuple(tuned), fit=fit, test_fit=tests, train_fit=trains, law=law)
+
+
+def _fit(grids: Sequence[Grid], objective: str, direction: Direction) -> FamilyFit | None:
+    """Return the fit of a quantity; None where some grid has no optimum for it."""
+    if any(grid.optimum(objective, direction) is None for grid in grids):
+        return None
+    return fit_family(grids, objective=objective, direction=direction)

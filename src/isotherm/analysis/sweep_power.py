@@ -12,8 +12,9 @@ from typing import Protocol
 import numpy as np
 
 from isotherm.analysis import power as formulas
+from isotherm.analysis.family import LEAST_FOR_LINE
 from isotherm.analysis.noise import RunNoise, measured_noise
-from isotherm.analysis.series import LEAST_FOR_LAW, same_but_momentum
+from isotherm.analysis.series import same_but_momentum
 from isotherm.core.budget import BudgetUnit
 from isotherm.core.checks import require_positive
 from isotherm.sweep.plan import StudyPlan, SweepPlan
@@ -233,7 +234,7 @@ def _sweep_power(
 
 def _slope_power(plan: SweepPlan, grids: Sequence[Grid], noise: RunNoise | None, *, level: float) -> SlopePower | None:
     """Return what can be seen of the slope; None below three batch sizes."""
-    if len(plan.batch_sizes) < LEAST_FOR_LAW:
+    if len(plan.batch_sizes) < LEAST_FOR_LINE:
         return None
     spacing = _log_spacing(plan)
     found = SlopePower(
@@ -308,7 +309,7 @@ def _num_rates(plan: SweepPlan) -> int:
 
 def _num_verdicts(plans: Sequence[SweepPlan]) -> int:
     """Return how many verdicts a study makes if every grid has an optimum; at least one."""
-    judged = [plan for plan in plans if len(plan.batch_sizes) >= LEAST_FOR_LAW and len(plan.seeds) > 1]
+    judged = [plan for plan in plans if len(plan.batch_sizes) >= LEAST_FOR_LINE and len(plan.seeds) > 1]
     series = [(plan, budget, momentum) for plan in judged for budget in plan.budgets for momentum in plan.momenta]
     pairs = [
         (a, b)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from isotherm.analysis.regimes import NUM_DRAWS, Regimes
+from isotherm.analysis.family import NUM_DRAWS
+from isotherm.analysis.regimes import Regimes
 from isotherm.analysis.resampling import ResampledGrid
 from isotherm.analysis.series import Pair, Series, TunedGrid
 from isotherm.core.budget import BudgetUnit

@@ -154,52 +154,6 @@ def fit_broken_lines(log_batch_size: Sequence[float], log_learning_rates: Floats
     return slopes, bends.kinks_seen(indices), bends.plateaus(log_learning_rates, slopes, indices)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JointLines:
-    """Many pairs of broken lines with one slope each pair; kinks are NaN where none is seen. Shapes (num_pairs,)."""
-
-    slopes: Floats
-    kinks: tuple[Floats, Floats]
-    plateaus: tuple[Floats, Floats]
-
-
-def fit_joint_lines(
-    log_batch_sizes: tuple[Sequence[float], Sequence[float]], log_learning_rates: tuple[Floats, Floats]
-) -> JointLines:
-    """Return the least-squares pairs of broken lines that share a slope; kinks and plateaus are their own.
-
-    Args:
-        log_batch_sizes: of either line, rising, shapes (num_points,).
-        log_learning_rates: shapes (num_pairs, num_points).
-    """
-    first, second = (_Bends(x) for x in log_batch_sizes)
-    products, others = first.products(log_learning_rates[0]), second.products(log_learning_rates[1])
-    pairs = np.arange(len(products))
-    most = np.full(len(products), -np.inf)
-    indices, other_indices = np.zeros((2, len(products)), dtype=np.int64)
-    for index in range(products.shape[1]):
-        gains = products[:, [index]] + others
-        gains *= gains  # in place: the arrays are large
-        gains *= 1.0 / (first.squares[index] + second.squares)
-        gains += second.preference
-        best = np.argmax(gains, axis=1)
-        gained = gains[pairs, best] + first.preference[index]
-        better = gained > most
-        most = np.where(better, gained, most)
-        indices, other_indices = np.where(better, index, indices), np.where(better, best, other_indices)
-    slopes = (products[pairs, indices] + others[pairs, other_indices]) / (
-        first.squares[indices] + second.squares[other_indices]
-    )
-    return JointLines(
-        slopes=slopes,
-        kinks=(first.kinks_seen(indices), second.kinks_seen(other_indices)),
-        plateaus=(
-            first.plateaus(log_learning_rates[0], slopes, indices),
-            second.plateaus(log_learning_rates[1], slopes, other_indices),
-        ),
-    )
-
-
 class _Bends:
     """All candidate kinks of a broken line over given points, a sixteenth of an octave apart.
 
@@ -231,6 +185,18 @@ class _Bends:
     def plateaus(self, log_learning_rates: Floats, slopes: Floats, indices: NDArray[np.int64]) -> Floats:
         """Return the plateaus for these slopes and kinks."""
         return np.asarray(log_learning_rates.mean(axis=1) - slopes * self._mean_rises[indices])
+
+
+def log_sum_exp(values: Floats, *, axis: int) -> Floats:
+    """Return log(sum(exp(values))) along an axis; minus infinity where all values are.
+
+    >>> log_sum_exp(np.log([[1.0, 3.0], [0.5, 1.5]]), axis=1).round(6).tolist() == np.log([4.0, 2.0]).round(6).tolist()
+    True
+    """
+    most = values.max(axis=axis, keepdims=True)
+    most = np.where(np.isfinite(most), most, 0.0)
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(np.exp(values - most).sum(axis=axis)) + most.squeeze(axis))
 
 
 def percentile_limits(draws: Floats, *, level: float = 0.95) -> tuple[float, float]:

@@ -28,8 +28,10 @@ from isotherm.engine.evaluation import (
 from isotherm.engine.placed_task import PlacedTask, evaluation_steps, exact_arithmetic, ghost_layers, running_window
 from isotherm.engine.untrained import loss_at_start
 from isotherm.tasks.seeding import seeded
+from isotherm.tasks.torch_warnings import without_torch_warnings
 
 
+@without_torch_warnings()
 def run_reference(
     placed: PlacedTask,
     spec: RunSpec,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -14,15 +15,18 @@ from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
 from isotherm.tasks.inputs import Split
 from isotherm.tasks.mean_check import NUM_EXAMPLES, check_means, has_own_mean
 from isotherm.tasks.metrics import METRICS
+from isotherm.tasks.model_remedies import remedy_for_inputs, what_it_returns
 from isotherm.tasks.output_check import check_output, check_split_metric
 from isotherm.tasks.raised import raised
-from isotherm.tasks.seeding import initial_model
+from isotherm.tasks.seeding import initial_model, seeded
 from isotherm.tasks.task import Task
+from isotherm.tasks.torch_warnings import without_torch_warnings
 
 # Test examples that stand for the whole split.
 _MANY = 5_000
 
 
+@without_torch_warnings()
 def check_model(task: Task, batch_sizes: Iterable[int] = ()) -> None:
     """Build the model, run it on a few examples, and refuse what cannot be trained.
 
@@ -60,35 +64,22 @@ def check_model(task: Task, batch_sizes: Iterable[int] = ()) -> None:
     except Exception as error:
         raise UserError(
             f"{where}: the model cannot take inputs of shape {tuple(x.shape)} and type {x.dtype}: {raised(error)}"
-            + _remedy_for_inputs(task, x)
+            f"; {remedy_for_inputs(module, x, is_sequence=task.unroll is not None)}"
         ) from error
     if not isinstance(output, Tensor):
-        raise UserError(f"{where}: the model returns {_what_it_returns(output)}")
+        raise UserError(f"{where}: the model returns {what_it_returns(output)}")
+    _check_training_mode(task, x=x)
     check_output(task, output, y)
     _check_own_functions(task, module)
 
 
-def _remedy_for_inputs(task: Task, x: Tensor) -> str:
-    if x.is_complex():
-        return "; complex numbers are two real ones: use torch.view_as_real(x)"
-    if not x.is_floating_point() and task.unroll is None:
-        return "; whole numbers are passed on as such: for measurements or pixels use x.float(), or a transform"
-    return "; the first dimension of inputs counts the examples: change the inputs or the first layer"
-
-
-def _what_it_returns(output: Any) -> str:
-    """Return what a model returns in place of a tensor, and how it comes to return one."""
-    if isinstance(output, Mapping) and output:
-        names, chosen = ", ".join(map(repr, output)), f"[{next(iter(output))!r}]"
-        kind = f"a {type(output).__name__} of {names}"
-    elif isinstance(output, tuple | list):
-        chosen, kind = "[0]", f"a {type(output).__name__} of {len(output)}"
-    else:
-        return f"{type(output).__name__}; let forward return one tensor"
-    return (
-        f"{kind}; let forward return one tensor, e.g. output{chosen}, or wrap the model in a module whose forward is "
-        f"return self.model(x){chosen}"
-    )
+def _check_training_mode(task: Task, *, x: Tensor) -> None:
+    """Refuse a model that returns one tensor in evaluation mode only; whatever it raises, training will show."""
+    output: Any = x
+    with contextlib.suppress(Exception), seeded(0, "noise"), torch.no_grad():
+        output = call_model(initial_model(task.model, seed=0).train(), x.clone(), unroll=task.unroll)
+    if not isinstance(output, Tensor):
+        raise UserError(f"task {task.name!r}: in training mode the model returns {what_it_returns(output)}")
 
 
 def _check_own_functions(task: Task, module: nn.Module) -> None:

@@ -19,6 +19,7 @@ from torch import nn
 
 from isotherm.core.budget import updates_per_pass
 from isotherm.errors import UserError
+from isotherm.tasks.torch_warnings import without_torch_warnings
 
 
 def derive(seed: int, purpose: str) -> int:
@@ -55,6 +56,7 @@ def seeded(seed: int, purpose: str) -> Iterator[None]:
             random.setstate(python_state)
 
 
+@without_torch_warnings()
 def initial_model(build: Callable[[], nn.Module], *, seed: int) -> nn.Module:
     """Return the module as it stands before the first update of every run of this seed, on the CPU.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,7 +41,9 @@ def check_between_0_and_1(targets: Tensor, given: Any, where: str) -> None:
         return
     remedy = "use labels 0 and 1, or probabilities"
     if torch.unique(targets).numel() == 2:
-        remedy = "for two classes use " + _written(given, f"(y == {largest:g})", ".float()", ".astype('float32')")
+        remedy = f"for two classes use ({_named(given)} == {largest:g})" + _written(
+            given, ".float()", ".astype('float32')"
+        )
     raise UserError(f"{where}: bce needs targets from 0 to 1, these run from {smallest:g} to {largest:g}; {remedy}")
 
 
@@ -58,21 +61,26 @@ def is_one_hot(targets: Tensor) -> bool:
 
 def _as_class_numbers(labels: Tensor, given: Any) -> str:
     """Return how these targets become class numbers."""
-    whole = _written(given, "y", ".long()", ".astype('int64')")
+    y = _named(given)
+    as_whole = _written(given, ".long()", ".astype('int64')")
     if labels.is_complex():
         return "use class numbers 0, 1, 2, ..."
     if is_one_hot(labels):
-        return "they are one-hot: use y.argmax(1)"
+        return f"they are one-hot: use {y}.argmax(1)"
     if not bool((labels == labels.round() if labels.is_floating_point() else labels == labels).all()):
         return "for real numbers use loss='mse', for class probabilities loss=torch.nn.functional.cross_entropy"
     if labels.ndim == 2 and labels.shape[1] == 1:
-        return f"use class numbers of shape (n,): y = y[:, 0], then {whole}"
-    return f"use {whole}"
+        return f"they are a column: use {y}[:, 0]{as_whole}"
+    return f"use {y}{as_whole}"
 
 
-def _written(given: Any, value: str, for_tensor: str, for_array: str) -> str:
-    """Return a method call on a value, for the library that the targets are of."""
-    return value + (for_tensor if isinstance(given, Tensor) else for_array)
+def _named(given: Any) -> str:
+    """Return the targets as an expression that has the methods of an array."""
+    return "y" if isinstance(given, Tensor | np.ndarray) else "np.array(y)"
+
+
+def _written(given: Any, for_tensor: str, for_array: str) -> str:
+    return for_tensor if isinstance(given, Tensor) else for_array
 
 
 def _numbered(given: Any) -> str:

@@ -17,6 +17,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from isotherm.core.l2 import L2Scope, is_penalised
 from isotherm.errors import UserError
 from isotherm.tasks.losses import LossFunction
+from isotherm.tasks.torch_warnings import without_torch_warnings
 
 Tensors = dict[str, Tensor]
 
@@ -95,6 +96,7 @@ class BatchGradients:
         self._loss, self._examples = loss, examples
         self._num_at_once = num_at_once
 
+    @without_torch_warnings()
     def check(self, index_KB: NDArray[np.int64]) -> None:
         """Try two small batches, raise a UserError if they cannot be measured, and choose `num_at_once`."""
         x_2B, y_2B = self._read(index_KB[:2])
@@ -127,6 +129,7 @@ class BatchGradients:
                 "batch, or the model couples the examples of a batch; return a mean, or try mode='evaluate'"
             )
 
+    @without_torch_warnings()
     def squared_norms(self, index_KB: NDArray[np.int64]) -> tuple[float, float]:
         """Return the mean squared gradient norm of small batches, and that of their union."""
         assert self._num_at_once is not None  # by `check`

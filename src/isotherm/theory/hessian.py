@@ -26,6 +26,7 @@ from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
 from isotherm.tasks.losses import LossFunction
 from isotherm.tasks.seeding import derive, seeded
 from isotherm.tasks.task import Task
+from isotherm.tasks.torch_warnings import without_torch_warnings
 from isotherm.theory.exact_arithmetic import exact_arithmetic
 from isotherm.theory.second_derivative import Tensors, failing_layers, second_derivative
 
@@ -77,6 +78,7 @@ class Hessian:
     [0.5, 4.5]
     """
 
+    @without_torch_warnings()
     def __init__(
         self,
         module: nn.Module,
@@ -191,6 +193,7 @@ class Hessian:
 
     # -- values -----------------------------------------------------------------------------------------------------
 
+    @without_torch_warnings()
     def objective(self) -> float:
         """Return the loss over all examples, penalty included."""
         with torch.no_grad(), exact_arithmetic(self._device):
@@ -201,6 +204,7 @@ class Hessian:
         with np.errstate(over="ignore"):  # a diverging run
             return mean + 0.5 * float(self._l2_P[penalised] @ self.point()[penalised] ** 2)
 
+    @without_torch_warnings()
     def gradient(self) -> Floats:
         """Return the gradient of the objective."""
         with exact_arithmetic(self._device):
@@ -210,6 +214,7 @@ class Hessian:
         """Return the parameters as one vector."""
         return self._flat(self._parameters)
 
+    @without_torch_warnings()
     def product(self, vector: Floats) -> Floats:
         """Return the Hessian times a vector, shape (num_parameters,)."""
         flat = np.asarray(vector, dtype=np.float64).reshape(-1)

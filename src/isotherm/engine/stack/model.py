@@ -28,7 +28,8 @@ class NotVectorisable(Exception):
     @classmethod
     def because(cls, error: Exception) -> NotVectorisable:
         """Return the refusal that an error of the module amounts to."""
-        return cls(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
+        first_sentence = str(error).strip().partition("\n")[0].partition(". ")[0]
+        return cls(f"{type(error).__name__}: {first_sentence}")
 
 
 class StackedModel:

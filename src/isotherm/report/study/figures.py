@@ -119,12 +119,11 @@ class SweepFigure:
 
     @property
     def findings(self) -> list[str]:
-        """The two regimes in words: SGD and momentum together, then every other series."""
-        together = [fit for pair in self.joint if pair.shares_slope for fit in (pair.plain, pair.heavy)]
+        """The two regimes in words: every series, then SGD beside momentum."""
         several = len({series.law.budget for series in self.series if series.law is not None}) > 1
         found = [f"{pair.plain.budget}: {words}" if several else words for pair in self.joint for words in pair.words]
-        alone = [series for series in self.series if series.law is not None and series.law not in together]
-        return [*found, *(f"{series.label}: {series.law}" for series in alone)]
+        alone = [f"{series.label}: {series.law}" for series in self.series if series.law is not None]
+        return [*alone, *found]
 
     @property
     def points(self) -> list[SweepPoint]:

@@ -31,11 +31,11 @@ def selection_bias(num_kept: int, num_seeds: int) -> tuple[float, float]:
 
 
 _LAW = (
-    "The law of the optima is a broken line fitted by least squares: log ε_eff rises with log B up to a kink and is "
-    "constant beyond. SGD and momentum share the slope where both were run. The points are the peaks of parabolas "
-    "through the best learning rate and its neighbours, or the best learning rate itself where results fall off "
-    "steeply above it. The 95 % intervals combine resampling the seeds of every grid, the spacing of the learning "
-    "rates, and the scatter of the points about the line."
+    "At every batch size the metric over log ε_eff is fitted as a peak with a height and an optimum of its own; its "
+    "shape, which may be steeper above the optimum than below, is shared by all batch sizes. The law of the optima is "
+    "a broken line: log ε_eff rises with log B up to a kink and is constant beyond. Estimates are medians, intervals "
+    "95 % of the posterior; they include the seeds, the spacing of the learning rates, the shape of the peaks and the "
+    "scatter of the optima about the line."
 )
 
 

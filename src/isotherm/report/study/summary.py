@@ -130,7 +130,6 @@ def _joint_entry(fit: JointRegimes) -> dict[str, Any]:
     return {
         "budget": fit.plain.budget,
         "momentum": fit.heavy.momentum,
-        "shares_slope": fit.shares_slope,
         "offset_octaves": fit.offset.estimate,
         "offset_interval": _limits(fit.offset),
         "same_line": fit.same_line,

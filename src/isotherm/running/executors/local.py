@@ -14,6 +14,7 @@ from isotherm.core.records import Outcome, Precision, RunResult, RunSpec
 from isotherm.engine.checkpoint import report_unusable
 from isotherm.engine.fleet import run_fleet
 from isotherm.engine.fleet_checks import FleetChecks
+from isotherm.engine.fleet_speed import one_by_one
 from isotherm.engine.memory import is_fault_of_gpu, is_out_of_memory, runs_that_fit
 from isotherm.engine.placed_task import PlacedTask, checked_device, place_task
 from isotherm.engine.reference import run_reference
@@ -196,7 +197,9 @@ class LocalExecutor:
                     report_unusable(checkpoint.path, error)
                     checkpoint.remove()
                     return self._results(specs)
-                logger.warning("a fleet of %d runs failed, trying them one at a time: %s", len(specs), error)
+                logger.warning(
+                    "a fleet of %d runs failed, trying them one at a time: %s; %s", len(specs), error, one_by_one()
+                )
                 return [self._result_alone(spec) for spec in specs]
         if len(specs) == 1:
             raise UserError(

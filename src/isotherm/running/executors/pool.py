@@ -69,6 +69,7 @@ class PoolExecutor:
             "evaluation": options.on_evaluation,
         }
         self._workers: dict[Connection, BaseProcess] = {}
+        self._logged: set[str] = set()
         context = multiprocessing.get_context("fork")
         for _ in range(num_workers):
             ours, theirs = context.Pipe()
@@ -95,13 +96,19 @@ class PoolExecutor:
                     self._listeners[kind](*content)
                     continue
                 if kind == "warning":
-                    logger.warning("%s", content)
+                    self._log(*content)
                     continue
                 busy.remove(connection)
                 idle.append(connection)
                 if kind == "error":
                     raise content
                 yield content
+
+    def _log(self, kind: str, text: str) -> None:
+        """Log a worker's line, unless another worker has said the same or something of its kind."""
+        if kind not in self._logged:
+            self._logged.add(kind)
+            logger.warning("%s", text)
 
     def close(self) -> None:
         """End the workers; of a fleet in training only its checkpoint is left."""
@@ -150,7 +157,7 @@ class _Forwarder(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Send one line."""
-        self._connection.send(("warning", record.getMessage()))
+        self._connection.send(("warning", (getattr(record, "kind", record.getMessage()), record.getMessage())))
 
 
 def _work(
