@@ -17,7 +17,6 @@ from isotherm.analysis.family import FamilyFit
 from isotherm.analysis.regimes import Regimes
 from isotherm.analysis.series import Series, TunedGrid
 from isotherm.analysis.verdicts import Verdict
-from isotherm.analysis.verdicts.margins import metric_margin
 from isotherm.core.rates import tidy
 from isotherm.core.statistics import Interval, percentile_limits
 from isotherm.core.temperature import bare_learning_rate
@@ -165,8 +164,9 @@ class _Rival:
 
 def _margin(series: Series, fit: FamilyFit) -> float:
     """Return the loss on the tuned quantity that is too small to matter."""
-    metric = series.plan.metric if series.plan.objective.endswith("_metric") else "loss"
-    return metric_margin(metric, [fit.heights])
+    if series.is_percent and series.plan.objective.endswith("_metric"):
+        return 0.005
+    return 0.01 * float(np.median(np.abs(np.median(fit.heights, axis=0))))
 
 
 def _pick_words(series: Series, best: _Choice, chosen: _Choice, larger: Sequence[_Rival], margin: float) -> list[str]:
