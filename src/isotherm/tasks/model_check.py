@@ -152,6 +152,7 @@ def _examples(task: Task, split: Split, index: Tensor) -> tuple[Tensor, Tensor]:
     return x.float() if x.is_floating_point() else x, y.float() if y.is_floating_point() else y
 
 
+@without_torch_warnings()
 def call_model(module: nn.Module, x: Tensor, *, unroll: int | None) -> Any:
     """Return the model's output for a copy of the inputs; a model with a state starts from its initial state."""
     if unroll is None:
