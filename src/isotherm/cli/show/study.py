@@ -50,7 +50,11 @@ def present(
 
 
 def print_results(analysis: Analysis, console: Console) -> None:
-    """Print the optima of every sweep, then the verdicts."""
+    """Print what to use, the optima of every sweep, then the verdicts."""
+    if analysis.recommendations:
+        console.print("\n[bold]What to use[/]")
+    for advice in analysis.recommendations:
+        console.print(escaped(str(advice)), highlight=False)
     for sweep in analysis.sweeps:
         console.print()
         console.print(optima_table(sweep))
