@@ -20,7 +20,7 @@ def large_batches(s: Series) -> Claim:
     """
     text = f"{s.label}: at equal steps the largest batch generalises worse although it fits no worse"
     needed = [lambda g: g.test_optimum, lambda g: g.train_optimum]
-    blocked = obstacle([s], needed)
+    blocked = obstacle([s], needed, heights=lambda g: g.test_optimum)
     if blocked is not None or s.test_fit is None or s.train_fit is None:
         return Claim.blocked(text, s.plan, blocked)
     heights = s.plan.metric_direction.sign * s.test_fit.heights

@@ -53,7 +53,8 @@ def _help_above(pair: Pair) -> Claim:
 
 def _obstacle(pair: Pair, *, above: bool) -> Obstacle | None:
     plan = pair.plain.plan
-    found = obstacle([pair.plain, pair.heavy], [lambda g: g.optimum, lambda g: g.test_optimum], least_sizes=4)
+    needed = [lambda g: g.optimum, lambda g: g.test_optimum]
+    found = obstacle([pair.plain, pair.heavy], needed, heights=lambda g: g.test_optimum, least_sizes=4)
     if found is not None:
         return found
     if pair.plain.fit is None or Excess(draws=shortfalls(pair.plain.fit), limit=0.0).p > _SHOWN_AT:
