@@ -74,6 +74,24 @@ def test_json_to_standard_output_is_pure_json() -> None:
     assert "Verdicts" in told
 
 
+def test_seeds_and_extensions_change_every_sweep_of_a_study() -> None:
+    run_tiny("tiny.sqlite")
+    before = rows("tiny.sqlite")
+    code, text = invoke("run", "mycode:sweep", "--workers", "1", "--seeds", "3", "--json", "run.json")
+    assert code == 0, text
+    assert json.loads(Path("run.json").read_text())["counts"]["finished"] == 27
+    assert all(row in rows("tiny.sqlite") for row in before)
+    code, text = invoke("run", "mycode:sweep", "--workers", "1", "--max-extensions", "1", "--json", "run.json")
+    assert code == 0, text
+    assert json.loads(Path("run.json").read_text())["counts"]["finished"] > 18  # optima lie at ends of their grids
+
+
+def test_the_command_of_an_open_verdict_uses_the_same_store() -> None:
+    invoke("run", "mycode:sweep", "--store", "other.sqlite", "--workers", "1", "--json", "run.json")
+    verdicts = json.loads(Path("run.json").read_text())["verdicts"]
+    assert {v["command"] for v in verdicts} == {"isotherm run mycode:sweep --store other.sqlite --seeds 5"}
+
+
 def test_several_workers_give_the_numbers_of_one() -> None:
     run_tiny("one.sqlite")
     code, text = invoke("run", "mycode:sweep", "--store", "two.sqlite", "--workers", "2")
