@@ -17,12 +17,11 @@ from isotherm.analysis.family import FamilyFit
 from isotherm.analysis.regimes import Regimes
 from isotherm.analysis.series import Series, TunedGrid
 from isotherm.analysis.verdicts import Verdict
+from isotherm.analysis.verdicts.margins import LEVEL, metric_margin
 from isotherm.core.rates import tidy
 from isotherm.core.statistics import Interval, percentile_limits
 from isotherm.core.temperature import bare_learning_rate
 from isotherm.sweep.protocol import Estimate, Optimum
-
-LEVEL = 0.05  # the chance that any batch size is wrongly said to cost nothing
 
 _DATA = {"validation": "the validation set", "test": "the test set", "train": "the training set"}
 
@@ -164,9 +163,8 @@ class _Rival:
 
 def _margin(series: Series, fit: FamilyFit) -> float:
     """Return the loss on the tuned quantity that is too small to matter."""
-    if series.is_percent and series.plan.objective.endswith("_metric"):
-        return 0.005
-    return 0.01 * float(np.median(np.abs(np.median(fit.heights, axis=0))))
+    bounds = series.plan.metric_bounds if series.plan.objective.endswith("_metric") else None
+    return metric_margin(bounds, [fit.heights])
 
 
 def _pick_words(series: Series, best: _Choice, chosen: _Choice, larger: Sequence[_Rival], margin: float) -> list[str]:
