@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from isotherm.analysis import peak
-from isotherm.analysis.broken_line import LineDraws, draw_lines
+from isotherm.analysis.broken_line import NUM_SHAPES as NUM_LINE_SHAPES
+from isotherm.analysis.broken_line import LineDraws, OptimaTable, draw_lines
 from isotherm.analysis.chains import walk
 from isotherm.analysis.curves import Curves, curves
 from isotherm.core.records import Direction
@@ -94,7 +95,8 @@ def _fit(found: Curves, batch_sizes: tuple[int, ...], sign: int, label: str, num
     optima, heights = _places(window, shapes, generator)
     lines = None
     if len(batch_sizes) >= LEAST_FOR_LINE:
-        lines = draw_lines(found, np.log2(batch_sizes), drawn.log_prior, generator, shapes=shapes, log_optima=optima)
+        table = window.table(shapes[:NUM_LINE_SHAPES])
+        lines = draw_lines(table, np.log2(batch_sizes), optima, generator, num_draws=num_draws)
     return FamilyFit(batch_sizes=batch_sizes, optima=optima, heights=sign * heights, lines=lines)
 
 
@@ -126,6 +128,12 @@ class _Window:
     def width(self, num_points: int) -> Floats:
         """Return the width of a part, shape (num_grids,)."""
         return np.asarray((self._high - self._low) / num_points)
+
+    def table(self, shapes: Floats) -> OptimaTable:
+        """Return where the optima of shapes lie."""
+        log_areas = self.log_areas(shapes, NUM_FINAL_POINTS)
+        areas = np.exp(log_areas - log_sum_exp(log_areas, axis=1)[:, None])
+        return OptimaTable(points=self.points(NUM_FINAL_POINTS), areas=areas)
 
     def narrow(self, log_areas: Floats, weights: Floats) -> None:
         """Leave out where, by the weighted shapes, no optimum lies."""

@@ -19,6 +19,9 @@ from isotherm.core.statistics import Floats
 LOG_A, LOG_R, LOG_KAPPA, POWER, LOG_ERROR = range(5)
 NUM_PARAMETERS = 5
 
+# Relative error of how far a curve is seen to fall at least.
+FALL_ERROR = 0.2
+
 # Priors. Above the optimum a curve falls off between a thirty-second as steeply and 128 times as steeply as below.
 LEAST_R, MOST_R = np.log(1 / 32), np.log(128.0)
 MIDDLE_KAPPA, SPREAD_KAPPA = np.log(0.04), 0.8
@@ -51,6 +54,7 @@ def fit_heights(curves: Curves, shapes: Floats, log_optima: Floats) -> Fitted:
         log_away = np.log(np.abs(away))
     values = power * log_away + log_a + np.where(away > 0, log_r, 0.0)
     np.exp(values, out=values)
+    missed = _missed_falls(curves, values)
     values += curves.below_best
     variances = np.exp(2 * log_error) * curves.variances + (np.exp(log_kappa) * curves.drops) ** 2
     weights = np.where(curves.used, 1.0 / variances, 0.0)
@@ -60,10 +64,20 @@ def fit_heights(curves: Curves, shapes: Floats, log_optima: Floats) -> Fitted:
     scale = np.sum(np.where(curves.used, np.log(variances), 0.0), axis=-1) + np.log(total)
     inside = (log_optima >= curves.low) & (log_optima <= curves.high)
     return Fitted(
-        log_likelihoods=np.where(inside, -0.5 * (misfit + scale), -np.inf),
+        log_likelihoods=np.where(inside, -0.5 * (misfit + scale + missed), -np.inf),
         heights=heights + curves.best,
         height_variances=1.0 / total + np.exp(2 * log_error[..., 0]) * curves.common_variance,
     )
+
+
+def _missed_falls(curves: Curves, losses: Floats) -> Floats | float:
+    """Return the misfit of curves that do not fall as far as was seen, shape (..., num_grids)."""
+    seen = curves.falls > 0
+    if not seen.any():
+        return 0.0
+    falls = np.where(seen, curves.falls, 1.0)
+    short = np.where(seen, np.maximum(0.0, 1.0 - losses / falls), 0.0) / FALL_ERROR
+    return np.asarray(np.sum(short**2, axis=-1))
 
 
 def log_prior(shapes: Floats, *, freedom: float, limits_a: tuple[float, float]) -> Floats:
