@@ -174,7 +174,7 @@ def _falls(
                     break
                 slopes = -np.diff(below_best[row, [near, at, far]]) / steps
                 error = math.sqrt(float(np.sum(variances[row, [near, at, far]]))) / float(steps.min())
-                if slopes[1] < slopes[0] - 2 * error:
+                if slopes[0] > 4 * error and slopes[1] < slopes[0] - 3 * error:
                     falls[row, cells[cells.index(at) + 1 :]] = np.inf
                     if slopes[1] < slopes[0] / 2:
                         falls[row, at] = -below_best[row, at] / 2

@@ -22,9 +22,10 @@ NUM_PARAMETERS = 5
 # Relative error of how far a curve is seen to fall at least.
 FALL_ERROR = 0.2
 
-# Priors. Above the optimum a curve falls off between a thirty-second as steeply and 128 times as steeply as below.
+# Priors. Above the optimum a curve falls off between a thirty-second as steeply and 128 times as steeply as below. None
+# is taken to follow the shape to better than a hundredth.
 LEAST_R, MOST_R = np.log(1 / 32), np.log(128.0)
-MIDDLE_KAPPA, SPREAD_KAPPA = np.log(0.04), 0.8
+LEAST_KAPPA, MOST_KAPPA, MIDDLE_KAPPA, SPREAD_KAPPA = np.log(0.01), np.log(0.5), np.log(0.03), 0.8
 MIDDLE_POWER, SPREAD_POWER, LEAST_POWER, MOST_POWER = 2.0, 0.4, 0.9, 3.0
 
 
@@ -85,21 +86,36 @@ def log_prior(shapes: Floats, *, freedom: float, limits_a: tuple[float, float]) 
     log_a, log_r, log_kappa, power, log_error = np.moveaxis(shapes, -1, 0)
     inside = (log_a >= limits_a[0]) & (log_a <= limits_a[1]) & (log_r >= LEAST_R) & (log_r <= MOST_R)
     inside &= (power >= LEAST_POWER) & (power <= MOST_POWER)
+    inside &= (log_kappa >= LEAST_KAPPA) & (log_kappa <= MOST_KAPPA)
     found = -0.5 * ((log_kappa - MIDDLE_KAPPA) / SPREAD_KAPPA) ** 2
     found = found - 0.5 * ((power - MIDDLE_POWER) / SPREAD_POWER) ** 2
     found = found - freedom * log_error - 0.5 * freedom * np.exp(-2 * log_error)
     return np.where(inside, found, -np.inf)
 
 
-def prior_draws(
-    generator: np.random.Generator, num_draws: int, *, freedom: float, limits_a: tuple[float, float]
-) -> Floats:
-    """Return shapes drawn from the prior, shape (num_draws, 5)."""
-    shapes = np.empty((num_draws, NUM_PARAMETERS))
-    shapes[:, LOG_A] = generator.uniform(*limits_a, size=num_draws)
-    shapes[:, LOG_R] = generator.uniform(LEAST_R, MOST_R, size=num_draws)
-    shapes[:, LOG_KAPPA] = generator.normal(MIDDLE_KAPPA, SPREAD_KAPPA, size=num_draws)
-    powers = generator.normal(MIDDLE_POWER, SPREAD_POWER, size=num_draws)
+def rough_shapes(curves: Curves, generator: np.random.Generator, num_shapes: int) -> Floats:
+    """Return shapes around what the neighbours of the best learning rates suggest, shape (num_shapes, 5)."""
+    below, above = _steepness(curves)
+    known = below[(below > 0) & np.isfinite(below)]
+    log_a = np.log(np.median(known)) if len(known) else np.log(curves.error)
+    ratios = (above / np.maximum(below, 1e-300))[(below > 0) & (above > 0) & np.isfinite(below + above)]
+    log_r = np.clip(np.log(np.median(ratios)) if len(ratios) else np.log(8.0), LEAST_R + 1, MOST_R - 1)
+    shapes = np.empty((num_shapes, NUM_PARAMETERS))
+    shapes[:, LOG_A] = generator.normal(log_a, 1.0, size=num_shapes)
+    shapes[:, LOG_R] = np.clip(generator.normal(log_r, 1.5, size=num_shapes), LEAST_R, MOST_R)
+    shapes[:, LOG_KAPPA] = generator.uniform(LEAST_KAPPA, MIDDLE_KAPPA + SPREAD_KAPPA, size=num_shapes)
+    powers = generator.normal(MIDDLE_POWER, SPREAD_POWER, size=num_shapes)
     shapes[:, POWER] = np.clip(powers, LEAST_POWER, MOST_POWER)
-    shapes[:, LOG_ERROR] = -0.5 * np.log(generator.chisquare(freedom, size=num_draws) / freedom)
+    shapes[:, LOG_ERROR] = generator.normal(0.0, 0.05, size=num_shapes)
     return shapes
+
+
+def _steepness(curves: Curves) -> tuple[Floats, Floats]:
+    """Return how far curves fall per octave squared to the neighbours below and above the best; NaN without one."""
+    found = np.full((2, curves.num_grids), np.nan)
+    for row, (used, drops, x) in enumerate(zip(curves.used, -curves.below_best, curves.log_rates, strict=True)):
+        best = int(np.argmin(np.where(used, drops, np.inf)))
+        for side, index in enumerate((best - 1, best + 1)):
+            if 0 <= index < len(x) and used[index] and x[index] != x[best]:
+                found[side, row] = drops[index] / (x[index] - x[best]) ** 2
+    return found[0], found[1]
