@@ -58,7 +58,7 @@ def test_one_seed_shows_nothing_and_some_differences_are_out_of_reach() -> None:
 def test_neighbours_help_as_far_as_luck_differs_between_them(spacing: float, correlation: float) -> None:
     generator = np.random.default_rng(1)
     x, values = _curves(generator, spacing=spacing, correlation=correlation, num_seeds=4)
-    heights = np.polyfit(x, values, 2)[2]
+    heights = np.polyfit(x, values, 1)[1]  # the shape is known, place and height are not
     alone = power.effective_noise(1.0, num_seeds=4, log_spacing=spacing, num_rates=9, correlation=correlation)
     assert np.std(heights) == pytest.approx(alone / math.sqrt(4), rel=0.06)
     confirmed = generator.normal(scale=1 / math.sqrt(6), size=NUM_DRAWS)

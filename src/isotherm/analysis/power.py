@@ -88,20 +88,20 @@ def effective_noise(
 ) -> float:
     """Return the noise per run of the best value: learning rates around the optimum add their runs.
 
-    The runs of `num_seeds` are fitted by a parabola through the points within an octave of the optimum; the confirming
-    ones stand at the optimum alone. A seed's luck at all learning rates, of variance `correlation`, does not average
-    out; where that is not known, nothing is gained.
+    The runs of `num_seeds` are fitted by a peak through the points within an octave of the optimum, whose shape is
+    shared with all other batch sizes, so that its error cancels in a difference; the confirming runs stand at the
+    optimum alone. A seed's luck at all learning rates, of variance `correlation`, does not average out; where that is
+    not known, nothing is gained.
 
     >>> effective_noise(1.0, num_seeds=5, log_spacing=0.5, num_rates=9, correlation=None)
     1.0
-    >>> round(effective_noise(1.0, num_seeds=5, log_spacing=0.5, num_rates=9, correlation=0.0) ** 2, 3)  # 17 / 35
-    0.486
+    >>> round(effective_noise(1.0, num_seeds=5, log_spacing=0.5, num_rates=9, correlation=0.0) ** 2, 3)
+    0.2
     """
-    x = _window(log_spacing, num_rates)
-    if correlation is None or len(x) < 3:
+    num_near = len(_window(log_spacing, num_rates))
+    if correlation is None or num_near < 3:
         return noise
-    design = np.stack([np.ones_like(x), x, x**2], axis=1)
-    height = correlation + (1 - correlation) * float(np.linalg.inv(design.T @ design)[0, 0])
+    height = correlation + (1 - correlation) / num_near
     return noise * math.sqrt((num_seeds + num_confirm) / (num_seeds / height + num_confirm))
 
 

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from isotherm.analysis.family import FamilyFit
 from isotherm.analysis.regimes import Regimes
 from isotherm.analysis.series import Series, TunedGrid
 from isotherm.analysis.verdicts import Verdict
+from isotherm.analysis.verdicts.margins import LEVEL, metric_margin
 from isotherm.core.rates import tidy
-from isotherm.core.statistics import Interval, welch_interval
+from isotherm.core.statistics import Interval, percentile_limits
 from isotherm.core.temperature import bare_learning_rate
-from isotherm.sweep.protocol import Edge, Estimate, Optimum
-
-LEVEL = 0.05  # the chance that any batch size is wrongly said to cost nothing
+from isotherm.sweep.protocol import Estimate, Optimum
 
 _DATA = {"validation": "the validation set", "test": "the test set", "train": "the training set"}
 
@@ -67,26 +67,24 @@ class Recommendation:
 
 
 def recommendation(series: Series, scaling: Verdict | None) -> Recommendation | None:
-    """Return what to use for the budget and momentum of a series; None if no tuned quantity is finite.
+    """Return what to use for the budget and momentum of a series; None if its curves cannot be fitted.
 
     Args:
         series: over batch sizes.
         scaling: the verdict on its proportional scaling, where there is one.
     """
-    known = [_Choice(series, grid) for grid in series.grids if grid.test is not None]
-    known = [choice for choice in known if math.isfinite(choice.goodness)]
-    if not known:
+    if series.fit is None:
         return None
-    best = max(known, key=lambda choice: choice.goodness)
-    larger = [_Rival(best, choice, level=LEVEL) for choice in known if choice.size > best.size]
-    larger = [_Rival(best, rival.choice, level=LEVEL / len(larger)) for rival in larger]
-    margin = _margin(series, known)
-    free = [rival.choice for rival in larger if best.is_determined and rival.is_free(margin)]
-    chosen = max(free, key=lambda choice: choice.size, default=best)
+    choices = [_Choice(series, series.fit, index) for index in range(len(series.grids))]
+    best = max(choices, key=lambda choice: float(np.median(choice.goodness)))
+    num_larger = sum(choice.size > best.size for choice in choices)
+    larger = [_Rival(best, choice, level=LEVEL / num_larger) for choice in choices if choice.size > best.size]
+    margin = _margin(series, series.fit)
+    chosen = max((r.choice for r in larger if r.is_free(margin)), key=lambda choice: choice.size, default=best)
     rate, reported = chosen.optimum.effective_learning_rate, chosen.reported
     evidence = [
         *_pick_words(series, best, chosen, larger, margin),
-        *chosen.doubts,
+        *_doubt_words(chosen, [choice for choice in choices if choice.size < chosen.size and choice.doubt]),
         *_test_words(series, chosen),
         _smaller_batches(series.law, scaling, chosen.size),
     ]
@@ -96,7 +94,7 @@ def recommendation(series: Series, scaling: Verdict | None) -> Recommendation | 
         momentum=series.momentum,
         batch_size=chosen.size,
         effective_learning_rate=rate,
-        interval=chosen.optimum.interval,
+        interval=chosen.interval,
         learning_rate=tidy(bare_learning_rate(rate, momentum=series.momentum)),
         temperature=rate / chosen.size,
         is_determined=chosen.is_determined,
@@ -106,41 +104,42 @@ def recommendation(series: Series, scaling: Verdict | None) -> Recommendation | 
         test_metric=reported.mean_all,
         test_interval=(reported.interval_all.low, reported.interval_all.high),
         num_runs=len(reported.values_all),
-        is_confirmed=chosen.is_confirmed,
+        is_confirmed=chosen.grid.is_confirmed,
         evidence=" ".join(evidence),
     )
 
 
 class _Choice:
-    """A batch size at its optimum, by the tuned quantity of all its seeds."""
+    """A batch size at its optimum; `goodness` are draws of the tuned quantity there, larger is better."""
 
-    def __init__(self, series: Series, grid: TunedGrid) -> None:
-        assert grid.optimum is not None
-        assert grid.test is not None
-        self.size = grid.axes.batch_size
-        self.optimum: Optimum = grid.optimum
-        self.reported: Estimate = grid.test
-        self.sign = series.plan.direction.sign
-        self.tuned = grid.optimum.estimate
-        self.goodness = self.sign * self.tuned.mean_all
-        self.is_confirmed, self.selected = grid.is_confirmed, grid.selected
-        self._at_end = grid.optimum.lies_at_end_of(grid.grid)
+    def __init__(self, series: Series, fit: FamilyFit, index: int) -> None:
+        self.grid: TunedGrid = series.grids[index]
+        assert self.grid.optimum is not None
+        assert self.grid.test is not None
+        self.size = self.grid.axes.batch_size
+        self.optimum: Optimum = self.grid.optimum
+        self.reported: Estimate = self.grid.test
+        self.goodness = series.plan.direction.sign * fit.heights[:, index]
+        self.num_runs = len(series.plan.seeds) + series.plan.num_confirm
+        self._optima = fit.optima[:, index]
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of the optimal learning rate between those tried; the one recommended lies inside."""
+        low, high = (2.0**limit for limit in percentile_limits(self._optima))
+        return min(low, self.optimum.effective_learning_rate), max(high, self.optimum.effective_learning_rate)
 
     @property
     def is_determined(self) -> bool:
         """Whether all runs are there, and the optimum is not the lowest or highest learning rate tried."""
-        return self.optimum.edge is not Edge.INCOMPLETE and not self._at_end
+        return self.grid.grid.is_complete and not self.optimum.lies_at_end_of(self.grid.grid)
 
     @property
-    def doubts(self) -> list[str]:
+    def doubt(self) -> str:
         """Why its numbers may still move; empty where nothing says so."""
-        if self.optimum.edge is Edge.INCOMPLETE:
-            return ["Runs are missing: the optimum may still move."]
-        if self._at_end:
-            return ["The best learning rate is the lowest or highest one tried: the optimum may lie beyond."]
-        if self.optimum.at_edge:
-            return [f"Its interval touches the {self.optimum.edge} of the grid: the optimum may lie beyond."]
-        return []
+        if not self.grid.grid.is_complete:
+            return "its runs are not complete"
+        return "its best learning rate lies at the end of its grid" if not self.is_determined else ""
 
 
 class _Rival:
@@ -148,23 +147,24 @@ class _Rival:
 
     def __init__(self, best: _Choice, choice: _Choice, *, level: float) -> None:
         self.choice = choice
-        ours, theirs = ([c.sign * value for value in c.tuned.values_all] for c in (best, choice))
-        self.loss: Interval = welch_interval(ours, theirs, level=1 - level)
+        losses = best.goodness - choice.goodness
+        low, high = percentile_limits(losses, level=1 - level)
+        self.loss = Interval(estimate=float(np.median(losses)), low=low, high=high)
+        self._can_be_judged = best.is_determined and choice.is_determined and best.num_runs > 1
 
     def is_free(self, margin: float) -> bool:
         """Whether its loss is shown to lie inside the margin."""
-        return self.choice.is_determined and self.loss.high <= margin
+        return self._can_be_judged and self.loss.high <= margin
 
     def is_open(self, margin: float) -> bool:
         """Whether it is neither shown to be free of cost nor to cost anything."""
-        return not self.is_free(margin) and (self.loss.low <= 0 or not self.choice.is_determined)
+        return not self._can_be_judged or (self.loss.high > margin and self.loss.low <= 0)
 
 
-def _margin(series: Series, known: Sequence[_Choice]) -> float:
+def _margin(series: Series, fit: FamilyFit) -> float:
     """Return the loss on the tuned quantity that is too small to matter."""
-    if series.is_percent and series.plan.objective.endswith("_metric"):
-        return 0.005
-    return 0.01 * float(np.median([abs(choice.goodness) for choice in known]))
+    bounds = series.plan.metric_bounds if series.plan.objective.endswith("_metric") else None
+    return metric_margin(bounds, [fit.heights])
 
 
 def _pick_words(series: Series, best: _Choice, chosen: _Choice, larger: Sequence[_Rival], margin: float) -> list[str]:
@@ -182,11 +182,24 @@ def _pick_words(series: Series, best: _Choice, chosen: _Choice, larger: Sequence
     costly = [r for r in larger if r.choice.size > chosen.size and not r.is_open(margin)]
     words = [pick]
     if open_:
-        listed = ", ".join(f"{r.choice.size} ({_loss_text(series, r.loss)})" for r in open_)
+        listed = ", ".join(f"{r.choice.size} ({r.choice.doubt or _loss_text(series, r.loss)})" for r in open_)
         words.append(f"Whether larger ones lose less than {allowed} is not determined: B = {listed}.")
     if costly:
         listed = ", ".join(f"{r.choice.size} ({_loss_text(series, r.loss)})" for r in costly)
         words.append(f"Larger ones lose: B = {listed}.")
+    return words
+
+
+def _doubt_words(chosen: _Choice, smaller: Sequence[_Choice]) -> list[str]:
+    """Say why the numbers may still move, and which smaller batch sizes may be better than found."""
+    words = []
+    if not chosen.grid.grid.is_complete:
+        words.append("Runs are missing: the optimum may still move.")
+    elif chosen.doubt:
+        words.append("The best learning rate is the lowest or highest one tried: the optimum may lie beyond.")
+    if smaller:
+        listed = ", ".join(f"{choice.size} ({choice.doubt})" for choice in smaller)
+        words.append(f"Smaller ones may be better than found: B = {listed}.")
     return words
 
 
@@ -201,9 +214,9 @@ def _test_words(series: Series, chosen: _Choice) -> list[str]:
         return [f"{mean}, from a single seed: run more seeds."]
     limits = f"[{_number(series, found.interval_all.low)}, {_number(series, found.interval_all.high)}]"
     diverged = f"; {found.num_diverged} more diverged" if found.num_diverged else ""
-    if chosen.is_confirmed:
-        assert chosen.selected is not None
-        flattered = f"{_number(series, chosen.selected.mean)}{unit}"
+    if chosen.grid.is_confirmed:
+        assert chosen.grid.selected is not None
+        flattered = f"{_number(series, chosen.grid.selected.mean)}{unit}"
         return [
             f"{mean} {limits} over {num} confirming seeds{diverged}; the seeds that chose the learning rate say "
             f"{flattered}, which the choice flatters."

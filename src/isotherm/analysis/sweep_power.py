@@ -15,14 +15,12 @@ from isotherm.analysis import power as formulas
 from isotherm.analysis.family import LEAST_FOR_LINE
 from isotherm.analysis.noise import RunNoise, measured_noise
 from isotherm.analysis.series import same_but_momentum
+from isotherm.analysis.verdicts.margins import PROPORTIONAL
 from isotherm.core.budget import BudgetUnit
 from isotherm.core.checks import require_positive
 from isotherm.sweep.plan import StudyPlan, SweepPlan
 from isotherm.sweep.protocol import Grid
 from isotherm.sweep.results import Results, StudyResults
-
-# A slope inside this range counts as proportional.
-PROPORTIONAL = (0.8, 1.25)
 
 
 class Planned(Protocol):
@@ -57,9 +55,8 @@ class SlopePower:
         low, high = PROPORTIONAL
         if self.power_of_proportional is not None:
             return (
-                f"If all batch sizes lie below the kink and the metric is a parabola around its optimum, a slope of 1 "
-                f"is shown to lie inside [{low:g}, {high:g}] with a chance of "
-                f"{math.floor(100 * self.power_of_proportional):d} %."
+                "If all batch sizes lie below the kink and the metric is a parabola around its optimum, a slope of 1 "
+                f"is shown to lie inside [{low:g}, {high:g}] with a chance of {_chance(self.power_of_proportional)}."
             )
         enough = "enough" if self.grid_error <= 1 - low else "too coarse"
         return (
@@ -133,7 +130,9 @@ class SweepPower:
         if self.noise is None:
             return [f"{difference}: how many seeds it needs depends on the noise between seeds. Give --noise."]
         if self.hidden is not None and self.wanted <= self.hidden:
-            return [f"{difference} {self.unit} is no more than the grid hides: no number of seeds shows it."]
+            return [
+                f"{difference} {self.unit} is no more than the grid hides: seeds alone do not show it; refine it first."
+            ]
         if self.seeds_needed is None:
             return [f"{difference} {self.unit} needs more than {formulas.MANY_SEEDS:,} seeds."]
         now = self.num_seeds + self.num_confirm
@@ -261,6 +260,15 @@ def _slope_power(plan: SweepPlan, grids: Sequence[Grid], noise: RunNoise | None,
         smallest_deviation=formulas.smallest_slope_deviation(error, level=level),
         power_of_proportional=formulas.power_of_proportionality(error, within=PROPORTIONAL, level=level),
     )
+
+
+def _chance(value: float) -> str:
+    """Return a chance in percent, never 0 or 100.
+
+    >>> _chance(0.9996), _chance(0.834), _chance(0.0)
+    ('more than 99 %', '83 %', 'less than 1 %')
+    """
+    return "more than 99 %" if value > 0.99 else "less than 1 %" if value < 0.01 else f"{100 * value:.0f} %"
 
 
 def _count(number: int, noun: str) -> str:

@@ -340,7 +340,7 @@ class _Diagnostician:
             for seed in range(3):
                 module = initial_model(self._runs.task.model, seed=seed).to(placed.device).eval()
                 output = call_model(module, x.to(placed.device), unroll=self._runs.task.unroll)
-                losses.append(float(self._runs.task.loss_function(output, y.to(placed.device))))
+                losses.append(float(self._runs.task.loss_function(output, y.to(placed.device, copy=True))))
         return sum(losses) / len(losses)
 
     def _top(self, limit: Interval | None, stability: Sequence[Stability]) -> float:

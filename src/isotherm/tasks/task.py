@@ -38,7 +38,8 @@ class Task:
     Args:
         name: a label for display; results are stored under the content of the task, not its name.
         model: function without arguments that returns a fresh module; the module need not know about fleets.
-        train: inputs and targets, tensors or arrays of equal length; inputs may also be `LazyInputs`. Memory is shared.
+        train: inputs and targets, tensors or arrays of equal length; inputs may also be `LazyInputs`. Memory is shared
+            and never written to.
         test: the same for the test set.
         loss: a name from `LOSSES`, or a function (output, target) -> mean over the batch.
         metric: a name from `METRICS`, or a `Metric`; default: accuracy for

@@ -34,7 +34,7 @@ def _needs_fallback(parts: StackParts) -> bool:
     state, placed = parts.state, parts.plan.placed
     states = [*state.weights.values, *state.fixed_M.values(), *state.buffers_M.values()]
     step_function = parts.model.step_function(state.weights, list(state.fixed_M), list(state.buffers_M))
-    torch._C._functorch._set_vmap_fallback_enabled(False)
+    torch._C._functorch._set_vmap_fallback_enabled(False)  # type: ignore[attr-defined]
     try:
         step_function(*states, x_MB, y_MB, parts.feed.key_M, torch.zeros((), dtype=torch.int64, device=placed.device))
         if placed.unroll is None:
@@ -43,7 +43,7 @@ def _needs_fallback(parts: StackParts) -> bool:
     except RuntimeError:
         return True
     finally:
-        torch._C._functorch._set_vmap_fallback_enabled(True)
+        torch._C._functorch._set_vmap_fallback_enabled(True)  # type: ignore[attr-defined]
     return False
 
 
