@@ -117,7 +117,7 @@ class _Target:
         logs = ((1 - part) * below + part * above).sum(axis=1)  # over grids: (num_lines, num_shapes)
         beyond = np.maximum(0.0, np.maximum(-where, where - (NUM_PLACES - 1))) * steps
         beyond /= np.exp(LOG_SCATTERS[scatters])[:, None]
-        return log_sum_exp(logs, axis=1) - np.sum(beyond * (3.0 + beyond / 2), axis=1)
+        return np.asarray(log_sum_exp(logs, axis=1) - np.sum(beyond * (3.0 + beyond / 2), axis=1))
 
 
 def _scattered(table: OptimaTable, scatter: float) -> tuple[Floats, Floats, Floats]:

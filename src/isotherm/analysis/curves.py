@@ -153,7 +153,7 @@ def _runs(cell: Cell, objective: str) -> list[float]:
 
 def _near(used: NDArray[np.bool_], best: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return the best cells and their neighbours."""
-    return used & (np.abs(np.arange(used.shape[1]) - best[:, None]) <= 1)
+    return np.asarray(used & (np.abs(np.arange(used.shape[1]) - best[:, None]) <= 1))
 
 
 def _falls(

@@ -228,7 +228,8 @@ class _Proposal:
         """Return the logarithm of the density, up to a constant."""
         standard = np.linalg.solve(self._root, (shapes - self._centre).T)
         num_parameters = len(self._centre)
-        return -0.5 * (self.FREEDOM + num_parameters) * np.log1p(np.sum(standard**2, axis=0) / self.FREEDOM)
+        reached = np.log1p(np.sum(standard**2, axis=0) / self.FREEDOM)
+        return np.asarray(-0.5 * (self.FREEDOM + num_parameters) * reached)
 
 
 def _flattened(log_weights: Floats) -> Floats:
