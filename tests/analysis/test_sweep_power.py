@@ -105,6 +105,8 @@ def test_verdicts_of_all_sweeps_share_the_level() -> None:
     # Twice proportional and kink, and momentum below and above the kink.
     assert [found.num_verdicts for found in power(both)] == [6, 6]
     assert [found.num_verdicts for found in power(plain)] == [2]
+    assert "give no verdict" not in str(power(plain)[0])
+    assert "Fewer than 3 seeds give no verdict." in str(power(seeded(2))[0])
 
 
 @pytest.mark.parametrize("name", ["noise", "difference"])

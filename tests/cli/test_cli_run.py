@@ -104,7 +104,7 @@ def test_several_workers_give_the_numbers_of_one() -> None:
     [
         (('steps = 10', 'stepz = 10'), ["stepz", "did you mean 'steps'"]),
         (('name = "file"', 'name = "file"\nquestoin = "?"'), ["questoin", "did you mean 'question'"]),
-        (('batch_sizes = [8, 16]', 'batch_sizes = ["8"]'), ["sweep.1.batch_sizes.1", "'8'", "integer"]),
+        (('batch_sizes = [8, 16]', 'batch_sizes = ["8"]'), ["sweep.1.batch_sizes.1", "'8'", "whole number"]),
         (('batch_sizes = [8, 16]', 'batch_sizes = []'), ["batch_sizes is empty"]),
         (('[0.125, 0.5, 2.0]', '[]'), ["effective_learning_rates is empty"]),
         (('[0.125, 0.5, 2.0]', '[0.125, -0.5]'), ["-0.5", "must be a positive number"]),
@@ -149,7 +149,7 @@ def test_a_bad_study_file_is_refused_with_place_reason_and_remedy(change: tuple[
         ("mycode:swoop", ["no function 'swoop'"]),
         ("mycode:broken_function", ["KeyError"]),
         ("mycode:wrong_return", ["returned int"]),
-        ("mycode:misfit", ["label 1 is out of range", "1 outputs"]),
+        ("mycode:misfit", ["needs logits of shape (batch, classes)", "loss='bce'"]),
     ],
 )
 def test_a_bad_study_is_refused_and_no_store_is_made(reference: str, expected: list[str]) -> None:

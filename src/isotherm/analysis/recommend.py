@@ -248,14 +248,19 @@ def _number(series: Series, value: float) -> str:
 
 def _smaller_batches(fit: Regimes | None, scaling: Verdict | None, size: int) -> str:
     """Say how to scale the learning rate for smaller batches, as far as the sweep can tell."""
-    if fit is None or not fit.shows_kink or fit.kink is None:
+    if fit is None or fit.at_end or fit.slope.low <= 0:
         return "These batch sizes do not determine how the learning rate scales with the batch size."
-    kink, slope = f"B ≈ {fit.kink.estimate:.0f}", fit.slope
+    slope = fit.slope
     found = f"B^{slope.estimate:.2f} [{slope.low:.2f}, {slope.high:.2f}]"
-    if size > fit.kink.estimate:
-        where = f"This batch size lies above the kink at {kink}: keep the learning rate down to the kink; below it,"
+    if fit.kink is None or not fit.shows_kink:
+        where = "No kink is shown; for smaller batches,"
+    elif size > fit.kink.estimate:
+        where = (
+            f"This batch size lies above the kink at B ≈ {fit.kink.estimate:.0f}: keep the learning rate down to the "
+            "kink; below it,"
+        )
     else:
-        where = f"Below {kink},"
+        where = f"Below B ≈ {fit.kink.estimate:.0f},"
     if slope.contains(1.0) and scaling is not None and scaling.holds:
         return f"{where} keep the temperature, ε_eff ∝ B (found: {found})."
     doubt = "whether that is proportional is not determined"

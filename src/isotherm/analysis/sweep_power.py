@@ -15,7 +15,8 @@ from isotherm.analysis import power as formulas
 from isotherm.analysis.family import LEAST_FOR_LINE
 from isotherm.analysis.noise import RunNoise, measured_noise
 from isotherm.analysis.series import same_but_momentum
-from isotherm.analysis.verdicts.margins import PROPORTIONAL
+from isotherm.analysis.verdicts.margins import LEVEL, PROPORTIONAL
+from isotherm.analysis.verdicts.remedies import LEAST_SEEDS
 from isotherm.core.budget import BudgetUnit
 from isotherm.core.checks import require_positive
 from isotherm.sweep.plan import StudyPlan, SweepPlan
@@ -116,9 +117,11 @@ class SweepPower:
     @property
     def level_words(self) -> str:
         """What is compared, and at which level."""
+        too_few = f" Fewer than {LEAST_SEEDS} seeds give no verdict." if self.num_seeds < LEAST_SEEDS else ""
         return (
-            f"A difference is one between two batch sizes on the test set, at level {formulas.LEVEL:g} / "
+            f"A difference is one between two batch sizes on the test set, at level {LEVEL:g} / "
             f"({_count(self.num_comparisons, 'comparison')} with the best × {_count(self.num_verdicts, 'verdict')})."
+            f"{too_few}"
         )
 
     @property
@@ -199,7 +202,7 @@ def _sweep_power(
         measured_noise(grids, "test_metric", plan.metric_direction), None if given is None else given / scale
     )
     num_comparisons = max(1, len(plan.batch_sizes) - 1)
-    level = formulas.LEVEL / (num_comparisons * num_verdicts)
+    level = LEVEL / (num_comparisons * num_verdicts)
     spacing = _log_spacing(plan)
     is_refined = plan.resolution == "adaptive" and spacing > math.log2(plan.smallest_ratio)
     finest = math.log2(plan.smallest_ratio) if is_refined else spacing
@@ -225,7 +228,7 @@ def _sweep_power(
         ratio=2.0**finest,
         is_refined=is_refined,
         hidden=hidden,
-        slope=_slope_power(plan, grids, noise, level=formulas.LEVEL / num_verdicts),
+        slope=_slope_power(plan, grids, noise, level=LEVEL / num_verdicts),
         wanted=wanted,
         seeds_needed=seeds,
     )
@@ -316,8 +319,8 @@ def _num_rates(plan: SweepPlan) -> int:
 
 
 def _num_verdicts(plans: Sequence[SweepPlan]) -> int:
-    """Return how many verdicts a study makes if every grid has an optimum; at least one."""
-    judged = [plan for plan in plans if len(plan.batch_sizes) >= LEAST_FOR_LINE and len(plan.seeds) > 1]
+    """Return how many verdicts a study makes if it has seeds enough and every optimum lies inside; at least one."""
+    judged = [plan for plan in plans if len(plan.batch_sizes) >= LEAST_FOR_LINE]
     series = [(plan, budget, momentum) for plan in judged for budget in plan.budgets for momentum in plan.momenta]
     pairs = [
         (a, b)
