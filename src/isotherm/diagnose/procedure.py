@@ -44,7 +44,7 @@ from isotherm.diagnose.searches import (
     search_stability,
     three_batch_sizes,
 )
-from isotherm.diagnose.short_runs import Clock, ShortGridSpec, ShortRuns, held_out_task
+from isotherm.diagnose.short_runs import Clock, ShortGridSpec, ShortRuns, held_out_tasks
 from isotherm.engine.placed_task import checked_device, place_task
 from isotherm.errors import UserError
 from isotherm.tasks.model_check import call_model, example_batch
@@ -86,7 +86,8 @@ def diagnose(
     checked_device(options.device)
     clock = Clock(seconds=60 * options.minutes, now=_now)
     on_stage("checking the task")
-    short, judged_by = held_out_task(task)
+    tasks, judged_by = held_out_tasks(task)
+    short = tasks[0]
     sizes = three_batch_sizes(short, options.batch_sizes, centre=options.batch_size)
     _check_start(short)
     missing: list[str] = []
@@ -95,7 +96,7 @@ def diagnose(
             "held-out data: the task has no validation set and none can be split off, so the test set is used"
         )
     with ShortRuns(
-        short,
+        tasks,
         judged_by=judged_by,
         first_seed=1000 * options.seed,
         device=options.device,
