@@ -20,6 +20,7 @@ SUB_ROOMS = {
         "dropout",
         "placed_task",
         "memory",
+        "untrained",
         "checkpoint_file",
         "checkpoint",
         "evaluation",

@@ -332,6 +332,31 @@ def test_a_loss_that_is_not_finite_only_after_the_last_update():
     assert ours[1][0].outcome is Outcome.FINISHED
 
 
+def test_a_loss_far_above_its_start_is_a_divergence_at_the_end():
+    """Of a linear regression with a rate just too high: the loss is finite, and says nothing."""
+    task = cases.regression_task()
+    rates = (0.1, 1.3, 2.0)
+    specs = [
+        cases.spec(task, effective_learning_rate=rate, momentum=0.0, num_steps=40, gamma=1.0, num_evaluations=2)
+        for rate in rates
+    ]
+    expected = [shared_reference("regression", spec) for spec in specs]
+    assert_same(by_fleet(shared_placed_task("regression"), specs), expected)
+    assert [result.outcome for result, _ in expected] == [Outcome.FINISHED, Outcome.DIVERGED, Outcome.DIVERGED]
+    for result, parameters in expected[1:]:
+        assert result.divergence_step == 40
+        assert result.train_loss is None
+        assert parameters == {}
+        assert result.curve[-1].test_loss > 1e2
+
+
+def test_a_run_that_learns_nothing_has_not_diverged():
+    task = cases.blobs_task()
+    spec = cases.spec(task, effective_learning_rate=1e-9)
+    ((result, _),) = by_fleet(shared_placed_task("mlp"), [spec])
+    assert result.outcome is Outcome.FINISHED
+
+
 def loss_with_an_infinite_example(output: Tensor, target: Tensor) -> Tensor:
     """Return the cross entropy, infinite if label 2 is in the batch; its gradient is finite all the same."""
     return cross_entropy(output, target) + torch.where((target == 2).any(), math.inf, 0.0)

@@ -91,6 +91,7 @@ def logits_and(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 def finished(scores: dict[str, Scores]):
     return final_result(
         scores,
+        loss_at_start=1.0,
         num_steps=10,
         train_loss_running=0.5,
         last_batch_loss=0.6,
@@ -132,6 +133,14 @@ def test_a_final_loss_that_is_not_finite_is_a_divergence_at_the_end(split, value
     result = finished({**scores, split: Scores(loss=value, metric=0.5)})
     assert (result.outcome, result.divergence_step) == (Outcome.DIVERGED, 10)
     assert result.train_loss is None
+
+
+@pytest.mark.parametrize(("loss", "outcome"), [(100.0, Outcome.FINISHED), (100.1, Outcome.DIVERGED)])
+def test_a_training_loss_far_above_the_start_is_a_divergence_at_the_end(loss, outcome):
+    scores = {name: Scores(loss=1e9, metric=0.5) for name in ("validation", "test")}  # these alone say nothing
+    result = finished({**scores, "train": Scores(loss=loss, metric=0.5)})
+    assert result.outcome is outcome
+    assert result.divergence_step == (10 if outcome is Outcome.DIVERGED else None)
 
 
 def test_the_curve_of_a_diverged_run_keeps_its_finite_points():

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from isotherm.core.divergence import ends_far_above_start
 from isotherm.core.records import CurvePoint, Outcome, RunResult
 from isotherm.engine.placed_task import PlacedTask
 from isotherm.engine.programs.cuda_graph import Recording, capture
@@ -174,6 +175,7 @@ def final_result(
     scores: Mapping[str, Scores],
     *,
     num_steps: int,
+    loss_at_start: float,
     train_loss_running: float,
     last_batch_loss: float,
     l2_penalty: float,
@@ -183,8 +185,12 @@ def final_result(
     test_metric_running: float | None = None,
     loss_scale: float = 1.0,
 ) -> RunResult:
-    """Return the record of a run that made all its updates; it has diverged if a final loss is not finite."""
-    if not all(math.isfinite(score.loss) for score in scores.values()):
+    """Return the record of a run that made all its updates.
+
+    It has diverged if a final loss is not finite, or if the training loss is far above that of the untrained network.
+    """
+    is_finite = all(math.isfinite(score.loss) for score in scores.values())
+    if not is_finite or ends_far_above_start(scores["train"].loss, loss_at_start=loss_at_start):
         return diverged(num_steps, curve=curve)
     validation = scores.get("validation")
     return RunResult(
@@ -207,6 +213,6 @@ def final_result(
 
 
 def diverged(step: int, *, curve: tuple[CurvePoint, ...]) -> RunResult:
-    """Return the record of a run whose loss was first not finite at update `step`."""
+    """Return the record of a run whose loss was first not finite at update `step`, or that diverged by the end."""
     before = tuple(p for p in curve if p.step <= step and math.isfinite(p.test_loss))
     return RunResult(outcome=Outcome.DIVERGED, divergence_step=step, curve=before)

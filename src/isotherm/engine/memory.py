@@ -57,11 +57,7 @@ def _kept_bytes(placed: PlacedTask, batch_size: int) -> int:
         model = placed.model(seed=0, batch_size=num).train()
         held = {p.untyped_storage().data_ptr() for p in (*model.parameters(), *model.buffers())}
         index = placed.order(seed=0, batch_size=num).block(0, 1)[0]
-        x, y = (
-            placed.lazy_batch(index, seed=0, step=0)
-            if placed.is_lazy
-            else placed.training_batch(torch.from_numpy(index).to(placed.device))
-        )
+        x, y = placed.batch(index, seed=0, step=0)
         keys = run_keys(0).to(placed.device)
         step = torch.zeros((), dtype=torch.int64, device=placed.device)
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):

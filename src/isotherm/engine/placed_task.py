@@ -85,6 +85,12 @@ class PlacedTask:
 
     # -- a batch ------------------------------------------------------------------------------------------------
 
+    def batch(self, index: NDArray[np.int64], *, seed: int, step: int) -> tuple[Tensor, Tensor]:
+        """Return training inputs and targets, from memory or from disk, as runs with a seed see them at an update."""
+        if self.is_lazy:
+            return self.lazy_batch(index, seed=seed, step=step)
+        return self.training_batch(torch.from_numpy(index).to(self.device))
+
     def training_batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Return stored training inputs and targets, which must be in memory."""
         inputs, targets = self.splits["train"]
@@ -103,6 +109,11 @@ class PlacedTask:
         if isinstance(inputs, Tensor):
             return inputs[start:stop], targets[start:stop]
         return self._moved(inputs.fetch(np.arange(start, stop))), targets[start:stop]
+
+    def training_targets(self, index: NDArray[np.int64]) -> Tensor:
+        """Return the targets of training examples as the loss sees them."""
+        y = self.splits["train"][1][torch.from_numpy(index).to(self.device)]
+        return y if self.transform is None else self._transformed(y)
 
     def training_loss(
         self, call: Callable[..., Any], x: Tensor, y: Tensor, keys: Tensor, step: Tensor, *, channels_last: bool = False
@@ -126,7 +137,7 @@ class PlacedTask:
         """Return the module's output in training mode, and the targets; arguments as for `training_loss`."""
         if self.transform is not None:
             x = self.transform.train(x, KeyedBits(keys[1], step)).to(self.dtype)
-            y = self._target(y)
+            y = self._transformed(y)
         if channels_last and x.ndim == 4:
             x = x.contiguous(memory_format=torch.channels_last)
         with KeyedDropout(keys[0], step), self._autocast():
@@ -140,7 +151,7 @@ class PlacedTask:
     def evaluation_scores(self, call: Callable[..., Any], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean loss and metric of a batch of one run in evaluation mode."""
         if self.transform is not None:
-            x, y = self.transform.evaluate(x).to(self.dtype), self._target(y)
+            x, y = self.transform.evaluate(x).to(self.dtype), self._transformed(y)
         with self._autocast():
             output = call(x)
         output = output.to(self.dtype)
@@ -156,7 +167,7 @@ class PlacedTask:
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.is_mixed, cache_enabled=False)
 
-    def _target(self, y: Tensor) -> Tensor:
+    def _transformed(self, y: Tensor) -> Tensor:
         assert self.transform is not None
         y = self.transform.targets(y)
         return y.to(self.dtype) if y.is_floating_point() else y

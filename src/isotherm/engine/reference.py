@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from isotherm.core.l2 import is_penalised
-from isotherm.core.records import CurvePoint, RunResult, RunSpec
+from isotherm.core.records import CurvePoint, Outcome, RunResult, RunSpec
 from isotherm.core.schedule import num_drops
 from isotherm.engine.dropout import run_keys
 from isotherm.engine.evaluation import (
@@ -26,6 +26,7 @@ from isotherm.engine.evaluation import (
     reestimated,
 )
 from isotherm.engine.placed_task import PlacedTask, evaluation_steps, exact_arithmetic, ghost_layers, running_window
+from isotherm.engine.untrained import loss_at_start
 from isotherm.tasks.seeding import seeded
 
 
@@ -44,7 +45,7 @@ def run_reference(
         spec: the run.
         on_steps: called from time to time with the number of updates made.
         on_evaluation: told the scores on the test set along the way.
-        on_trained: handed the module after its last update.
+        on_trained: handed the module of a finished run after its last update.
     """
     with exact_arithmetic(placed.device):
         return _run(placed, spec, on_steps, on_evaluation, on_trained)
@@ -77,10 +78,7 @@ def _run(
             for group in optimizer.param_groups:
                 group["lr"] = spec.learning_rate * spec.gamma ** -num_drops(step, num_steps=spec.num_steps)
             index = order.block(step, 1)[0]
-            if placed.is_lazy:
-                x, y = placed.lazy_batch(index, seed=spec.seed, step=step)
-            else:
-                x, y = placed.training_batch(torch.from_numpy(index).to(placed.device))
+            x, y = placed.batch(index, seed=spec.seed, step=step)
             model.train()
             optimizer.zero_grad()
             loss = placed.training_loss(model, x, y, keys, torch.tensor(step, device=placed.device))
@@ -103,12 +101,11 @@ def _run(
             test_metric_running = evaluate_split(placed, evaluator_of(placed, model), "test")[0].metric
         with _statistics(placed, model, keys, spec, num_examples=placed.num_train):
             scores = evaluate_all(placed, evaluator_of(placed, model))
-    on_trained(model)
-
     norm = float(sum(p.detach().double().square().sum() for p in penalised))
-    return final_result(
+    result = final_result(
         {name: score[0] for name, score in scores.items()},
         num_steps=spec.num_steps,
+        loss_at_start=loss_at_start(placed, seed=spec.seed, batch_size=spec.batch_size),
         train_loss_running=math.fsum(losses) / window,
         last_batch_loss=losses[-1],
         l2_penalty=0.5 * spec.l2 * norm,
@@ -118,6 +115,9 @@ def _run(
         test_metric_running=test_metric_running,
         loss_scale=placed.scale_of_objective(),
     )
+    if result.outcome is Outcome.FINISHED:
+        on_trained(model)
+    return result
 
 
 def clip_gradients(parameters: list[nn.Parameter], clip_norm: float) -> bool:
@@ -141,10 +141,7 @@ def _statistics(
     def forward(probing: Tensors, index: Tensor, step: int) -> Tensors:
         model.train()
         after = {name: buffer.clone() for name, buffer in probing.items()}
-        if placed.is_lazy:
-            x, y = placed.lazy_batch(index.cpu().numpy(), seed=spec.seed, step=step)
-        else:
-            x, y = placed.training_batch(index)
+        x, y = placed.batch(index.cpu().numpy(), seed=spec.seed, step=step)
         call = partial(_functional, model, after)
         placed.training_output(call, x, y, keys, torch.tensor(step, device=placed.device))
         return after

@@ -17,10 +17,12 @@ from rich.table import Table
 from isotherm.cli.cell import CellResults
 from isotherm.cli.common import escaped
 from isotherm.cli.show.numbers import number_text
+from isotherm.core.divergence import DIVERGENCE_FACTOR
 from isotherm.core.rates import tidy
 from isotherm.core.records import Outcome, RunResult
 from isotherm.core.statistics import standard_deviation
 from isotherm.report.wording import count_text, is_percent, metric_label
+from isotherm.running.store import StoredRun
 from isotherm.sweep.plan import SweepPlan
 
 HEADER_WIDTH = 9  # headers wrap so that columns stay as narrow as their numbers
@@ -49,14 +51,17 @@ def run_sentences(results: CellResults) -> list[str]:
     sentences = []
     for run in results.runs:
         if run.result.outcome is Outcome.DIVERGED:
-            step = run.result.divergence_step or 0
-            sentences.append(
-                f"seed {run.spec.seed} diverged: its loss was not finite after "
-                f"{count_text(step, 'update')}; try a smaller learning rate"
-            )
+            sentences.append(f"seed {run.spec.seed} diverged: {_divergence(run)}; try a smaller learning rate")
         elif run.result.outcome is Outcome.FAILED:
             sentences.append(f"seed {run.spec.seed} failed: {run.result.error}")
     return sentences
+
+
+def _divergence(run: StoredRun) -> str:
+    step = run.result.divergence_step or 0
+    if step < run.spec.num_steps:
+        return f"its loss was not finite after {count_text(step, 'update')}"
+    return f"its final loss is not finite, or more than {DIVERGENCE_FACTOR:.0f} times that of the untrained network"
 
 
 @dataclass(frozen=True, slots=True)

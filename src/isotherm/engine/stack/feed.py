@@ -159,9 +159,7 @@ class Feed:
     def first_batch(self) -> Batch:
         """Return inputs and targets of the first update of one run, that with the first seed."""
         index = self._orders[0].block(0, 1)[0]
-        if self._placed.is_lazy:
-            return self._placed.lazy_batch(index, seed=self._plan.seeds[0], step=0)
-        return self._placed.training_batch(torch.from_numpy(index).to(self._placed.device))
+        return self._placed.batch(index, seed=self._plan.seeds[0], step=0)
 
     def batch_of(self, step: int) -> Batch:
         """Return inputs and targets (M, B, ...) of an update, apart from any window."""

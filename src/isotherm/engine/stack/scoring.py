@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from isotherm.core.records import CurvePoint, RunResult
+from isotherm.core.records import CurvePoint, Outcome, RunResult
 from isotherm.engine.evaluation import (
     CHUNK,
     REESTIMATION_EXAMPLES,
@@ -25,6 +25,7 @@ from isotherm.engine.evaluation import (
     reestimated,
 )
 from isotherm.engine.stack.parts import StackParts
+from isotherm.engine.untrained import loss_at_start
 
 
 def curve_points(parts: StackParts) -> list[CurvePoint]:
@@ -102,15 +103,16 @@ def _finished(parts: StackParts, on_trained: Callable[[int, Tensors], None]) -> 
     by_split = evaluate_all(placed, evaluator(parts, _evaluation_buffers(parts, placed.num_train)))
     parameters_M = state.weights.parameters()
     norms_M = _norms(parts, parameters_M)
+    starts = {seed: loss_at_start(placed, seed=seed, batch_size=plan.batch_size) for seed in plan.seeds}
     found: dict[int, RunResult] = {}
     for position, index in enumerate(parts.divergence.index_M):
         if index in parts.divergence.steps:
             continue
-        on_trained(plan.first_index + index, {name: p[position] for name, p in parameters_M.items()})
         clipped = float(state.num_clipped_M1[position]) / plan.num_steps
         found[index] = final_result(
             {name: scores[position] for name, scores in by_split.items()},
             num_steps=plan.num_steps,
+            loss_at_start=starts[plan.specs[index].seed],
             train_loss_running=float(state.running_M[position]) / plan.running_window,
             last_batch_loss=float(state.last_M[position]),
             l2_penalty=0.5 * plan.specs[index].l2 * norms_M[position],
@@ -120,6 +122,8 @@ def _finished(parts: StackParts, on_trained: Callable[[int, Tensors], None]) -> 
             test_metric_running=None if running is None else running[position].metric,
             loss_scale=placed.scale_of_objective(),
         )
+        if found[index].outcome is Outcome.FINISHED:
+            on_trained(plan.first_index + index, {name: p[position] for name, p in parameters_M.items()})
     return found
 
 

@@ -1,0 +1,307 @@
+"""Synthetic curve families whose answer is known: no training, but real plans, grids and results.
+
+A family is a kind of sweep: how the optimal learning rate rises with the batch size, how the metric falls off around
+it, and what the sweep tries. `simulate` draws one such sweep, with a kink and a position of the optima between the
+learning rates of its own, and lets the protocol run it: extensions and refinements are those of
+`isotherm.sweep.protocol`.
+Logarithms are to base 2.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from isotherm.core.budget import Budget
+from isotherm.core.rates import tidy
+from isotherm.core.records import Direction, Outcome, RunResult, RunSpec
+from isotherm.core.schedule import Schedule
+from isotherm.sweep.plan import GridAxes, StudyPlan, SweepPlan
+from isotherm.sweep.protocol import Grid, next_round
+from isotherm.sweep.results import StudyResults
+
+SIZES = (8, 16, 32, 64, 128, 256, 512, 1024)
+Shape = Literal["parabola", "4x", "10x", "cliff"]
+
+CURVATURE = 0.03  # metric lost one octave below the optimum
+CLIFF_RISE = 0.05  # metric gained per octave on the way to the edge of a cliff
+TRAIN_CURVATURE = 0.3  # relative rise of the training loss one octave from its optimum
+TRAIN_NOISE = 0.03  # relative standard deviation of the training loss over seeds
+STEEPNESS: dict[Shape, float] = {"parabola": 1.0, "4x": 4.0, "10x": 10.0, "cliff": math.inf}  # above the optimum
+DIVERGENCE_STARTS, DIVERGENCE_WIDTH = 0.75, 0.1  # octaves above the optimum at which half of the seeds diverge
+EDGE_SPREAD = 0.05  # octaves by which single seeds survive the edge of a cliff
+MOMENTUM_REACH = 1.5  # octaves by which momentum moves the kink
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Family:
+    """A kind of sweep, and the truth behind it.
+
+    The metric is an accuracy. `peak` is its height at the optimum with plain SGD; momentum adds `gain_below` up to the
+    kink of plain SGD and `gain_above` beyond, and the largest batch size loses `fall`. With `num_test` accuracies are
+    multiples of 1/num_test and at most 1. `train_shift` is by how many octaves the training loss has its optimum below
+    that of the metric; `train_rise` is its relative rise at the largest batch size. Without a kink the optimum rises up
+    to the largest batch size. `plan` changes further fields of the plan, by name.
+    """
+
+    name: str = ""
+    slope: float = 1.0
+    has_kink: bool = True
+    shape: Shape = "parabola"
+    num_points: int = 5
+    ratio: float = 2.0
+    num_seeds: int = 5
+    noise: float = 0.01
+    has_diverging_seeds: bool = False
+    num_test: int | None = None
+    peak: float = 0.7
+    momenta: tuple[float, ...] = (0.0,)
+    gain_below: float = 0.0
+    gain_above: float = 0.0
+    fall: float = 0.0
+    train_shift: float = 0.0
+    train_rise: float = 0.0
+    sizes: tuple[int, ...] = SIZES
+    plan: tuple[tuple[str, Any], ...] = ()
+
+    def but(self, **changes: Any) -> Family:
+        """Return the family with some fields changed."""
+        return dataclasses.replace(self, **changes)
+
+
+def coverage_families() -> tuple[Family, ...]:
+    """Return the families over which intervals are checked: 24 of slopes and shapes, 6 with special seeds or metrics.
+
+    Points, seeds and ratios go round, so that every value of one meets every shape.
+    """
+    found = []
+    for index, (slope, shape) in enumerate(itertools.product((1.0, 0.5, 0.8), STEEPNESS)):
+        for turn, ratio in enumerate((2.0, math.sqrt(2.0))):
+            num_points, num_seeds = (3, 5, 7)[(index + turn) % 3], (3, 5, 10)[(index // 2 + 2 * turn) % 3]
+            found.append(Family(slope=slope, shape=shape, num_points=num_points, num_seeds=num_seeds, ratio=ratio))
+    shapes: tuple[Shape, ...] = ("parabola", "10x", "cliff")
+    for shape in shapes:
+        found.append(Family(shape=shape, has_diverging_seeds=True))
+        found.append(Family(shape=shape, num_test=400, peak=0.99, noise=0.005))
+    return tuple(family.but(name=describe(family)) for family in found)
+
+
+def describe(family: Family) -> str:
+    """Return a family in a few words.
+
+    >>> describe(Family(slope=0.5, shape="10x", num_test=400))
+    'slope 0.5, 10x, 5 points, ratio 2, 5 seeds, saturated'
+    """
+    special = [word for word, on in (("diverging", family.has_diverging_seeds), ("saturated", family.num_test)) if on]
+    grid = f"{family.num_points} points, ratio {family.ratio:.3g}, {family.num_seeds} seeds"
+    return ", ".join([f"slope {family.slope:g}", family.shape, grid, *special])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Truth:
+    """One sweep of a family: where its optima lie, and how high.
+
+    `kink` and `plateau` are those of plain SGD, in log2; without a kink the line passes through (kink, plateau) too.
+    `phase` moves all learning rates by a part of a step.
+    """
+
+    family: Family
+    kink: float
+    plateau: float
+    phase: float
+
+    def log_optimum(self, batch_size: int, momentum: float = 0.0) -> float:
+        """Return log2 of the effective learning rate that is best for the metric."""
+        family = self.family
+        reach = MOMENTUM_REACH if momentum > 0 else 0.0
+        off = math.log2(batch_size) - self.kink
+        return self.plateau + family.slope * (min(reach, off) if family.has_kink else off)
+
+    def log_train_optimum(self, batch_size: int, momentum: float = 0.0) -> float:
+        """Return log2 of the effective learning rate with the lowest training loss."""
+        return self.log_optimum(batch_size, momentum) - self.family.train_shift
+
+    def latent_height(self, batch_size: int, momentum: float = 0.0) -> float:
+        """Return the mean of the metric at its optimum, before it is rounded and capped."""
+        family = self.family
+        gain = family.gain_below if math.log2(batch_size) <= self.kink else family.gain_above
+        return family.peak + (gain if momentum > 0 else 0.0) - (family.fall if batch_size == family.sizes[-1] else 0.0)
+
+    def height(self, batch_size: int, momentum: float = 0.0) -> float:
+        """Return the mean of the metric at its optimum."""
+        points, weights = np.polynomial.hermite_e.hermegauss(61)
+        values = self._shown(self.latent_height(batch_size, momentum) + self.family.noise * points)
+        return float(weights @ values / weights.sum())
+
+    def _shown(self, metric: Any) -> Any:
+        num_test = self.family.num_test
+        return metric if num_test is None else np.clip(np.round(metric * num_test) / num_test, 0.0, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Simulated:
+    """A sweep that was simulated, and the truth behind it."""
+
+    truth: Truth
+    study: StudyResults
+
+    def grids(self, momentum: float = 0.0) -> list[Grid]:
+        """Return the grids of a momentum, over rising batch sizes."""
+        return self.study.sweeps[0].grids(momentum=momentum)
+
+
+def simulate(family: Family, generator: np.random.Generator) -> Simulated:
+    """Return a sweep of the family, run to its end."""
+    truth = Truth(
+        family=family,
+        kink=generator.uniform(6.0, 7.0),
+        plateau=generator.uniform(0.0, 1.0),
+        phase=generator.uniform(0.0, math.log2(family.ratio)),
+    )
+    plan = _plan(truth)
+    runs = _Runs(truth, generator)
+    results: dict[str, RunResult] = {}
+    while specs := next_round([plan], results)[1]:
+        results |= {spec.key: runs.result(spec) for spec in specs}
+    study = StudyPlan(name="simulated", question="", sweeps=(plan,))
+    return Simulated(truth=truth, study=StudyResults(plan=study, by_key=results))
+
+
+def shape_at(shape: Shape, octaves: float) -> float:
+    """Return by how much the metric changes so many octaves above its optimum; -inf beyond the edge of a cliff.
+
+    >>> shape_at("4x", -1.0), shape_at("4x", 1.0)
+    (-0.03, -0.12)
+    """
+    if shape == "cliff":
+        return CLIFF_RISE * octaves if octaves <= 0 else -math.inf
+    return -CURVATURE * octaves**2 * (STEEPNESS[shape] if octaves > 0 else 1.0)
+
+
+class _Runs:
+    """Answers for any run; half of the variance over seeds is luck that a seed has at every learning rate."""
+
+    def __init__(self, truth: Truth, generator: np.random.Generator) -> None:
+        self._truth, self._generator = truth, generator
+        self._luck: dict[tuple[int, float, int], tuple[float, float]] = {}
+
+    def result(self, spec: RunSpec) -> RunResult:
+        truth, family = self._truth, self._truth.family
+        size, momentum = spec.batch_size, spec.momentum
+        octaves = math.log2(spec.effective_learning_rate) - truth.log_optimum(size, momentum)
+        if self._diverges(octaves):
+            return RunResult(outcome=Outcome.DIVERGED, divergence_step=3)
+        luck, train_luck = self._noise(size, momentum, spec.seed)
+        change = shape_at(family.shape, min(octaves, 0.0) if family.shape == "cliff" else octaves)
+        metric = float(truth._shown(truth.latent_height(size, momentum) + change + family.noise * luck))
+        return RunResult(
+            outcome=Outcome.FINISHED,
+            test_metric=metric,
+            test_loss=1.0 - metric,
+            validation_metric=metric,
+            validation_loss=1.0 - metric,
+            train_loss=self._train_loss(size, octaves + family.train_shift) * math.exp(TRAIN_NOISE * train_luck),
+            l2_penalty=0.0,
+        )
+
+    def _diverges(self, octaves: float) -> bool:
+        family, generator = self._truth.family, self._generator
+        if family.shape == "cliff":
+            limit = EDGE_SPREAD * abs(generator.normal()) if family.has_diverging_seeds else 0.0
+            return octaves > limit
+        limit = DIVERGENCE_STARTS + DIVERGENCE_WIDTH * generator.logistic()
+        return family.has_diverging_seeds and octaves > limit
+
+    def _noise(self, batch_size: int, momentum: float, seed: int) -> tuple[float, float]:
+        """Return the noise of the metric and of the log training loss, of variance 1."""
+        a, b, c, d = (math.sqrt(0.5) * self._generator.normal(size=4)).tolist()
+        luck, train_luck = self._luck.setdefault((batch_size, momentum, seed), (a, b))
+        return luck + c, train_luck + d
+
+    def _train_loss(self, batch_size: int, octaves: float) -> float:
+        family = self._truth.family
+        floor = 0.1 * (1.0 + (family.train_rise if batch_size == family.sizes[-1] else 0.0))
+        if family.shape == "cliff" and family.train_shift == 0:  # falls up to the same edge
+            return floor * (1.0 + TRAIN_CURVATURE * max(0.0, -octaves))
+        return floor * (1.0 + TRAIN_CURVATURE * octaves**2)
+
+
+class _Spec(RunSpec):
+    """A run whose key costs no hashing: thousands of sweeps are simulated."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        """Take the numbers as they are."""
+
+    @property
+    def key(self) -> str:
+        """What tells the runs of one simulated sweep apart."""
+        return f"{self.batch_size} {self.momentum} {self.effective_learning_rate} {self.seed}"
+
+
+class _Plan(SweepPlan):
+    """A plan whose runs have such keys."""
+
+    __slots__ = ()
+
+    def run_spec(self, axes: GridAxes, *, effective_learning_rate: float, seed: int) -> RunSpec:
+        """Return one run of a grid."""
+        return _Spec(
+            task=self.task,
+            data_id=self.data_id,
+            model_id=self.model_id,
+            batch_size=axes.batch_size,
+            num_steps=1000,
+            effective_learning_rate=effective_learning_rate,
+            momentum=axes.momentum,
+            gamma=1.0,
+            l2=self.l2,
+            l2_scope=self.l2_scope,
+            precision=self.precision,
+            num_evaluations=self.num_evaluations,
+            seed=seed,
+        )
+
+
+def _plan(truth: Truth) -> SweepPlan:
+    family = truth.family
+    fields: dict[str, Any] = {
+        "name": "simulated",
+        "task": "synthetic",
+        "data_id": "data",
+        "model_id": "model",
+        "num_train": 4000,
+        "metric": "accuracy",
+        "metric_direction": Direction.MAXIMISE,
+        "batch_sizes": family.sizes,
+        "learning_rates": tuple(_learning_rates(truth, size) for size in family.sizes),
+        "budgets": (Budget.steps(1000),),
+        "momenta": family.momenta,
+        "l2": 0.0,
+        "l2_scope": "weights",
+        "schedule": Schedule(),
+        "seeds": tuple(range(family.num_seeds)),
+        "num_kept": max(1, round(0.8 * family.num_seeds)),
+        "tune_on": "test",
+        "tune_quantity": "metric",
+        "num_evaluations": 0,
+        "max_extensions": 3,
+        "extend_for": "tuned_and_train",
+        "precision": "float32",
+    }
+    return _Plan(**{**fields, **dict(family.plan)})
+
+
+def _learning_rates(truth: Truth, batch_size: int) -> tuple[float, ...]:
+    """Return the learning rates around the optima of all momenta, on one lattice for all batch sizes."""
+    family, step = truth.family, math.log2(truth.family.ratio)
+    places = [round((truth.log_optimum(batch_size, m) - truth.phase) / step) for m in family.momenta]
+    below, above = (family.num_points - 1) // 2, family.num_points // 2
+    indices = range(min(places) - below, max(places) + above + 1)
+    return tuple(tidy(2.0 ** (truth.phase + index * step)) for index in indices)

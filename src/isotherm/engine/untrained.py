@@ -1,0 +1,38 @@
+"""The loss of the untrained network, against which a run's final loss is held."""
+
+from __future__ import annotations
+
+import torch
+
+from isotherm.engine.dropout import run_keys
+from isotherm.engine.placed_task import PlacedTask
+from isotherm.tasks.seeding import seeded
+
+# The loss is averaged over this many examples, or over so many batches if they are fewer.
+NUM_EXAMPLES = 512
+MOST_BATCHES = 16
+
+
+def loss_at_start(placed: PlacedTask, *, seed: int, batch_size: int) -> float:
+    """Return the size of the untrained network's loss, in training mode over the first batches of a run.
+
+    It is the larger of two means without their signs: with the targets of the examples, and with those of the next
+    batch. A network that starts with the right answers has a small loss, but not with the targets of other examples.
+
+    Args:
+        placed: the task on a device.
+        seed: of the run.
+        batch_size: of the run.
+    """
+    order = placed.order(seed=seed, batch_size=batch_size)
+    num = max(1, min(MOST_BATCHES, NUM_EXAMPLES // (batch_size * (placed.unroll or 1))))
+    keys = run_keys(seed).to(placed.device)
+    sums = torch.zeros(2, dtype=torch.float64, device=placed.device)
+    with seeded(seed, "untrained"):
+        model = placed.model(seed=seed, batch_size=batch_size).train()
+        for step in range(num):
+            x, y = placed.batch(order.block(step, 1)[0], seed=seed, step=step)
+            others = placed.training_targets(order.block(step + 1, 1)[0])
+            output, y = placed.training_output(model, x, y, keys, torch.tensor(step, device=placed.device))
+            sums += torch.stack([placed.loss(output.detach().clone(), targets) for targets in (y, others)])
+    return float((sums / num).abs().max())
