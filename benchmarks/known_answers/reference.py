@@ -141,6 +141,7 @@ def _peak(x: Floats, means: Floats) -> tuple[float, float]:
     tied = np.flatnonzero(means >= means.max() - 1e-9)
     best = x[tied].mean()
     near = (np.abs(x - best) <= 1.01) & np.isfinite(means)
+    near &= means.max() - means <= 4 * np.median(means.max() - means[near])  # not those about to diverge
     if len(tied) > 1 or near.sum() < 4:
         return float(best), float(means.max())
     curvature, slope, height = np.polyfit(x[near] - best, means[near], 2)

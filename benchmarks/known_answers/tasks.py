@@ -75,20 +75,20 @@ def quadratic() -> Task:
 
 
 def linear_regression() -> Task:
-    """Targets are a noisy line in 20 inputs whose variances fall as 1/k."""
-    truth = torch.randn(20, 1, generator=torch.Generator().manual_seed(7))
-    scales = torch.arange(1, 21).rsqrt()
+    """Targets are a noisy line in 100 inputs whose variances fall as 1/k; 1,000 examples are few enough to overfit."""
+    truth = torch.randn(100, 1, generator=torch.Generator().manual_seed(7))
+    scales = torch.arange(1, 101).rsqrt()
 
     def split(num: int, seed: int) -> Split:
         generator = torch.Generator().manual_seed(seed)
-        x = scales * torch.randn(num, 20, generator=generator)
-        return x, x @ truth + torch.randn(num, 1, generator=generator)
+        x = scales * torch.randn(num, 100, generator=generator)
+        return x, x @ truth + 3 * torch.randn(num, 1, generator=generator)
 
     return Task(
         name="linear regression",
-        model=lambda: nn.Linear(20, 1),
+        model=lambda: nn.Linear(100, 1),
         train=split(1000, 0),
-        test=split(1000, 1),
+        test=split(8000, 1),
         loss="mean_squared_error",
     )
 
@@ -133,7 +133,7 @@ def quickstart() -> Task:
 
 def cnn() -> Task:
     """A small convolutional network on noisy images of bars."""
-    return Task(name="small CNN", model=_build_cnn, train=bars(1000, seed=0), test=bars(1000, seed=1))
+    return Task(name="small CNN", model=_build_cnn, train=bars(1500, seed=0), test=bars(4000, seed=1))
 
 
 def _build_cnn() -> nn.Module:

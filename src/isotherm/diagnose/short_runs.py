@@ -27,9 +27,9 @@ from isotherm.tasks.task import Task
 MOST_HELD_OUT = 4096
 # Examples of the test set, which a short run does not need.
 TEST_EXAMPLES = 16
-# Of a training set whose tenth has fewer examples than this, four of five fifths are held out in turn.
+# Of a training set whose tenth has fewer examples than this, two of four quarters are held out in turn.
 ENOUGH_HELD_OUT = 1000
-NUM_FOLDS, NUM_FOLDS_USED = 5, 4
+NUM_FOLDS, NUM_FOLDS_USED = 4, 2
 _MODEL_ID = "diagnose"
 
 
@@ -47,7 +47,7 @@ class ShortGridSpec:
 def held_out_tasks(task: Task) -> tuple[tuple[Task, ...], str]:
     """Return the tasks that short runs train, and the split that judges them.
 
-    Without validation data, part of the training set is held out: a tenth, or of a small training set several fifths in
+    Without validation data, part of the training set is held out: a tenth, or of a small training set two quarters in
     turn, so that chance in the choice of a few held-out examples shows up as scatter between runs. A sequence or a
     training set on disk is judged on its test set.
     """
@@ -61,7 +61,7 @@ def held_out_tasks(task: Task) -> tuple[tuple[Task, ...], str]:
 
 
 def _folds(task: Task) -> list[Task]:
-    """Return the task with each of several fifths of its training set held out; none if a tenth of it is enough."""
+    """Return the task with each of two quarters of its training set held out; none if a tenth of it is enough."""
     x, y = task.train
     if task.validation is not None or task.unroll is not None or not isinstance(x, Tensor):
         return []
@@ -190,6 +190,12 @@ class ShortRuns:
         """Return the final losses (rates, seeds) of trained runs; infinite if one diverged."""
         table = self.values(grid_spec, f"{on or self.judged_by}_loss")
         return np.asarray(np.nan_to_num(table, nan=np.inf, posinf=np.inf))
+
+    def scores(self, grid_spec: ShortGridSpec) -> Floats:
+        """Return the held-out metric (rates, seeds), larger is better; minus infinity if a run diverged."""
+        sign = self.task.metric_definition.direction.sign
+        table = sign * self.values(grid_spec, f"{self.judged_by}_metric")
+        return np.asarray(np.nan_to_num(table, nan=-np.inf, posinf=-np.inf, neginf=-np.inf))
 
     def values(self, grid_spec: ShortGridSpec, name: str) -> Floats:
         """Return a final quantity (rates, seeds) of trained runs; NaN if one diverged."""
