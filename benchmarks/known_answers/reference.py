@@ -1,12 +1,15 @@
 """The full sweep of a known task at its intended length, and the best learning rate at every batch size.
 
 The sweep: learning rates a factor of two apart, five seeds each, at every batch size, with and without momentum, tuned
-on the test set. Its cost is counted in training examples. Around every optimum, learning rates a factor of √2 apart with
-sixteen other seeds then say where the optimum really is; these are not counted.
+on the test set. Its cost is counted in training examples. Around every optimum, learning rates a factor of √2 apart
+with sixteen seeds then say where the optimum really is; these are not counted. The noisy quadratic is solved in closed
+form, and the quickstart's optima are those of its own results, on a grid of factors of two; the cost of their sweeps is
+that of the same grid of twelve learning rates.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -19,6 +22,7 @@ from isotherm.diagnose.short_runs import ShortGridSpec, ShortRuns
 from isotherm.tasks.task import Task
 from isotherm.theory.noisy_quadratic import NoisyQuadratic, SecondMoments, Setting, final_losses
 from known_answers.tasks import CURVATURES, DISTANCE, SPREAD, Known
+from pages.results import ROOT
 
 MOMENTA = (0.0, 0.9)
 BATCH_SIZES = (8, 16, 32, 64, 128, 256)
@@ -63,6 +67,8 @@ def reference(case: Known) -> dict[str, Any]:
     if case.name == "noisy quadratic":
         optima = [_closed_form(task, case.epochs, size, m) for m in MOMENTA for size in _sizes(task, case.epochs)]
         return {"num_examples": _nominal_cost(task, case.epochs), "optima": [asdict(best) for best in optima]}
+    if case.name == "quickstart":
+        return {"num_examples": _nominal_cost(task, case.epochs), "optima": [asdict(best) for best in _of_quickstart()]}
     optima, cost = [], 0
     with ShortRuns((task,), judged_by="test", first_seed=50_000, device="cpu", workers=1) as runs:
         for momentum in MOMENTA:
@@ -78,6 +84,28 @@ def reference(case: Known) -> dict[str, Any]:
                 cost += len(coarse.rates) * coarse.num_seeds * coarse.num_steps * size
                 optima.append(_refined(runs, coarse))
     return {"num_examples": cost, "optima": [asdict(best) for best in optima]}
+
+
+def _of_quickstart() -> list[Best]:
+    """Return the optima at constant epochs in the quickstart's results; known to half a step of its grid."""
+    content = json.loads((ROOT / "results" / "quickstart" / "quickstart.json").read_text())
+    found = []
+    for sweep in content["sweeps"]:
+        for grid in sweep["grids"] if sweep["name"] == "constant_epochs" else ():
+            rate = grid["optimal_effective_learning_rate"]
+            found.append(
+                Best(
+                    momentum=sweep["momentum"],
+                    batch_size=grid["batch_size"],
+                    rate=rate,
+                    low=rate / math.sqrt(2),
+                    high=rate * math.sqrt(2),
+                    value=grid["test_accuracy"]["mean_all"],
+                    rates=(),
+                    means=(),
+                )
+            )
+    return found
 
 
 def num_steps(task: Task, epochs: float, size: int) -> int:
@@ -137,7 +165,7 @@ def _refined(runs: ShortRuns, coarse: ShortGridSpec) -> Best:
 
 
 def _peak(x: Floats, means: Floats) -> tuple[float, float]:
-    """Return place and height of the parabola through the points within an octave of the highest; ties in the middle."""
+    """Return place and height of the parabola within an octave of the highest point; ties go to their middle."""
     tied = np.flatnonzero(means >= means.max() - 1e-9)
     best = x[tied].mean()
     near = (np.abs(x - best) <= 1.01) & np.isfinite(means)

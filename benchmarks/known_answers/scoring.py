@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -50,11 +51,11 @@ def octaves_off(rate: float, best: dict[str, Any]) -> float:
 
 
 def lost(rate: float, best: dict[str, Any]) -> float | None:
-    """Return what the metric loses at a learning rate, in its own units; None beyond the learning rates of the sweep."""
+    """Return what the metric loses at a learning rate, in its own units; None beyond the sweep's learning rates."""
     points = [(math.log2(r), v) for r, v in zip(best["rates"], best["means"], strict=True) if v is not None]
     points = [(x, v) for x, v in points if math.isfinite(v)]
     x = math.log2(rate)
-    for (a, left), (b, right) in zip(points, points[1:], strict=False):
+    for (a, left), (b, right) in itertools.pairwise(points):
         if a <= x <= b:
             return abs(best["value"] - (left + (right - left) * (x - a) / (b - a)))
     return None

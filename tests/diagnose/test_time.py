@@ -6,11 +6,11 @@ import re
 from typing import Any
 
 import pytest
+from isotherm.diagnose.searches import MOST_SEEDS, SHORT_EPOCHS, STABILITY_STEPS
 
 from cases import blobs, build_mlp, classification
 from helpers_machine import Machine
 from isotherm.diagnose import DiagnoseOptions, Diagnosis, diagnose
-from isotherm.diagnose.searches import MOST_SEEDS, SHORT_EPOCHS, STABILITY_STEPS
 from isotherm.errors import UserError
 from isotherm.tasks.task import Task
 

@@ -11,10 +11,12 @@ from isotherm.core.statistics import Interval
 from isotherm.core.temperature import bare_learning_rate, effective_learning_rate
 from isotherm.diagnose.boundary import SGD, Line, ceiling, crossing, regime
 from isotherm.diagnose.diagnosis import Choice, Current, Isotherm
-from isotherm.diagnose.law import Shape
+from isotherm.diagnose.peak_fit import Shape
 
 # Doubling the batch is worth it if examples are processed faster by at least this factor.
 WORTH = 1.25
+# The fewest updates of a training worth recommending, in units of the memory of momentum, 1 / (1 - m) updates.
+FEWEST_MEMORIES = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,17 +76,19 @@ def _smaller(first: Interval, second: Interval) -> Interval:
 
 def recommended_sizes(found: Sequence[Choice], borders: Mapping[float, Interval | None]) -> dict[float, int]:
     """Return the batch size to use by momentum: the largest that costs nothing per epoch and still gains speed."""
-    sizes = {m: _recommended(found, border) for m, border in borders.items() if border is not None}
+    sizes = {m: _recommended(found, border, m) for m, border in borders.items() if border is not None}
     return {m: size for m, size in sizes.items() if size is not None}
 
 
-def _recommended(found: Sequence[Choice], border: Interval) -> int | None:
+def _recommended(found: Sequence[Choice], border: Interval, momentum: float) -> int | None:
     """Return the largest batch size below a boundary, with enough updates, that still gains speed.
 
     Each doubling must cut the time of an epoch by a fifth. Batch sizes of unknown speed count only if all speeds are
     unknown.
     """
-    inside = [c for c in found if c.batch_size <= border.estimate and c.has_enough_steps] or list(found[:1])
+    fewest = FEWEST_MEMORIES / (1 - momentum)
+    enough = [c for c in found if c.has_enough_steps and c.num_steps >= fewest]
+    inside = [c for c in enough if c.batch_size <= border.estimate] or list(found[:1])
     if not inside:
         return None
     timed = [(c.batch_size, c.speed) for c in inside if c.speed is not None]
@@ -139,8 +143,8 @@ def _words(
     few = ""
     if training.intended_steps(size) < training.enough_steps:
         few = (
-            f" With {training.intended_steps(size):,} updates the training is too short for this batch; short runs needed "
-            f"at least {training.enough_steps:.0f}."
+            f" With {training.intended_steps(size):,} updates the training is too short for this batch; short runs "
+            f"needed at least {training.enough_steps:,.0f}."
         )
     advice = f"use about {tidy(bare_learning_rate(wanted, momentum=momentum)):.3g} (effective {tidy(wanted):.3g})"
     if effective > limit.high:

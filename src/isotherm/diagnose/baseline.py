@@ -26,7 +26,7 @@ def constant_loss(task: Task, *, judged_by: str) -> float:
 
     For labels these are the logarithms of the classes' frequencies, for squared errors it is the mean.
     """
-    x, y = example_batch(task, 2)
+    x, _ = example_batch(task, 2)
     with torch.no_grad():
         output = call_model(initial_model(task.model, seed=0).eval(), x, unroll=task.unroll)
     skipped = 1 if task.unroll is None else 2

@@ -130,5 +130,3 @@ _REASONS = {
         "noise would allow larger batches than stability does: momentum, warm-up or normalisation may help."
     ),
 }
-
-

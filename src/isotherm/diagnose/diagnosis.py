@@ -50,7 +50,7 @@ class Stability:
 class ShortGrid:
     """The held-out metric after a short training against the effective learning rate, at one batch size and length.
 
-    `optimum` is the bottom of the parabola through the best mean and its neighbours; None if the best mean is at an edge
+    `optimum` is the peak of the parabola through the best mean and its neighbours; None if the best mean is at an edge
     of the grid. A mean is infinite where all runs failed; `num_seeds` is the number of runs behind each mean.
     """
 

@@ -12,8 +12,8 @@ from isotherm.diagnose.diagnosis import Isotherm, ShortGrid, Stability
 WIDEST = 64.0
 
 NOTHING_LEARNED = (
-    "anything learned: no short run has a lower held-out loss than the best constant output, so no learning rate is better "
-    "than another; check the labels and inputs, or give a longer training (epochs)"
+    "anything learned: no short run has a lower held-out loss than the best constant output, so no learning rate is "
+    "better than another; check the labels and inputs, or give a longer training"
 )
 
 
@@ -42,12 +42,14 @@ def explain_grids(
             )
     if epochs_of_longest < 0.99 and longest_part < 0.2:  # updates are whole
         yield (
-            f"a whole epoch: the longest short runs see {100 * epochs_of_longest:.2g} % of the training set, and the best "
-            f"learning rate may move until {intended}; give more minutes"
+            f"a whole epoch: the longest short runs see {100 * epochs_of_longest:.2g} % of the training set, and the "
+            f"best learning rate may move until {intended}; give more minutes"
         )
 
 
-def explain_law(isotherm: Isotherm, rate: Interval | None, grids: Sequence[ShortGrid], *, intended: str) -> Iterator[str]:
+def explain_law(
+    isotherm: Isotherm, rate: Interval | None, grids: Sequence[ShortGrid], *, intended: str
+) -> Iterator[str]:
     """Yield what is not known about the best learning rate of the intended training."""
     if isotherm.temperature is None or rate is None:
         if all(grid.optimum is None for grid in grids):
@@ -65,8 +67,8 @@ def explain_law(isotherm: Isotherm, rate: Interval | None, grids: Sequence[Short
         )
     if isotherm.exponent is None and not isotherm.is_plateau:
         yield (
-            f"how the best learning rate moves with the length: there was time for one length only, {isotherm.longest_part:.2g} "
-            f"of {intended}; give more minutes"
+            "how the best learning rate moves with the length: there was time for one length only, "
+            f"{isotherm.longest_part:.2g} of {intended}; give more minutes"
         )
     if not is_known(isotherm, rate):
         yield (
@@ -76,5 +78,5 @@ def explain_law(isotherm: Isotherm, rate: Interval | None, grids: Sequence[Short
 
 
 def is_known(isotherm: Isotherm, rate: Interval) -> bool:
-    """Tell whether the best learning rate is known well enough to recommend it; on a plateau any in the range will do."""
+    """Tell whether the best learning rate is known well enough to recommend it; on a plateau any will do."""
     return isotherm.is_plateau or rate.high <= WIDEST * rate.low

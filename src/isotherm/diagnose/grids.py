@@ -15,9 +15,10 @@ import numpy as np
 
 from isotherm.core.rates import tidy
 from isotherm.core.statistics import Floats
+from isotherm.diagnose.curves import Curve, common_peaks, curve
 from isotherm.diagnose.diagnosis import ShortGrid
 from isotherm.diagnose.fits import optimum
-from isotherm.diagnose.law import Curve, common_peaks, curve, fitted_peak
+from isotherm.diagnose.law import fitted_peak
 from isotherm.diagnose.pace import Pace
 from isotherm.diagnose.short_runs import Clock, ShortGridSpec, ShortRuns
 
@@ -303,11 +304,14 @@ class _Ladder:
             chosen = [s for s in searches if s.spec.num_steps * s.spec.batch_size >= longest[0]]
             chosen = [s for s in chosen if s.spec.num_seeds + 2 <= MOST_SEEDS]
             examples = sum(2 * len(s.spec.rates) * s.num_examples for s in chosen)
-            seconds = sum(
-                len(self._runs.tasks) * self._plan.paces[s.spec.batch_size].overhead
-                + 2 * len(s.spec.rates) * s.num_examples / self._plan.paces[s.spec.batch_size].speed
-                for s in chosen
-            ) / self._runs.num_workers
+            seconds = (
+                sum(
+                    len(self._runs.tasks) * self._plan.paces[s.spec.batch_size].overhead
+                    + 2 * len(s.spec.rates) * s.num_examples / self._plan.paces[s.spec.batch_size].speed
+                    for s in chosen
+                )
+                / self._runs.num_workers
+            )
             in_time = self._clock.spent + self._factor * seconds <= self._until
             if not chosen or not in_time or self._runs.num_examples + examples > self._plan.most_examples:
                 return

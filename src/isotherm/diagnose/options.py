@@ -46,8 +46,8 @@ class DiagnoseOptions:
         if (self.epochs is None) == (self.steps is None):
             given = "neither was" if self.epochs is None else "both were"
             raise UserError(
-                "a diagnosis needs the length of the training you will do, as the best learning rate depends on it: give "
-                f"epochs (e.g. 30) or steps (e.g. 10000); {given} given"
+                "the best learning rate depends on how long you will train; give epochs (e.g. epochs=30) or steps "
+                f"(e.g. steps=10000); {given} given"
             )
         _ = self.budget  # checks the length
         if not (isinstance(self.minutes, int | float) and math.isfinite(self.minutes) and self.minutes > 0):

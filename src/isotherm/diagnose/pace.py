@@ -69,7 +69,12 @@ def measure_pace(
 
 
 def measure_paces(
-    runs: ShortRuns, sizes: Sequence[int], *, momentum: float, needed: Callable[[Mapping[int, Pace]], float], clock: Clock
+    runs: ShortRuns,
+    sizes: Sequence[int],
+    *,
+    momentum: float,
+    needed: Callable[[Mapping[int, Pace]], float],
+    clock: Clock,
 ) -> dict[int, Pace]:
     """Return the speed of fleets at every batch size, from small to large.
 

@@ -217,7 +217,10 @@ class _Diagnostician:
         longest = 0.0
         for size in sizes:
             before = self._clock.spent
-            spec, pace = ShortGridSpec(batch_size=size, momentum=self._momentum, num_steps=1, rates=(), num_seeds=1), None
+            spec, pace = (
+                ShortGridSpec(batch_size=size, momentum=self._momentum, num_steps=1, rates=(), num_seeds=1),
+                None,
+            )
             if before + 2 * longest <= self._until("speed"):
                 pace = measure_pace(self._runs, spec, num_runs=1, seconds=0.1, clock=self._clock)
             if pace is None:
@@ -324,7 +327,8 @@ class _Diagnostician:
         return lambda size: law.at(size, self._length(size))
 
     def _training(self, searches: Sequence[GridSearch], law: Law | None) -> Training:
-        margin = 0.0 if law is None or law.drop is None else (law.drop.at(-1.0) + law.drop.at(1.0)) / 2
+        # What may be lost: as much as by a learning rate half an octave off.
+        margin = 0.0 if law is None or law.drop is None else (law.drop.at(-0.5) + law.drop.at(0.5)) / 2
         return Training(
             num_train=self._task.num_train,
             intended_steps=self._steps,

@@ -65,7 +65,7 @@ def _folds(task: Task) -> list[Task]:
     x, y = task.train
     if task.validation is not None or task.unroll is not None or not isinstance(x, Tensor):
         return []
-    if len(x) < NUM_FOLDS or len(x) >= 10 * ENOUGH_HELD_OUT:
+    if len(x) < 10 * NUM_FOLDS or len(x) >= 10 * ENOUGH_HELD_OUT:
         return []
     order = np.random.default_rng(derive(0, "diagnose folds")).permutation(len(x))
     found = []
