@@ -18,7 +18,7 @@ from isotherm.tasks.task import Task
 NUM_DIMENSIONS = 64
 CURVATURES = tuple(k**-0.5 for k in range(1, NUM_DIMENSIONS + 1))
 # Standard deviation of the quadratic's noise in every dimension, and the distance of the start from the minimum.
-SPREAD, DISTANCE = 10.0, 1.0
+SPREAD, DISTANCE = 5.0, 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -32,10 +32,10 @@ class Law:
         log_size: B_0, the middle of the batch sizes.
         log_length: L_0, the middle of the lengths.
         longest: of the lengths.
-        estimate: level, slope, exponent and bend.
-        draws: the same, shape (num_draws, 4).
+        estimate: level, slope, exponent, bend and curve, as `peak_fit` defines them.
+        draws: the same, shape (num_draws, 5).
         slope: of log ε_eff* against log B of the longest runs; None with one batch size.
-        exponent: of log ε_eff* against log L; None with one length.
+        exponent: of log ε_eff* against log L at the longest runs; None with one length.
         has_unit_slope: whether ε_eff* ∝ B is used: the slope's interval includes 1 and no other slope is more
             probable, or nothing is known about it.
         batch_sizes: those behind it.
@@ -111,9 +111,9 @@ def _law(curves: Sequence[Curve], unit: PeakFit, free: PeakFit | None, *, seed: 
         chosen = free if excluded or probability > 0.5 else unit
         keeps = rng.random((len(draws), 1)) >= (1.0 if excluded else probability)
         draws = np.where(keeps, draws, of_free)
-    exponent = (
-        _interval(float(chosen.law[2]), draws[:, 2]) if len(grouped([c.log_length for c in curves])) > 1 else None
-    )
+    exponent = None
+    if len(grouped([c.log_length for c in curves])) > 1:
+        exponent = _interval(float(chosen.exponent(chosen.law)), chosen.exponent(draws))
     return Law(
         log_size=chosen.log_size,
         log_length=chosen.log_length,
@@ -156,8 +156,8 @@ def _plateau_law(curves: Sequence[Curve], *, seed: int) -> Law:
         log_size=log_size,
         log_length=log_length,
         longest=max(c.log_length for c in curves),
-        estimate=np.array([(low + high) / 2, 1.0, 0.0, 0.0]),
-        draws=np.stack([levels, np.ones(NUM_DRAWS), nothing, nothing], axis=1),
+        estimate=np.array([(low + high) / 2, 1.0, 0.0, 0.0, 0.0]),
+        draws=np.stack([levels, np.ones(NUM_DRAWS), nothing, nothing, nothing], axis=1),
         slope=None,
         exponent=None,
         has_unit_slope=True,

@@ -1,11 +1,11 @@
 """The least-squares fit of all short grids at once.
 
-    log2 ε_eff* = level + slope · b + exponent · l + bend · b · l,   b = log2(B / B_0),   l = log2(L / L_0)
+    log2 ε_eff* = level + slope · b + exponent · l + bend · b l + curve · l²,   b = log2(B / B_0),   l = log2(L / L_0)
 
 The bend lets the slope change with the length up to the longest runs, and no further: short runs that hardly move want
-ε ∝ B whatever holds later. Every grid is a curve of the judged quantity against log ε_eff with its peak there. Curves
-share their shape, an asymmetric parabola, up to a height of their own and a scale per length; so few seeds at each
-learning rate suffice. Draws are fits to redrawn values, all solved at once.
+ε ∝ B whatever holds later. The curve lets the exponent change; beyond the longest runs the law goes on straight. Every
+grid is a curve of the judged quantity against log ε_eff with its peak there. Curves share their shape, an asymmetric
+parabola, up to a height of their own and a scale per length; so few seeds at each learning rate suffice. Draws are fits to redrawn values, all solved at once.
 
 Shapes: D draws, P points, G grids, L lengths. Pure NumPy; logarithms are to base 2.
 """
@@ -27,7 +27,7 @@ NUM_DRAWS = 160
 WINDOW = 2.25
 # Means and standard deviations of what is expected beforehand. The exponent of the length is about -1 where a network
 # overfits and near zero where it does not; the slope is 1 on an isotherm.
-PRIORS = {"slope": (1.0, 0.4), "exponent": (-0.4, 0.4), "bend": (0.0, 0.15), "skew": (0.0, 0.6)}
+PRIORS = {"slope": (1.0, 0.4), "exponent": (-0.4, 0.4), "bend": (0.0, 0.15), "curve": (-0.05, 0.08), "skew": (0.0, 0.6)}
 _LEVEL_SPREAD, _MOST_SKEW = 3.0, 2.0
 # In octaves: no peak is known better than this, as no network's curve has exactly the assumed shape.
 LEAST_ERROR = 0.25
@@ -39,8 +39,9 @@ _NUM_WINDOWS, _NUM_STEPS, _DIFFERENCE = 4, 15, 1e-5
 
 
 def distances(b: float, length: float, longest: float = math.inf) -> Floats:
-    """Return what level, slope, exponent and bend are multiplied by, given distances from B_0 and L_0 in octaves."""
-    return np.array([1.0, b, length, b * min(length, longest)])
+    """Return what the law's five terms are multiplied by, given distances from B_0 and L_0 in octaves."""
+    end = min(length, longest)
+    return np.array([1.0, b, length, b * end, end**2 + 2 * end * (length - end)])
 
 
 def grouped(values: Sequence[float]) -> list[float]:
@@ -83,7 +84,7 @@ class PeakFit:
         unit_slope: whether the slope is 1 and there is no bend.
 
     Attributes:
-        law: level, slope, exponent and bend.
+        law: level, slope, exponent, bend and curve.
         inflation: by which factor points scatter more than their errors say; at least 1.
         misfit: the sum of squares that was minimised.
     """
@@ -96,43 +97,47 @@ class PeakFit:
         lengths = np.array(grouped([c.log_length for c in curves]))
         self._length_G = np.array([int(np.argmin(np.abs(lengths - c.log_length))) for c in curves])
         self._num_lengths = len(lengths)
-        self._away_G4 = np.array([self.distances(c.log_size, c.log_length) for c in curves])
+        self._away_G5 = np.array([self.distances(c.log_size, c.log_length) for c in curves])
         start = float(np.median([c.best - (c.log_size - self.log_size) for c in curves]))
         self._priors = np.array([start, *(mean for mean, _ in PRIORS.values())])
         self._spreads = np.array([_LEVEL_SPREAD, *(spread for _, spread in PRIORS.values())])
         self._theta = self._priors.copy()
         for _ in range(_NUM_WINDOWS):  # windows move with the peaks
             self._select()
-            self._theta = self._solved(self._theta[None], self._values[None], 1.0, np.zeros((1, 5)))[0]
+            self._theta = self._solved(self._theta[None], self._values[None], 1.0, np.zeros((1, 6)))[0]
         self.law, self.inflation, self.misfit = self._laws(self._theta[None])[0], *self._quality()
 
     @property
     def shape(self) -> Shape:
         """The shape of the curves at the longest length."""
         _, scales_DL = self._linear(self._theta[None], self._values[None])
-        return Shape(scale=float(scales_DL[0, -1]), skew=float(np.clip(self._theta[4], -_MOST_SKEW, _MOST_SKEW)))
+        return Shape(scale=float(scales_DL[0, -1]), skew=float(np.clip(self._theta[5], -_MOST_SKEW, _MOST_SKEW)))
 
     def distances(self, log_size: float, log_length: float) -> Floats:
         """Return what the law is multiplied by at a batch size and length."""
         return distances(log_size - self.log_size, log_length - self.log_length, self.longest - self.log_length)
 
     def slope(self, laws: Floats) -> Floats:
-        """Return the slope of the longest runs, for laws (..., 4)."""
+        """Return the slope of the longest runs, for laws (..., 5)."""
         return np.asarray(laws[..., 1] + (self.longest - self.log_length) * laws[..., 3])
 
     def draws(self, rng: np.random.Generator) -> Floats:
-        """Return laws fitted to values redrawn around the fitted curves, with priors redrawn too: (NUM_DRAWS, 4)."""
+        """Return laws fitted to values redrawn around the fitted curves, with priors redrawn too: (NUM_DRAWS, 5)."""
         misfit_P = self._linear(self._theta[None], self._values[None])[0][0]
         noise_DP = self.inflation * self._sigma * rng.normal(size=(NUM_DRAWS, len(misfit_P)))
-        shifts_D5 = self._spreads * rng.normal(size=(NUM_DRAWS, 5))
-        start_D5 = np.tile(self._theta, (NUM_DRAWS, 1))
-        theta_D5 = self._solved(start_D5, self._values - misfit_P + noise_DP, self.inflation, shifts_D5)
-        return self._blurred(self._laws(theta_D5), rng)
+        shifts_D6 = self._spreads * rng.normal(size=(NUM_DRAWS, 6))
+        start_D6 = np.tile(self._theta, (NUM_DRAWS, 1))
+        theta_D6 = self._solved(start_D6, self._values - misfit_P + noise_DP, self.inflation, shifts_D6)
+        return self._blurred(self._laws(theta_D6), rng)
+
+    def exponent(self, laws: Floats) -> Floats:
+        """Return the exponent of the length at the longest runs, for laws (..., 5)."""
+        return np.asarray(laws[..., 2] + 2 * (self.longest - self.log_length) * laws[..., 4])
 
     def _blurred(self, laws: Floats, rng: np.random.Generator) -> Floats:
         """Return laws with the error of a peak at both ends of the batch sizes and of the lengths."""
         for column in (1, 2):
-            span = float(np.ptp(self._away_G4[:, column]))
+            span = float(np.ptp(self._away_G5[:, column]))
             if span > 1.0 and not (column == 1 and self._unit_slope):
                 laws[:, column] += rng.normal(scale=LEAST_ERROR / span, size=len(laws))
         return laws
@@ -141,7 +146,7 @@ class PeakFit:
 
     def _select(self) -> None:
         """Choose the points around every peak; at least the three best of a curve."""
-        peaks = self._away_G4 @ self._laws(self._theta[None])[0]
+        peaks = self._away_G5 @ self._laws(self._theta[None])[0]
         grid: list[int] = []
         columns: list[Floats] = []
         for g, c in enumerate(self._curves):
@@ -158,16 +163,16 @@ class PeakFit:
 
     # -- least squares ----------------------------------------------------------------------------------------------
 
-    def _laws(self, theta_D5: Floats) -> Floats:
-        laws = theta_D5[:, :4].copy()
+    def _laws(self, theta_D6: Floats) -> Floats:
+        laws = theta_D6[:, :5].copy()
         if self._unit_slope:
             laws[:, 1], laws[:, 3] = 1.0, 0.0
         return laws
 
-    def _linear(self, theta_D5: Floats, values_DP: Floats) -> tuple[Floats, Floats]:
+    def _linear(self, theta_D6: Floats, values_DP: Floats) -> tuple[Floats, Floats]:
         """Return misfits, and the scale of every length, of the best heights and scales for given peaks and skew."""
-        peaks_DG = self._laws(theta_D5) @ self._away_G4.T
-        skew_D1 = np.clip(theta_D5[:, 4:], -_MOST_SKEW, _MOST_SKEW)
+        peaks_DG = self._laws(theta_D6) @ self._away_G5.T
+        skew_D1 = np.clip(theta_D6[:, 5:], -_MOST_SKEW, _MOST_SKEW)
         drops_DP = _shape(self._x - peaks_DG[:, self._grid], skew_D1)
         weights = self._sigma**-2
         totals_G = weights @ self._of_grid_PG
@@ -180,40 +185,40 @@ class PeakFit:
         scales_DL = np.maximum(0.0, -top / np.maximum(bottom, 1e-300))
         return y + (scales_DL @ self._of_length_PL.T) * d, scales_DL
 
-    def _residuals(self, theta_D5: Floats, values_DP: Floats, inflation: float, shifts_D5: Floats) -> Floats:
-        misfit_DP, _ = self._linear(theta_D5, values_DP)
-        priors_D5 = (theta_D5 - self._priors - shifts_D5) / self._spreads
-        return np.concatenate([misfit_DP / (inflation * self._sigma), priors_D5], axis=1)
+    def _residuals(self, theta_D6: Floats, values_DP: Floats, inflation: float, shifts_D6: Floats) -> Floats:
+        misfit_DP, _ = self._linear(theta_D6, values_DP)
+        priors_D6 = (theta_D6 - self._priors - shifts_D6) / self._spreads
+        return np.concatenate([misfit_DP / (inflation * self._sigma), priors_D6], axis=1)
 
-    def _solved(self, theta_D5: Floats, values_DP: Floats, inflation: float, shifts_D5: Floats) -> Floats:
+    def _solved(self, theta_D6: Floats, values_DP: Floats, inflation: float, shifts_D6: Floats) -> Floats:
         """Return least-squares solutions by damped Gauss-Newton steps, for all draws at once."""
-        damping_D = np.full(len(theta_D5), 1e-2)
-        residuals = self._residuals(theta_D5, values_DP, inflation, shifts_D5)
+        damping_D = np.full(len(theta_D6), 1e-2)
+        residuals = self._residuals(theta_D6, values_DP, inflation, shifts_D6)
         for _ in range(_NUM_STEPS):
             jacobian = np.stack(
                 [
-                    (self._residuals(theta_D5 + _DIFFERENCE * e, values_DP, inflation, shifts_D5) - residuals)
+                    (self._residuals(theta_D6 + _DIFFERENCE * e, values_DP, inflation, shifts_D6) - residuals)
                     / _DIFFERENCE
-                    for e in np.eye(5)
+                    for e in np.eye(6)
                 ],
                 axis=2,
             )
             normal = np.einsum("dri,drj->dij", jacobian, jacobian)
             diagonal = np.einsum("dii->di", normal)
-            damped = normal + damping_D[:, None, None] * np.eye(5) * diagonal[:, :, None]
+            damped = normal + damping_D[:, None, None] * np.eye(6) * diagonal[:, :, None]
             step = np.linalg.solve(damped, -np.einsum("dri,dr->di", jacobian, residuals)[:, :, None])[:, :, 0]
-            tried = theta_D5 + np.clip(step, -1.0, 1.0)
-            after = self._residuals(tried, values_DP, inflation, shifts_D5)
+            tried = theta_D6 + np.clip(step, -1.0, 1.0)
+            after = self._residuals(tried, values_DP, inflation, shifts_D6)
             better = (after**2).sum(axis=1) < (residuals**2).sum(axis=1)
-            theta_D5 = np.where(better[:, None], tried, theta_D5)
+            theta_D6 = np.where(better[:, None], tried, theta_D6)
             residuals = np.where(better[:, None], after, residuals)
             damping_D = np.clip(np.where(better, damping_D / 4, damping_D * 8), 1e-6, 1e6)
-        return theta_D5
+        return theta_D6
 
     def _quality(self) -> tuple[float, float]:
         """Return the inflation of errors, and the sum of squares."""
-        residuals = self._residuals(self._theta[None], self._values[None], 1.0, np.zeros((1, 5)))[0]
+        residuals = self._residuals(self._theta[None], self._values[None], 1.0, np.zeros((1, 6)))[0]
         num_points = len(self._values)
-        freedom = max(1, num_points - len(self._curves) - self._num_lengths - 5)
+        freedom = max(1, num_points - len(self._curves) - self._num_lengths - 6)
         chi = float(np.sum(residuals[:num_points] ** 2))
         return math.sqrt(max(1.0, chi / freedom)), float(np.sum(residuals**2))
