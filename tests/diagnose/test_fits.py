@@ -8,7 +8,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-from isotherm.diagnose.stability import COARSE_SEEDS, FINE_FACTORS, FINE_SEEDS, FIRST_FACTORS
 
 from isotherm.analysis.optimum import STEEP
 from isotherm.core.statistics import Floats, Interval
@@ -21,6 +20,7 @@ from isotherm.diagnose.fits import (
     ratio,
     resampled_optima,
 )
+from isotherm.diagnose.stability import COARSE_SEEDS, FINE_FACTORS, FINE_SEEDS, FIRST_FACTORS
 
 OCTAVES = np.arange(-2.0, 3.0)
 RATES = (2.0**OCTAVES).tolist()
@@ -323,7 +323,6 @@ def test_the_optimum_lies_between_the_bottoms_of_parabolas_to_both_sides(
     draws = resampled_optima(RATES, np.tile(losses[:, None], 4))
     assert np.mean(draws) == pytest.approx(reach / 2, abs=4 * np.std(draws) / math.sqrt(NUM_DRAWS))
     assert np.std(draws) == pytest.approx(math.hypot(LEAST_ERROR, reach / math.sqrt(12)), rel=0.15)
-
 
 
 def test_a_quotient_of_exact_quantities_is_exact() -> None:

@@ -16,7 +16,7 @@ from isotherm.diagnose.peak_fit import Shape
 # Doubling the batch is worth it if examples are processed faster by at least this factor.
 WORTH = 1.25
 # The fewest updates of a training worth recommending, in units of the memory of momentum, 1 / (1 - m) updates.
-FEWEST_MEMORIES = 10.0
+FEWEST_MEMORIES = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,8 @@
 The bend lets the slope change with the length up to the longest runs, and no further: short runs that hardly move want
 ε ∝ B whatever holds later. The curve lets the exponent change; beyond the longest runs the law goes on straight. Every
 grid is a curve of the judged quantity against log ε_eff with its peak there. Curves share their shape, an asymmetric
-parabola, up to a height of their own and a scale per length; so few seeds at each learning rate suffice. Draws are fits to redrawn values, all solved at once.
+parabola, up to a height of their own and a scale per length; so few seeds at each learning rate suffice. Draws
+are fits to redrawn values, all solved at once.
 
 Shapes: D draws, P points, G grids, L lengths. Pure NumPy; logarithms are to base 2.
 """
@@ -27,10 +28,12 @@ NUM_DRAWS = 160
 WINDOW = 2.25
 # Means and standard deviations of what is expected beforehand. The exponent of the length is about -1 where a network
 # overfits and near zero where it does not; the slope is 1 on an isotherm.
-PRIORS = {"slope": (1.0, 0.4), "exponent": (-0.4, 0.4), "bend": (0.0, 0.15), "curve": (-0.05, 0.08), "skew": (0.0, 0.6)}
-_LEVEL_SPREAD, _MOST_SKEW = 3.0, 2.0
+PRIORS = {"slope": (1.0, 0.4), "exponent": (-0.4, 0.4), "bend": (0.0, 0.15), "curve": (-0.05, 0.08), "skew": (0.0, 0.8)}
+_LEVEL_SPREAD, _MOST_SKEW = 3.0, 3.5
+# The geometric mean of a curve's slopes far to the left and right, up to its scale: how round the peak is.
+_SLOPE = 0.7
 # In octaves: no peak is known better than this, as no network's curve has exactly the assumed shape.
-LEAST_ERROR = 0.25
+LEAST_ERROR = 0.3
 # Points far below their curve's best need not have the shape; this part of the distance counts as error.
 _MISFIT = 0.1
 # Lengths closer than this, in octaves, are one: updates are whole.
@@ -59,7 +62,10 @@ def grouped(values: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shape:
-    """How a curve falls to both sides of its peak: scale · (e^{k u} - k u - 1) / k², u octaves away, k the skew."""
+    """How a curve falls to both sides of its peak, ever more linearly: `scale` times log((β e^-αu + α e^βu) / (α + β)).
+
+    u is the distance in octaves; the slopes α to the left and β to the right differ by a factor of e to minus the skew.
+    """
 
     scale: float
     skew: float
@@ -70,10 +76,8 @@ class Shape:
 
 
 def _shape(u: Floats, skew: Floats) -> Floats:
-    z = np.clip(skew * u, -30.0, 30.0)
-    small = np.abs(z) < 1e-2
-    exact = (np.exp(z) - z - 1) / np.where(small, 1.0, z) ** 2
-    return np.asarray(u**2 * np.where(small, 0.5 + z / 6 + z**2 / 24, exact))
+    left, right = _SLOPE * np.exp(-skew / 2), _SLOPE * np.exp(skew / 2)
+    return np.asarray(np.logaddexp(np.log(right) - left * u, np.log(left) + right * u) - np.log(left + right))
 
 
 class PeakFit:
