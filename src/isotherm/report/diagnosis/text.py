@@ -220,7 +220,7 @@ def choices_table(diagnosis: Diagnosis) -> TextTable:
         title=f"What to use at each batch size for {diagnosis.budget}, with 95 % intervals",
         columns=(
             *("B", REGIME, "SGD: ε = ε_eff", f"{label}: ε_eff", f"{label}: ε", "updates"),
-            *("examples per s, s per epoch", "epochs needed, SGD", f"epochs needed, {label}"),
+            *("examples per s, s per epoch", f"epochs: SGD, {label}"),
         ),
         rows=tuple(row for _, _, row in rows),
         words=(REGIME,),
@@ -237,7 +237,9 @@ def _choice_row(choice: Choice, momentum: float) -> tuple[str, ...]:
         *(_NOTHING if rate is None else cell_text(rate) for rate in shown),
         f"{choice.num_steps:,}" if choice.has_enough_steps else f"{choice.num_steps:,}\ntoo few",
         _speed_text(choice),
-        *(f"× {value_text(choice.extra_epochs[m])}" if m in choice.extra_epochs else _NOTHING for m in (0.0, momentum)),
+        "\n".join(
+            f"× {value_text(choice.extra_epochs[m])}" if m in choice.extra_epochs else _NOTHING for m in (0.0, momentum)
+        ),
     )
 
 
@@ -245,7 +247,7 @@ def _current_row(diagnosis: Diagnosis, current: Current) -> tuple[str, ...]:
     """Return the setting in use as a row: its learning rate against the best one, and its cost."""
     rate = value_text(current.effective_learning_rate)
     if current.factor is not None:
-        rate = f"{rate}\n× {value_text(current.factor)} of the best"
+        rate = f"{rate}\nbest × {value_text(current.factor)}"
     is_plain = current.momentum == 0
     known = current.lost is not None and current.is_stable
     if current.is_stable is False:
@@ -258,14 +260,13 @@ def _current_row(diagnosis: Diagnosis, current: Current) -> tuple[str, ...]:
     epochs = _NOTHING if current.extra_epochs is None else f"× {value_text(current.extra_epochs)}"
     return (
         f"{current.batch_size:,}\nyours",
-        f"{current.regime}; {cost}",
+        f"{current.regime}\n{cost}",
         rate if is_plain else _NOTHING,
         _NOTHING if is_plain else rate,
         _NOTHING if is_plain else value_text(current.learning_rate),
         f"{current.num_steps:,}",
         _speed_text(current),
-        epochs if is_plain else _NOTHING,
-        _NOTHING if is_plain else epochs,
+        epochs,
     )
 
 
