@@ -186,7 +186,8 @@ class PeakFit:
 
         d, y = centred(drops_DP), centred(values_DP)
         top, bottom = (weights * d * y) @ self._of_length_PL, (weights * d * d) @ self._of_length_PL
-        scales_DL = np.maximum(0.0, -top / np.maximum(bottom, 1e-300))
+        flat = bottom <= 1e-12 * (weights @ self._of_length_PL)  # all learning rates far from the peak
+        scales_DL = np.where(flat, 0.0, np.maximum(0.0, -top / np.where(flat, 1.0, bottom)))
         return y + (scales_DL @ self._of_length_PL.T) * d, scales_DL
 
     def _residuals(self, theta_D6: Floats, values_DP: Floats, inflation: float, shifts_D6: Floats) -> Floats:
