@@ -25,6 +25,7 @@ import torch
 
 import isotherm as it
 from isotherm.core.records import CurvePoint, Precision, RunResult, RunSpec
+from isotherm.sweep.rounds import Round
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,9 +104,9 @@ class Printed:
         """Print with the time."""
         print(f"[{time.perf_counter() - self._start:6.0f} s] {self._name}: {text}", flush=True)
 
-    def round_started(self, specs: Sequence[RunSpec], *, round_: int) -> None:
+    def round_started(self, round_: Round) -> None:
         """Print the number of runs."""
-        self.say(f"{len(specs)} runs (round {round_})")
+        self.say(f"{len(round_.specs)} runs ({round_})")
 
     def advanced(self, work: float) -> None:
         """Print the progress now and then."""
@@ -153,6 +154,7 @@ def run_setting(
         tune_on="test",
         num_evaluations=setting.num_evaluations,
         max_extensions=0,
+        resolution="paper",
         precision=precision,
         name=name,
         **setting.sweep,

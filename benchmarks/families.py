@@ -22,8 +22,9 @@ from isotherm.core.rates import tidy
 from isotherm.core.records import Direction, Outcome, RunResult, RunSpec
 from isotherm.core.schedule import Schedule
 from isotherm.sweep.plan import GridAxes, StudyPlan, SweepPlan
-from isotherm.sweep.protocol import Grid, next_round
+from isotherm.sweep.protocol import Grid
 from isotherm.sweep.results import StudyResults
+from isotherm.sweep.rounds import missing_runs
 
 SIZES = (8, 16, 32, 64, 128, 256, 512, 1024)
 Shape = Literal["parabola", "4x", "10x", "cliff"]
@@ -166,7 +167,7 @@ def simulate(family: Family, generator: np.random.Generator) -> Simulated:
     plan = _plan(truth)
     runs = _Runs(truth, generator)
     results: dict[str, RunResult] = {}
-    while specs := next_round([plan], results)[1]:
+    while specs := missing_runs([plan], results):
         results |= {spec.key: runs.result(spec) for spec in specs}
     study = StudyPlan(name="simulated", question="", sweeps=(plan,))
     return Simulated(truth=truth, study=StudyResults(plan=study, by_key=results))

@@ -10,7 +10,7 @@ from typing import Any
 
 import isotherm as it
 from isotherm.core.json import json_text
-from isotherm.core.records import RunSpec
+from isotherm.core.records import Outcome, RunSpec
 from isotherm.running.store import Store, StoredRun
 from pages.paper import PaperTable
 from pages.results import ROOT
@@ -50,6 +50,7 @@ def study_of(
             num_kept=table.num_kept,
             tune_on="test",
             max_extensions=0,
+            resolution="paper",
             name=f"B = {size}",
             precision="mixed",
         )
@@ -59,10 +60,11 @@ def study_of(
 
 
 def rows_of(runs: Iterable[StoredRun], *, commit: str) -> list[Row]:
-    """Return the rows of runs that a commit trained."""
+    """Return the rows of runs that a commit trained; those that failed are to be trained again."""
     return [
         {"commit": commit, "spec": r.spec.to_json(), "result": r.result.to_json(), "provenance": r.provenance}
         for r in runs
+        if r.result.outcome is not Outcome.FAILED
     ]
 
 

@@ -54,7 +54,10 @@ def task() -> it.Task:
 
 
 def sweep() -> it.Sweep:
-    """Return the protocol: four batch sizes, a grid of learning rates, five seeds each, equal epochs."""
+    """Return the protocol: four batch sizes, a grid of learning rates, five seeds each, equal epochs.
+
+    Grids are refined around their optima, and five further seeds confirm each of them.
+    """
     return it.Sweep(
         name="spirals",
         task=task(),
@@ -63,7 +66,6 @@ def sweep() -> it.Sweep:
         budget=it.Budget.epochs(20),
         momentum=0.9,
         num_seeds=5,
-        num_kept=4,
         num_evaluations=0,
     )
 
@@ -79,8 +81,7 @@ def main(store: str = "spirals.sqlite") -> it.Results:
         print(
             f"B = {grid.axes.batch_size:3d}  ε_eff = {best.effective_learning_rate:<6g} "
             f"[{best.interval[0]:g}, {best.interval[1]:g}]  {best.edge:10s}  "
-            f"test accuracy {100 * test.mean:.1f} ± {100 * test.standard_deviation:.1f} % (best {test.num_kept} of "
-            f"{test.num_seeds}), {100 * test.mean_all:.1f} ± {100 * test.standard_deviation_all:.1f} % (all)"
+            f"test accuracy {100 * test.mean:.1f} ± {100 * test.standard_deviation:.1f} % ({test.num_kept} further seeds)"
         )
     analysis = it.analyse(results)
     for found in (*analysis.regimes, *analysis.recommendations):

@@ -43,7 +43,8 @@ def task():
 
 def sweep():
     return it.Sweep(name="tiny", task=task(), batch_sizes=[8, 16, 32], effective_learning_rates=[0.125, 0.5, 2.0],
-                    budget=it.Budget.steps(10), num_seeds=2, num_kept=1, tune_on="test", max_extensions=0)
+                    budget=it.Budget.steps(10), num_seeds=2, num_kept=1, tune_on="test", max_extensions=0,
+                    resolution="paper")
 
 def broken_function():
     raise KeyError("no such thing")
@@ -68,11 +69,13 @@ class Fragile(nn.Module):
 def fragile():
     made = it.Task(name="fragile", model=Fragile, train=data(64, 0), test=data(32, 1))
     return it.Sweep(name="fragile", task=made, batch_sizes=[8], effective_learning_rates=[0.01, 1000.0],
-                    budget=it.Budget.steps(10), num_seeds=2, tune_on="test", max_extensions=0)
+                    budget=it.Budget.steps(10), num_seeds=2, tune_on="test", max_extensions=0,
+                    resolution="paper")
 
 def slow():
     return it.Sweep(name="slow", task=task(), batch_sizes=[1], effective_learning_rates=[0.125, 0.5, 2.0],
-                    budget=it.Budget.steps(20000), num_seeds=2, tune_on="test", max_extensions=0)
+                    budget=it.Budget.steps(20000), num_seeds=2, tune_on="test", max_extensions=0,
+                    resolution="paper")
 '''
 
 STUDY_FILE = """
@@ -87,6 +90,7 @@ num_seeds = 2
 num_kept = 1
 tune_on = "test"
 max_extensions = 0
+resolution = "paper"
 """
 
 TASK_CODE = """

@@ -12,8 +12,9 @@ from isotherm.core.budget import Budget
 from isotherm.core.rates import powers_of_two
 from isotherm.core.records import Direction, RunSpec
 from isotherm.sweep.plan import GridAxes, StudyPlan, SweepPlan
-from isotherm.sweep.protocol import Grid, all_runs
+from isotherm.sweep.protocol import Grid
 from isotherm.sweep.results import Results, StudyResults
+from isotherm.sweep.rounds import all_runs
 
 SIZES = tuple(int(b) for b in powers_of_two(3, 10))
 Optimum = Callable[[int, float], float]

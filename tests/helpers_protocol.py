@@ -16,6 +16,7 @@ from isotherm.core.schedule import Schedule
 from isotherm.running.store import StoredRun
 from isotherm.sweep.plan import GridAxes, SweepPlan
 from isotherm.sweep.protocol import Cell, Grid
+from isotherm.sweep.rounds import Round
 from isotherm.sweep.sweep import Sweep
 from isotherm.tasks.task import Task
 
@@ -27,8 +28,8 @@ NUM_POINTS = 32
 
 
 def finished(metric: float = 0.5, **quantities: Any) -> RunResult:
-    """Return a finished run of this test metric."""
-    return RunResult(outcome=Outcome.FINISHED, test_metric=metric, **quantities)
+    """Return a finished run of this test metric, without an L2 penalty."""
+    return RunResult(outcome=Outcome.FINISHED, test_metric=metric, **{"l2_penalty": 0.0, **quantities})
 
 
 def diverged() -> RunResult:
@@ -174,7 +175,7 @@ def blobs_task(**changes: Any) -> Task:
 
 
 def tiny_sweep(**changes: Any) -> Sweep:
-    """Return a sweep of 3 learning rates and 2 seeds, 10 updates each, that never extends unless told to."""
+    """Return a sweep of 3 learning rates and 2 seeds, 10 updates each, that never extends or refines unless told to."""
     fields: dict[str, Any] = {
         "batch_sizes": [8],
         "effective_learning_rates": powers_of_two(-3, -1),
@@ -184,6 +185,7 @@ def tiny_sweep(**changes: Any) -> Sweep:
         "tune_quantity": "loss",
         "num_evaluations": 2,
         "max_extensions": 0,
+        "resolution": "paper",
         "precision": "float64",
     }
     fields |= changes
@@ -206,8 +208,8 @@ class Recorder:
     def specs(self) -> list[RunSpec]:
         return [spec for _, specs in self.rounds for spec in specs]
 
-    def round_started(self, specs: Sequence[RunSpec], *, round_: int) -> None:
-        self.rounds.append((round_, list(specs)))
+    def round_started(self, round_: Round) -> None:
+        self.rounds.append((round_.number, list(round_.specs)))
 
     def advanced(self, work: float) -> None:
         self.work += work

@@ -139,6 +139,7 @@ def test_the_tasks_of_the_page_about_tasks_can_be_trained(tmp_path: Path) -> Non
             tune_on="test",
             num_evaluations=0,
             max_extensions=0,
+            resolution="paper",
         )
         results = it.run(sweep, store=tmp_path / f"{task.name}.sqlite")
         assert results.counts()["finished"] == 1

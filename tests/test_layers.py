@@ -21,6 +21,7 @@ SUB_ROOMS = {
         "placed_task",
         "memory",
         "untrained",
+        "fleet_speed",
         "checkpoint_file",
         "checkpoint",
         "evaluation",

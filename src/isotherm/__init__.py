@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from isotherm.analysis.analysis import Analysis, analyse, recommend, regimes
     from isotherm.analysis.recommend import Recommendation
     from isotherm.analysis.regimes import JointRegimes, Regimes
+    from isotherm.analysis.sweep_power import SweepPower, power
     from isotherm.analysis.verdicts import Verdict
     from isotherm.core.budget import Budget
     from isotherm.core.rates import IsothermGrid, powers_of_two
@@ -62,6 +63,7 @@ _HOMES = {
     "Study": "isotherm.sweep.study",
     "StudyResults": "isotherm.sweep.results",
     "Sweep": "isotherm.sweep.sweep",
+    "SweepPower": "isotherm.analysis.sweep_power",
     "Task": "isotherm.tasks.task",
     "UnseenWarning": "isotherm.errors",
     "UserError": "isotherm.errors",
@@ -72,6 +74,7 @@ _HOMES = {
     "effective_learning_rate": "isotherm.core.temperature",
     "get_task": "isotherm.tasks.builtin",
     "open_results": "isotherm.running.stored",
+    "power": "isotherm.analysis.sweep_power",
     "powers_of_two": "isotherm.core.rates",
     "recommend": "isotherm.analysis.analysis",
     "regimes": "isotherm.analysis.analysis",
@@ -102,6 +105,7 @@ __all__ = [
     "Study",
     "StudyResults",
     "Sweep",
+    "SweepPower",
     "Task",
     "UnseenWarning",
     "UserError",
@@ -112,6 +116,7 @@ __all__ = [
     "effective_learning_rate",
     "get_task",
     "open_results",
+    "power",
     "powers_of_two",
     "recommend",
     "regimes",

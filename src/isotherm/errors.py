@@ -42,6 +42,39 @@ class StoreError(UserError):
     """A store cannot be opened, read or written."""
 
 
+# What others call things.
+_SYNONYMS = {
+    "lr": ("learning_rate", "effective_learning_rate", "effective_learning_rates"),
+    "learning_rate": ("effective_learning_rate", "effective_learning_rates"),
+    "bs": ("batch_size", "batch_sizes"),
+    "iterations": ("steps",),
+    "iters": ("steps",),
+    "updates": ("steps",),
+    "weight_decay": ("l2",),
+    "wd": ("l2",),
+    "seed": ("first_seed", "num_seeds", "seeds"),
+    "gpu": ("device",),
+    "cuda": ("device",),
+    "out": ("output",),
+    "crossentropy": ("cross_entropy",),
+    "binary_cross_entropy": ("bce",),
+}
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that was probably meant; None if there is none like it.
+
+    >>> closest("momentun", ["momentum", "l2"]), closest("lr", ["effective_learning_rates", "l2"])
+    ('momentum', 'effective_learning_rates')
+    >>> closest("bce_loss", ["bce", "mse"]), closest("zzz", ["bce", "mse"])
+    ('bce', None)
+    """
+    names = sorted(known)
+    meant = [synonym for synonym in _SYNONYMS.get(name.lower().replace("-", "_"), ()) if synonym in names]
+    within = [other for other in names if len(other) > 2 and (other in name or (len(name) > 2 and name in other))]
+    return next(iter([*meant, *difflib.get_close_matches(name, names, n=1), *within]), None)
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return the remedy for an unknown name: the nearest known one, then all of them.
 
@@ -51,6 +84,5 @@ def nearest(name: str, known: Iterable[str]) -> str:
     'known: l2, momentum'
     """
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1)
-    listing = ", ".join(names)
-    return f"did you mean {close[0]!r}? Known: {listing}" if close else f"known: {listing}"
+    close, listing = closest(name, names), ", ".join(names)
+    return f"did you mean {close!r}? Known: {listing}" if close else f"known: {listing}"

@@ -33,16 +33,16 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         monkeypatch.setattr(owner, name, counting)
 
-    count(fitting, "fit_regimes")
-    count(fitting, "fit_joint_regimes")
+    count(fitting, "fit_family")
+    count(fitting, "joint_regimes_of")
     count(Grid, "train_optimum")
     return counted
 
 
 def test_a_whole_report_fits_every_law_once_and_shows_what_was_computed(calls: Counter[str], tmp_path: Path) -> None:
     analysis = analyse(embedded_study())
-    # Equal steps with momentum is a series alone; at equal epochs plain SGD and momentum are a pair.
-    assert (calls["fit_regimes"], calls["fit_joint_regimes"]) == (1, 1)
+    # Three series, each with the metric it is tuned on and the training loss; at equal epochs SGD and momentum pair up.
+    assert (calls["fit_family"], calls["joint_regimes_of"]) == (6, 1)
     assert calls["train_optimum"] > 0
     before = calls.copy()
     write_report(analysis, tmp_path)

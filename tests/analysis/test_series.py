@@ -10,12 +10,15 @@ from helpers_landscape import broken_line, landscape_study
 from helpers_protocol import finished, make_grid
 from helpers_report import diverged, make_plan, make_results
 from isotherm.analysis.analysis import Analysis, analyse
-from isotherm.analysis.regimes import fit_joint_regimes, fit_regimes
+from isotherm.analysis.family import fit_family
+from isotherm.analysis.regimes import joint_regimes_of, regimes_of
 from isotherm.analysis.series import Series, TunedGrid, same_but_momentum, tuned_grids
 from isotherm.core.budget import Budget
+from isotherm.core.records import Direction
 from isotherm.sweep.plan import SweepPlan
-from isotherm.sweep.protocol import Edge, Grid, all_runs
+from isotherm.sweep.protocol import Edge, Grid
 from isotherm.sweep.results import StudyResults
+from isotherm.sweep.rounds import all_runs
 
 LINE = broken_line(1.0, 64, 4.0)
 
@@ -59,7 +62,7 @@ def test_a_grid_without_a_stable_learning_rate_has_nothing() -> None:
     (tuned, *_) = tuned_grids(make_results(give=lambda *_: diverged()))
     assert tuned.edge is Edge.NO_OPTIMUM
     nothing = [getattr(tuned, field.name) for field in dataclasses.fields(TunedGrid)[2:]]
-    assert nothing == [None] * 7
+    assert nothing == [None] * 10
     assert tuned.rate is tuned.temperature is tuned.learning_rate is None
 
 
@@ -82,28 +85,26 @@ def test_one_series_per_momentum_and_no_law_below_three_batch_sizes() -> None:
     assert [len(series.grids) for series in all_series(short)] == [2, 2]
 
 
-def test_plain_sgd_and_its_only_momentum_are_fitted_together() -> None:
-    analysis = analyse(landscape_study(optimum=LINE, peak=level_peak, sizes=(8, 32, 128, 512)))
-    plain, heavy = all_series(analysis)
-    expected = fit_joint_regimes(grids_of(plain), grids_of(heavy))
-    assert analysis.joint_regimes == (expected,)
-    assert (plain.law, heavy.law) == (expected.plain, expected.heavy)
-    assert expected.shares_slope
-
-
-def test_several_momenta_are_fitted_alone_and_compared_without_a_second_slope() -> None:
+def test_every_series_has_fits_of_three_quantities_and_a_law_of_its_own() -> None:
     study = landscape_study(optimum=LINE, peak=level_peak, momenta=(0.0, 0.5, 0.9), sizes=(16, 64, 256))
     analysis = analyse(study)
     series = all_series(analysis)
-    assert [s.law for s in series] == [fit_regimes(grids_of(s)) for s in series]
+    for one in series:
+        assert one.fit is not None
+        assert one.test_fit is one.fit  # tuned on the test metric
+        assert one.train_fit is not None
+        expected = fit_family(grids_of(one), objective="train_objective", direction=Direction.MINIMISE)
+        assert (one.train_fit.optima == expected.optima).all()
+        assert one.law == regimes_of(one.fit, grids_of(one))
     assert [found.heavy.momentum for found in analysis.joint_regimes] == [0.5, 0.9]
     for found, heavy in zip(analysis.joint_regimes, series[1:], strict=True):
-        assert (found.plain, found.heavy) == (series[0].law, heavy.law)
-        apart = fit_joint_regimes(grids_of(series[0]), grids_of(heavy))
-        assert (found.offset, found.plateau_ratio) == (apart.offset, apart.plateau_ratio)
-        assert not found.shares_slope
+        (plain_law, plain_fit), (law, fit) = (series[0].law, series[0].fit), (heavy.law, heavy.fit)
+        assert plain_law is not None
+        assert plain_fit is not None
+        assert law is not None
+        assert fit is not None
+        assert found == joint_regimes_of((plain_law, plain_fit), (law, fit))
         assert found.words == [found.line_words, found.ratio_words]
-        assert "at small B" not in str(found)
 
 
 def split(study: StudyResults, **changes: object) -> StudyResults:
@@ -125,7 +126,7 @@ def test_pairs_are_found_over_sweeps_that_differ_in_momentum_alone() -> None:
     for change in ({"model_id": "another"}, {"budgets": (Budget.epochs(10),)}):
         apart = analyse(split(study, **change))
         assert apart.joint_regimes == ()
-        assert [s.law for s in all_series(apart)] == [fit_regimes(grids_of(s)) for s in all_series(apart)]
+        assert all(s.law is not None for s in all_series(apart))
 
 
 def test_momentum_alone_has_no_pair() -> None:

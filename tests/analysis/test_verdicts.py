@@ -8,8 +8,8 @@ from helpers_landscape import broken_line, landscape_study
 from isotherm.analysis.analysis import analyse
 from isotherm.analysis.verdicts import HARDLY_ANY, Verdict, judge, judge_scaling
 from isotherm.core.budget import Budget
-from isotherm.sweep.protocol import all_runs
 from isotherm.sweep.results import StudyResults
+from isotherm.sweep.rounds import all_runs
 
 LINE = broken_line(1.0, 64, 4.0)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pages.paper import TABLE_6, TABLE_7
-from pages.paper_block import kept, rows_of
+from pages.paper_block import kept, rows_of, trend
 
 
 def run_of(size: int, rate: float, test: float | None, train: float | None = 1.0) -> dict[str, Any]:
@@ -42,6 +42,27 @@ def test_the_best_learning_rate_is_bold_and_the_papers_has_the_published_values(
 def test_a_cell_with_diverged_runs_says_so_and_is_not_the_best() -> None:
     wild = [run_of(64, 4.0, None if seed < 2 else 0.1, None) for seed in range(5)]
     steady = [run_of(64, 2.0, 5.0 + seed) for seed in range(5)]
-    first, second = rows_of(TABLE_6, 64, [*wild, *steady])
+    first, published, second = rows_of(TABLE_6, 64, [*wild, *steady])
     assert first[2] == "**7.00 ± 1.58**"
+    assert published[2] == "not run"
     assert second[2] == "2 of 5 without a number"
+
+
+def test_a_cell_with_fewer_runs_says_how_many_and_the_papers_rate_stays() -> None:
+    first, second = rows_of(TABLE_7, 4096, [run_of(4096, 0.16, float(k), 2.0) for k in (1, 3)])
+    assert first == ("4,096", "0.08", "not run", "–", "–", "2.98 ± 0.01", "2.018 ± 0.008")
+    assert second == ("4,096", "0.16", "–", "2.000 ± 1.414 (2 runs)", "2.000 ± 0.000 (2 runs)", "", "")
+
+
+def test_the_trend_is_paired_by_seed_and_leaves_out_cells_with_too_few_runs() -> None:
+    def seeds(size: int, first: float, num: int = 7) -> list[dict[str, Any]]:
+        runs = [run_of(size, 0.08, first + seed, 2.0 * first) for seed in range(num)]
+        return [{**run, "spec": {**run["spec"], "seed": seed}} for seed, run in enumerate(runs)]
+
+    runs = [*seeds(64, 3.0), *reversed(seeds(256, 2.5)), *seeds(1024, 1.0, num=6), *seeds(4096, 3.5)]
+    steps = trend(TABLE_7, runs).partition("interval: ")[2]
+    assert steps == (
+        "from B = 64 to 256 test −0.500 [−0.500, −0.500], train −1.000 [−1.000, −1.000]; "
+        "from B = 256 to 4,096 test +1.000 [+1.000, +1.000], train +2.000 [+2.000, +2.000]."
+    )
+    assert not trend(TABLE_7, seeds(64, 3.0))

@@ -58,6 +58,12 @@ def test_a_run_trained_again_replaces_its_row() -> None:
     assert (row["commit"], row["result"]["test_metric"]) == ("def", 2.0)
 
 
+def test_runs_that_failed_are_not_exported() -> None:
+    failed = dataclasses.replace(stored(64, 0.04, 0), result=RunResult(outcome=Outcome.FAILED, error="no memory"))
+    (row,) = paper_table.rows_of([failed, stored(64, 0.04, 1)], commit="abc")
+    assert cell(row) == (64, 0.04, 1)
+
+
 @pytest.mark.parametrize("odd", [stored(64, 0.04, 0, num_steps=10), stored(128, 0.04, 0), stored(64, 0.05, 0)])
 def test_a_run_that_is_not_of_the_table_is_refused(odd: StoredRun) -> None:
     with pytest.raises(ValueError, match="is not of table7"):

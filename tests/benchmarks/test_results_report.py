@@ -27,9 +27,10 @@ def test_every_row_of_the_file_is_a_run_of_the_table(table: PaperTable) -> None:
     results = [RunResult.from_json(row["result"]) for row in content["runs"]]
     assert len({spec.key for spec in specs}) == len(specs) == content["num_runs"]
     assert {spec.num_steps for spec in specs} == {table.num_steps}
-    sizes = {spec.batch_size for spec in specs}
-    cells = {(size, rate, seed) for size in sizes for rate in table.rates[size] for seed in range(table.num_seeds)}
-    assert {(spec.batch_size, spec.effective_learning_rate, spec.seed) for spec in specs} == cells
+    cells = {
+        (size, rate, seed) for size, rates in table.rates.items() for rate in rates for seed in range(table.num_seeds)
+    }
+    assert {(spec.batch_size, spec.effective_learning_rate, spec.seed) for spec in specs} <= cells
     assert all(result.outcome is Outcome.FINISHED for result in results)
 
 

@@ -1,4 +1,4 @@
-"""`isotherm plan`: the cost of a study, without a store."""
+"""`isotherm plan`: the cost of a study and what it can see, without a store."""
 
 from __future__ import annotations
 
@@ -27,8 +27,49 @@ def test_plan_counts_runs_estimates_time_and_writes_nothing() -> None:
     assert not list(Path().glob("*.sqlite*"))
 
 
+def test_plan_counts_confirming_runs_and_says_what_refinement_adds() -> None:
+    code, text = invoke("plan", "mycode:sweep", "--resolution", "adaptive", "--json", "plan.json")
+    assert code == 0
+    content = json.loads(Path("plan.json").read_text())
+    assert (content["num_runs"], content["num_confirming"]) == (18 + 3 * 2, 6)
+    assert content["num_refining"] == 3 * 2 * 3 * 2  # three grids of ratio 4: three halvings of both sides, two seeds
+    assert "6 runs of them confirm the choice. Refining the grids will add about 36." in " ".join(text.split())
+
+
 def test_plan_counts_what_is_stored() -> None:
     run_tiny()
     code, text = invoke("plan", "mycode:sweep")
     assert code == 0
     assert "0 runs to do, 18 stored" in text
+
+
+def test_plan_says_what_can_be_seen_and_invents_no_noise() -> None:
+    code, text = invoke("plan", "mycode:sweep", "--json", "plan.json")
+    assert code == 0
+    assert "What it can see, with a power of 80%" in text
+    assert "No stored run of this task tells the noise" in " ".join(text.split())
+    assert "32 test examples add an error of up to 8.8 points" in " ".join(text.split())
+    (entry,) = json.loads(Path("plan.json").read_text())["power"]
+    assert entry["noise"] is None
+    assert entry["unit"] == "standard deviations between seeds"
+    assert entry["smallest_difference"] > 0
+
+
+def test_plan_says_how_many_seeds_a_difference_needs() -> None:
+    code, text = invoke("plan", "mycode:sweep", "--noise", "1", "--difference", "0.5", "--json", "plan.json")
+    assert code == 0
+    (entry,) = json.loads(Path("plan.json").read_text())["power"]
+    assert entry["seeds_needed"] == 91  # two comparisons, four verdicts
+    assert f"A difference of 0.5 points needs {entry['seeds_needed']} seeds" in " ".join(text.split())
+    code, text = invoke("plan", "mycode:sweep", "--noise", "-1")
+    assert code == 2
+    assert "noise must be a positive number" in text
+
+
+def test_plan_takes_the_noise_from_the_store() -> None:
+    run_tiny()
+    code, text = invoke("plan", "mycode:sweep", "--json", "plan.json")
+    assert code == 0
+    (entry,) = json.loads(Path("plan.json").read_text())["power"]
+    assert entry["noise"]["num_runs"] > 0
+    assert f"from {entry['noise']['num_runs']} stored runs of this task" in " ".join(text.split())

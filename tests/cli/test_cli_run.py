@@ -39,6 +39,35 @@ def test_run_from_a_toml_file_and_status_by_its_path() -> None:
     assert "12" in text
 
 
+def test_resolution_of_the_command_line_refines_and_confirms() -> None:
+    code, text = invoke("run", "study.toml", "--workers", "1", "--resolution", "adaptive", "--json", "run.json")
+    assert code == 0, text
+    assert "best 1 of 2 seeds, 2 confirm" in " ".join(text.split())
+    content = json.loads(Path("run.json").read_text())
+    (sweep,) = content["sweeps"]
+    assert (sweep["resolution"], sweep["num_confirm"]) == ("adaptive", 2)
+    for grid in sweep["grids"]:
+        assert grid["confirmed"]["num_seeds"] == 2
+        assert grid["test_accuracy"]["mean"] == grid["confirmed"]["mean"]
+        assert grid["selected"]["num_seeds"] == 2
+        assert set(grid["resolution"]) == {"ratio", "unresolved_gain", "error_of_mean", "is_resolved"}
+    assert content["counts"]["finished"] >= 12 + 2 * 2
+    code, text = invoke("plan", "study.toml", "--resolution", "adaptive", "--json", "plan.json")
+    assert code == 0
+    plan = json.loads(Path("plan.json").read_text())
+    assert (plan["num_runs"], plan["num_confirming"], plan["num_refining"]) == (0, 0, 0)
+    assert plan["num_stored"] == content["counts"]["finished"] + content["counts"]["diverged"]
+
+
+def test_resolution_is_of_a_study_and_one_of_two() -> None:
+    code, text = invoke("run", "study.toml", "--resolution", "fine")
+    assert code == 2
+    assert "resolution" in text
+    code, text = invoke("run", "--task", "mycode:task", "--resolution", "paper")
+    assert code == 2
+    assert "--resolution applies to a study" in text
+
+
 def test_json_to_standard_output_is_pure_json() -> None:
     output, told = output_of("run", "mycode:sweep", "--workers", "1", "--json", "-")
     assert json.loads(output)["study"] == "tiny"

@@ -90,6 +90,7 @@ def test_the_numbers_are_those_of_the_same_cell_in_a_study() -> None:
     Path("study.toml").write_text(
         'name = "same"\ntask = "taskcode:blobs"\n[[sweep]]\nname = "one"\nbatch_sizes = [8]\n'
         'effective_learning_rates = [0.5]\nsteps = 10\nl2 = 0.01\nnum_seeds = 2\ntune_on = "test"\nmax_extensions = 0\n'
+        'resolution = "paper"\n'
     )
     assert invoke("run", "study.toml", "--workers", "1")[0] == 0
     with Store.read("cell.sqlite") as cell, Store.read("same.sqlite") as study:

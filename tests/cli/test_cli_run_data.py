@@ -92,6 +92,7 @@ steps = 1
 num_seeds = 1
 tune_on = "test"
 max_extensions = 0
+resolution = "paper"
 [[sweep]]
 name = "words"
 task = "taskcode:lstm"
@@ -101,6 +102,7 @@ steps = 1
 num_seeds = 1
 tune_on = "test"
 max_extensions = 0
+resolution = "paper"
 precision = "mixed"
 clip_norm = 1.0
 """

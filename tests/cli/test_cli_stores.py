@@ -28,7 +28,7 @@ def test_a_study_means_its_store_in_this_folder() -> None:
 
 def test_a_folder_means_the_one_store_in_it() -> None:
     Path("quickstart").mkdir()
-    with pytest.raises(StoreError, match="a folder with 0 stores in it; name one file"):
+    with pytest.raises(StoreError, match="a folder with 0 stores in it; name a file, or run a study"):
         store_path("quickstart")
     Path("quickstart/quickstart.sqlite").touch()
     assert store_path("quickstart") == Path("quickstart/quickstart.sqlite")

@@ -10,7 +10,13 @@ from rich.console import Console
 
 from helpers_protocol import diverged, failed, finished, make_spec
 from isotherm.cli.progress import CellProgress, RunProgress
-from isotherm.core.records import CurvePoint
+from isotherm.core.records import CurvePoint, RunSpec
+from isotherm.sweep.rounds import Round, Stage
+
+
+def of(specs: list[RunSpec], *, number: int) -> Round:
+    stages = (Stage.EXTENSION, Stage.REFINEMENT) if number else (Stage.BASE,)
+    return Round(number=number, stages=stages, specs=tuple(specs))
 
 
 def progress_on(*, terminal: bool) -> tuple[RunProgress, io.StringIO]:
@@ -21,13 +27,13 @@ def progress_on(*, terminal: bool) -> tuple[RunProgress, io.StringIO]:
 def test_a_log_gets_a_line_per_round_with_runs_diverged_and_failed() -> None:
     progress, stream = progress_on(terminal=False)
     with progress:
-        progress.round_started([make_spec(seed=s) for s in range(3)], round_=0)
+        progress.round_started(of([make_spec(seed=s) for s in range(3)], number=0))
         progress.advanced(3 * 10 * (16 + 40))
         progress.runs_done([finished(), diverged(), failed()])
-        progress.round_started([make_spec(seed=s) for s in (3, 4)], round_=1)
+        progress.round_started(of([make_spec(seed=s) for s in (3, 4)], number=1))
     lines = stream.getvalue().splitlines()
     assert lines[0] == "base grids: 0/3 runs, 0 diverged"
-    assert lines[1].startswith("extension 1: 3/5 runs, 1 diverged, 1 failed")
+    assert lines[1].startswith("round 1, extension and refinement: 3/5 runs, 1 diverged, 1 failed")
     assert "left" in lines[1]
 
 
@@ -36,7 +42,7 @@ def test_a_log_is_not_flooded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("isotherm.cli.progress.time.monotonic", lambda: next(clock) * 0.1)
     progress, stream = progress_on(terminal=False)
     with progress:
-        progress.round_started([make_spec()], round_=0)
+        progress.round_started(of([make_spec()], number=0))
         for _ in range(500):
             progress.advanced(1.0)
     assert 2 <= len(stream.getvalue().splitlines()) <= 20
@@ -45,7 +51,7 @@ def test_a_log_is_not_flooded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_terminal_gets_a_live_bar_that_ends_full() -> None:
     progress, stream = progress_on(terminal=True)
     with progress:
-        progress.round_started([make_spec(seed=s) for s in range(4)], round_=0)
+        progress.round_started(of([make_spec(seed=s) for s in range(4)], number=0))
         progress.advanced(10.0)
         progress.runs_done([finished()] * 4)
     assert "base grids" in stream.getvalue()
@@ -60,7 +66,7 @@ def test_a_cell_has_a_line_for_every_look(terminal: bool) -> None:
     console = Console(file=stream, force_terminal=terminal, width=100, color_system=None)
     with CellProgress(console, metric="squared_error") as progress:
         spec = make_spec(seed=3)
-        progress.round_started([spec], round_=0)
+        progress.round_started(of([spec], number=0))
         progress.evaluated(spec, CurvePoint(step=1, test_loss=0.5, test_metric=1234.5))
         progress.evaluated(spec, CurvePoint(step=2, test_loss=math.inf, test_metric=math.nan))
         progress.runs_done([finished()])

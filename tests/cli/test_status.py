@@ -20,7 +20,7 @@ def sweep(seed=0, loss="cross_entropy"):
     x, y = torch.randn(32, 3, generator=generator), torch.arange(32) % 2
     task = it.Task(name="mine", model=lambda: nn.Linear(3, 2), train=(x, y), test=(x[:8], y[:8]), metric=loss)
     return it.Sweep(name="tiny", task=task, batch_sizes=[8], effective_learning_rates=[0.125, 0.5],
-                    budget=it.Budget.steps(4), num_seeds=2, tune_on="test", max_extensions=0)
+                    budget=it.Budget.steps(4), num_seeds=2, tune_on="test", max_extensions=0, resolution="paper")
 
 def other_data():
     return sweep(seed=1)

@@ -247,7 +247,7 @@ def loss_of(model: nn.Module, transform: CropAndFlip, x: Tensor, y: Tensor) -> f
 @pytest.mark.parametrize("chunk", [500, 20, 1])
 @pytest.mark.parametrize("num_train", [48, 45, 7])
 def test_statistics_are_re_estimated_ghost_by_ghost_with_the_final_weights(monkeypatch, chunk, num_train):
-    monkeypatch.setattr(evaluation, "CHUNK", chunk)
+    monkeypatch.setitem(evaluation.reestimated.__kwdefaults__, "chunk", chunk)
     transform = CropAndFlip(**PIXELS, pad=0, flip=False)
     task = image_task(SmallGhostNet, transform=transform, train=photos(num_train, seed=0), metric="cross_entropy")
     spec = spec_of(task, batch_size=7 if num_train == 7 else 16, num_steps=5, num_evaluations=1)

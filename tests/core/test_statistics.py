@@ -16,7 +16,7 @@ from isotherm.core.statistics import (
     best_k_of_n,
     fit_broken_line,
     fit_broken_lines,
-    fit_joint_lines,
+    log_sum_exp,
     mean_difference,
     percentile_limits,
     standard_deviation,
@@ -288,62 +288,6 @@ def test_a_broken_line_gives_its_values_back() -> None:
     assert BrokenLine(slope=0.5, kink=None, plateau=2.0).at(x).tolist() == [-1.0, 0.0, 1.0, 2.0]
 
 
-# -- two broken lines with one slope ---------------------------------------------------------------
-
-
-@pytest.mark.parametrize("slope", [1.0, 0.5])
-@pytest.mark.parametrize("kinks", [(6.0, 9.0), (9.5, 6.5), (7.0, 7.0), (6.0, math.nan), (math.nan, math.nan)])
-def test_joint_lines_are_recovered(slope: float, kinks: tuple[float, float]) -> None:
-    x = np.arange(3.0, 12.0), np.arange(4.0, 13.0)  # not the same points
-    ends = [points[-1] if math.isnan(kink) else kink for points, kink in zip(x, kinks, strict=True)]
-    y = [
-        _broken(points, slope=slope, kink=end, plateau=p)[None]
-        for points, end, p in zip(x, ends, (1.0, -2.0), strict=True)
-    ]
-    found = fit_joint_lines((x[0].tolist(), x[1].tolist()), (y[0], y[1]))
-    assert found.slopes[0] == pytest.approx(slope, abs=1e-9)
-    for side, plateau in enumerate((1.0, -2.0)):
-        assert found.kinks[side][0] == pytest.approx(kinks[side], abs=1e-9, nan_ok=True)
-        assert found.plateaus[side][0] == pytest.approx(plateau, abs=1e-9)
-
-
-def test_joint_lines_are_the_least_squares_ones() -> None:
-    generator = np.random.default_rng(6)
-    x = np.arange(3.0, 9.0), np.arange(4.0, 10.0)
-    y = [
-        _broken(points, slope=1.0, kink=kink, plateau=0.0) + generator.normal(scale=0.4, size=(3, len(points)))
-        for points, kink in zip(x, (5.5, 8.0), strict=True)
-    ]
-    found = fit_joint_lines((x[0].tolist(), x[1].tolist()), (y[0], y[1]))
-    for pair in range(3):
-        ours = 0.0
-        for side in (0, 1):
-            kink = found.kinks[side][pair]
-            end = x[side][-1] if math.isnan(kink) else kink
-            line = _broken(x[side], slope=found.slopes[pair], kink=end, plateau=found.plateaus[side][pair])
-            ours += float(np.sum((line - y[side][pair]) ** 2))
-        for first in np.arange(4.0, 8.01, 1 / 16):
-            for second in np.arange(5.0, 9.01, 1 / 4):
-                rises = np.concatenate([np.minimum(0.0, x[0] - first), np.minimum(0.0, x[1] - second)])
-                sides = np.repeat([[1.0, 0.0], [0.0, 1.0]], 6, axis=0)
-                design, target = np.column_stack([rises, sides]), np.concatenate([y[0][pair], y[1][pair]])
-                best = np.sum((design @ np.linalg.lstsq(design, target, rcond=None)[0] - target) ** 2)
-                assert ours <= best + 1e-9
-
-
-def test_a_line_paired_with_itself_is_the_line_alone() -> None:
-    x = np.arange(3.0, 11.0).tolist()
-    lines = _broken(np.array(x), slope=1.0, kink=7.0, plateau=0.0) + np.random.default_rng(8).normal(
-        scale=0.5, size=(20, len(x))
-    )
-    slopes, kinks, plateaus = fit_broken_lines(x, lines)
-    found = fit_joint_lines((x, x), (lines, lines))
-    assert found.slopes == pytest.approx(slopes)
-    for side in (0, 1):
-        assert found.kinks[side] == pytest.approx(kinks, nan_ok=True)
-        assert found.plateaus[side] == pytest.approx(plateaus)
-
-
 # -- resampled values ------------------------------------------------------------------------------
 
 
@@ -368,3 +312,8 @@ def test_percentile_limits_count_infinite_draws() -> None:
     assert percentile_limits(np.array([2.5, INF, 2.5, INF])) == (2.5, INF)
     mostly_finite = np.append(np.zeros(99), INF)  # one in a hundred lies beyond the limit of one in forty
     assert percentile_limits(mostly_finite) == (0.0, 0.0)
+
+
+def test_sums_of_exponentials_survive_large_and_missing_values() -> None:
+    values = np.array([[1000.0, 1000.0], [-np.inf, 3.0], [-np.inf, -np.inf]])
+    assert log_sum_exp(values, axis=1) == pytest.approx([1000 + math.log(2), 3.0, -math.inf])

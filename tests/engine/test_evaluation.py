@@ -7,7 +7,6 @@ from torch.func import vmap
 
 import cases
 from isotherm.core.records import CurvePoint, Outcome
-from isotherm.engine import evaluation
 from isotherm.engine.evaluation import Evaluator, Scores, diverged, evaluate_all, evaluate_split, final_result
 from isotherm.engine.placed_task import PlacedTask, place_task
 from isotherm.tasks.losses import cross_entropy
@@ -46,11 +45,18 @@ def values(scores: list[Scores]) -> list[float]:
 
 @pytest.mark.parametrize("chunk", [1, 7, 64, 65, 1000])
 @pytest.mark.parametrize("batch", [scores_of_one, scores_of_three])
-def test_chunks_add_up_to_the_whole(monkeypatch, batch, chunk):
+def test_chunks_add_up_to_the_whole(batch, chunk):
     loss, metric = batch(*placed_of(65).splits["test"])
     whole = torch.stack([loss.reshape(-1), metric.reshape(-1)], dim=1).flatten().tolist()
-    monkeypatch.setattr(evaluation, "CHUNK", chunk)
-    assert values(scores_over_test(batch, 65)) == pytest.approx(whole, rel=1e-13)
+    sizes: list[int] = []
+
+    def counted(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        sizes.append(len(y))
+        return batch(x, y)
+
+    found = evaluate_split(placed_of(65), Evaluator(batch=counted, chunk=chunk), "test")
+    assert values(found) == pytest.approx(whole, rel=1e-13)
+    assert (len(sizes), sum(sizes)) == (-(-65 // chunk), 65)
 
 
 def test_one_run_gives_one_score_and_three_give_three():

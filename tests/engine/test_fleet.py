@@ -205,10 +205,11 @@ def test_a_placed_task_in_mixed_precision_is_checked_once_at_every_batch_size(mo
     refused = place_task(dataclasses.replace(task, model=functools.partial(Remembering, 2, 3)), precision="mixed")
     specs = [cases.spec(task, batch_size=4, num_steps=2, seed=s, precision="mixed") for s in (0, 1)]
     checks = FleetChecks()
+    caplog.clear()
     for _ in range(2):
-        caplog.clear()
         run_fleet(refused, specs, checks=checks)
-        assert "one run at a time" in caplog.text
+    assert checks.are_one_by_one(4)
+    assert caplog.text.count("one run at a time") == 1
     assert tried == [4, 8, 4, 4, 4]
 
 

@@ -1,4 +1,4 @@
-"""Memory estimates: from one pass, on any device, right within a factor for networks whose needs are known."""
+"""Memory estimates: from two passes, on any device, right within a factor for networks whose needs are known."""
 
 from __future__ import annotations
 
@@ -33,6 +33,24 @@ def test_activations_are_counted_and_grow_with_the_batch():
     of_activations = 10 * 4_000 * NUM_UNITS * NUM_BYTES  # what tanh keeps
     assert of_parameters < small < 1.1 * of_parameters
     assert of_activations < large - of_parameters < 6 * of_activations
+
+
+def test_rounded_weights_do_not_grow_with_the_batch():
+    """Autocast's copies are kept for the backward pass, once, however many examples there are."""
+    mixed, plain = (memory.bytes_per_run(place_task(deep_task(), precision=p), 4_000) for p in ("mixed", "float32"))
+    assert mixed < plain
+
+
+def test_the_outputs_that_a_metric_over_the_split_needs_are_counted():
+    """Many examples, few weights: the outputs of the largest split are what is large."""
+    train = torch.zeros(50_000, 2), torch.zeros(50_000, dtype=torch.int64)
+    by_mean, over_split = (
+        memory.bytes_per_run(
+            place_task(cases.classification("m", cases.build_mlp, metric=m, train=train), precision="float32"), 8
+        )
+        for m in ("accuracy", "f1")
+    )
+    assert over_split - by_mean == pytest.approx(50_000 * 3 * NUM_BYTES, rel=0.05)
 
 
 def test_the_precision_counts():

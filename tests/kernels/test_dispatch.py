@@ -96,6 +96,39 @@ def test_a_users_network_is_that_of_each_run_alone() -> None:
         assert max(distance(gradients[name][run], expected[name]) for name in expected) < 0.15
 
 
+@pytest.mark.parametrize("has_biases", [True, False])
+def test_a_convolution_of_few_pixels_after_one_by_a_kernel_is_left_to_pytorch(
+    has_biases: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when two small images are evaluated to check a module: the second convolution has too few for a tile."""
+    sizes: list[tuple[bool, int]] = []
+    fits = convolution_ops.fits
+
+    def watched(x: Tensor, weight: Tensor, **settings: int) -> bool:
+        sizes.append((fits(x, weight, **settings), x.shape[-1]))
+        return sizes[-1][0]
+
+    monkeypatch.setattr(convolution_ops, "fits", watched)
+    models = [
+        nn.Sequential(
+            nn.Conv2d(3, 16, 3, padding=1, bias=has_biases),
+            nn.Conv2d(16, 16, 3, stride=2, padding=1, bias=has_biases),
+        )
+        for _ in range(NUM_RUNS)
+    ]
+    parameters, x = stacked(models, "named_parameters"), torch.randn(2, 3, 4, 4)
+
+    def scores(parameters: Any) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+            return functional_call(models[0], parameters, (x,))
+
+    ours = by_kernels(vmap(scores))(parameters)
+    assert sizes == [(True, 4), (False, 4)]
+    assert ours.dtype == torch.bfloat16
+    for run, model in enumerate(models):
+        assert distance(ours[run], model(x).detach()) < 1e-2
+
+
 def traced(function: Any, *arguments: Any) -> Any:
     parameters, buffers, x, y = arguments
     names = list(parameters), list(buffers)

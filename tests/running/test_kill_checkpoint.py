@@ -57,6 +57,7 @@ def long_sweep(*, batch_sizes: list[int], num_steps: int) -> Sweep:
         tune_on="test",
         num_evaluations=3,
         max_extensions=0,
+        resolution="paper",
         precision="float32",
     )
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from helpers_protocol import NUM_POINTS, Recorder, assert_same_results, blobs, blobs_task, rates_of, tiny_sweep
 from isotherm.core.budget import Budget
+from isotherm.core.rates import powers_of_two
 from isotherm.core.records import CurvePoint, Outcome, RunResult
 from isotherm.data.augment import CropAndFlip
 from isotherm.errors import StoreError, UserError
@@ -273,6 +274,47 @@ def test_resumed_extensions_are_those_of_an_uninterrupted_run(path: Path) -> Non
     assert_same_results(by_key(resumed), by_key(run(growing())), tolerance=TOLERANCE)
 
 
+def refining(**changes: Any) -> Sweep:
+    """Return a sweep that refines its grid around an optimum inside it, and confirms it."""
+    fields: dict[str, Any] = {
+        "effective_learning_rates": powers_of_two(-8, 0),
+        "budget": Budget.steps(40),
+        "momentum": 0.5,
+        "resolution": "adaptive",
+        "num_seeds": 1,  # has no error of its mean: as fine as it goes
+        "num_confirm": 2,
+    }
+    return tiny_sweep(**{**fields, **changes})
+
+
+def test_grids_are_refined_and_their_optima_confirmed() -> None:
+    recorder = Recorder()
+    results = run(refining(), progress=recorder)
+    (grid,) = results.grids()
+    best = grid.optimum()
+    assert best is not None
+    assert best.is_resolved
+    assert len(grid.cells) > 9
+    assert grid.cells[best.index].is_confirmed
+    assert {spec.seed for spec in recorder.rounds[-1][1]} == {1, 2}
+    assert results.counts() == {"finished": len(grid.cells) + 2, "diverged": 0, "failed": 0, "missing": 0}
+
+
+@pytest.mark.parametrize("num_fleets", [1, 2, 3])
+def test_interrupted_refinement_goes_on_as_if_nothing_had_happened(path: Path, num_fleets: int) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(refining(), store=str(path), progress=Recorder(interrupt_after=num_fleets))
+    assert_same_results(by_key(run(refining(), store=str(path))), by_key(run(refining())), tolerance=TOLERANCE)
+
+
+def test_a_sweep_of_the_paper_is_refined_later_without_repeating_a_run(path: Path) -> None:
+    first = run(refining(resolution="paper", num_confirm=0), store=str(path))
+    recorder = Recorder()
+    run(refining(), store=str(path), progress=recorder)
+    assert not {spec.key for spec in recorder.specs} & set(first.by_key)
+    assert recorder.rounds[0][0] == 1
+
+
 def test_round_of_a_resumed_sweep_keeps_its_number(path: Path) -> None:
     """Round 0 are the base grids, says `Progress.round_started`; here they are done."""
     run(growing(max_extensions=0), store=str(path))
@@ -301,7 +343,10 @@ def broken_builder() -> nn.Module:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "too few outputs": ({"model": three_outputs_too_few}, r"label 1 is out of range for a model with 1 outputs"),
+    "too few outputs": (
+        {"model": three_outputs_too_few},
+        r"the model gives \(4, 1\) for labels \(4,\); for one logit per label use loss='bce'",
+    ),
     "wrong inputs": ({"model": wrong_width}, r"cannot take inputs of shape \(4, 2\)"),
     "no parameters": ({"model": nothing_to_train}, r"no trainable parameters"),
     "broken builder": ({"model": broken_builder}, r"building the model raised RuntimeError: out of ideas"),
@@ -331,10 +376,10 @@ def test_model_that_does_not_fit_is_refused_before_anything_is_stored(
     ("arguments", "message"),
     [
         ({"device": "abacus"}, "device 'abacus' is not known"),
-        ({"fleet_size": 0}, r"fleet_size=0 is not a positive number; leave it out"),
-        ({"fleet_size": -1}, r"fleet_size=-1 is not a positive number"),
-        ({"workers": 0}, r"workers=0 is not a positive number"),
-        ({"workers": 2, "fleet_size": 0}, r"fleet_size=0 is not a positive number"),
+        ({"fleet_size": 0}, r"fleet_size=0 is not a positive whole number; leave it out"),
+        ({"fleet_size": -1}, r"fleet_size=-1 is not a positive whole number"),
+        ({"workers": 0}, r"workers=0 is not a positive whole number"),
+        ({"workers": 2, "fleet_size": 0}, r"fleet_size=0 is not a positive whole number"),
     ],
     ids=str,
 )

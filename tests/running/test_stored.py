@@ -11,8 +11,8 @@ from helpers_report import make_plan, make_study
 from isotherm.errors import StoreError, UserError
 from isotherm.running.store import Store, StoredRun
 from isotherm.running.stored import open_results, stored_studies
-from isotherm.sweep.protocol import all_runs
 from isotherm.sweep.results import StudyResults
+from isotherm.sweep.rounds import all_runs
 
 SMALL = make_plan(batch_sizes=(8,))
 

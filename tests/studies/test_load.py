@@ -13,7 +13,7 @@ from isotherm.core.rates import IsothermGrid
 from isotherm.core.schedule import Schedule
 from isotherm.errors import UserError
 from isotherm.studies import STUDIES
-from isotherm.studies.load import load_study, read_study, study_name
+from isotherm.studies.load import _Isotherm, _Sweep, load_study, read_study, study_name
 from isotherm.sweep.sweep import Sweep
 from isotherm.tasks.load import load_task
 
@@ -42,6 +42,15 @@ def test_what_a_file_leaves_out_has_the_defaults_of_a_sweep(tmp_path: Path) -> N
         assert getattr(sweep, field.name) == getattr(plain, field.name), field.name
 
 
+@pytest.mark.parametrize(("resolution", "num_confirm"), [("paper", 0), ("adaptive", 5)])
+def test_a_study_may_be_loaded_with_another_resolution(tmp_path: Path, resolution: str, num_confirm: int) -> None:
+    path = write(tmp_path / "s.toml", MINIMAL.replace("steps = 10", 'steps = 10\nresolution = "paper"'))
+    (sweep,) = load_study(str(path), resolution=resolution).sweeps
+    assert (sweep.resolution, sweep.plan().num_confirm) == (resolution, num_confirm)
+    with pytest.raises(UserError, match="resolution"):
+        load_study(str(path), resolution="fine")
+
+
 def test_every_key_reaches_its_field(tmp_path: Path) -> None:
     text = """
 name = "full"
@@ -59,6 +68,10 @@ clip_norm = 5.0
 final_effective_learning_rate = 0.01
 num_seeds = 3
 num_kept = 2
+num_confirm = 4
+resolution = "paper"
+smallest_ratio = 1.5
+extend_for = "tuned_and_train"
 tune_on = "train"
 tune_quantity = "loss"
 validation_fraction = 0.2
@@ -76,7 +89,8 @@ precision = "float64"
     assert sweep.budgets == (Budget.epochs(1), Budget.epochs(2.5))
     assert sweep.schedule == Schedule.ending_at(0.01)
     assert (sweep.momenta, sweep.l2, sweep.l2_scope, sweep.clip_norm) == ((0.5,), 1e-3, "all", 5.0)
-    assert (sweep.num_seeds, sweep.num_kept, sweep.first_seed) == (3, 2, 7)
+    assert (sweep.num_seeds, sweep.num_kept, sweep.num_confirm, sweep.first_seed) == (3, 2, 4, 7)
+    assert (sweep.resolution, sweep.smallest_ratio, sweep.extend_for) == ("paper", 1.5, "tuned_and_train")
     assert (sweep.tune_on, sweep.tune_quantity, sweep.validation_fraction) == ("train", "loss", 0.2)
     assert (sweep.num_evaluations, sweep.max_extensions, sweep.precision) == (4, 1, "float64")
 
@@ -152,3 +166,9 @@ def test_every_kind_of_study_and_task_gets_the_data_folder(
     if before is not None:
         with pytest.raises(UserError, match="the data folder before does not exist"):
             load_study(str(file))
+
+
+def test_every_key_is_on_the_page_of_studies() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "studies.md").read_text()
+    for key in (*_Sweep.model_fields, *_Isotherm.model_fields):
+        assert f"`{key}`" in page, key

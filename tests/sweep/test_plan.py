@@ -84,7 +84,7 @@ def test_run_spec_takes_every_value_of_the_plan() -> None:
         ("test", "loss", "test_loss", Direction.MINIMISE),
         ("validation", "metric", "validation_metric", Direction.MAXIMISE),
         ("validation", "loss", "validation_loss", Direction.MINIMISE),
-        ("train", "metric", "train_loss", Direction.MINIMISE),
+        ("train", "metric", "train_objective", Direction.MINIMISE),
     ],
 )
 def test_objective_follows_from_what_is_tuned_on(tune_on: Any, quantity: Any, objective: str, direction: Any) -> None:
@@ -146,3 +146,19 @@ def test_key_tells_tasks_and_precisions_apart_but_not_names() -> None:
     ]
     assert len({key(), *(key(**other) for other in others)}) == 1 + len(others)
     assert key(task="renamed", name="renamed", num_kept=1, tune_on="train", max_extensions=0) == key()
+
+
+def test_plans_of_earlier_stores_are_the_paper_s() -> None:
+    content = json.loads(json.dumps(make_plan().to_json()))
+    for name in ("resolution", "smallest_ratio", "num_confirm", "metric_bounds"):
+        del content[name]
+    plan = SweepPlan.from_json(content)
+    assert (plan.resolution, plan.num_confirm, plan.confirming_seeds) == ("paper", 0, ())
+    assert plan.metric_bounds == (0.0, 1.0)  # an accuracy
+    assert SweepPlan.from_json({**content, "metric": "perplexity"}).metric_bounds is None
+
+
+def test_resolution_and_confirming_seeds_are_stored() -> None:
+    plan = make_plan(resolution="adaptive", smallest_ratio=1.1, num_confirm=3, metric_bounds=(-1.0, 1.0))
+    assert SweepPlan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+    assert plan.confirming_seeds == (2, 3, 4)

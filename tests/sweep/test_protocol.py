@@ -1,23 +1,16 @@
 from __future__ import annotations
 
-import itertools
+import dataclasses
 import math
-import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from helpers_protocol import NAN, diverged, failed, fill, finished, make_cell, make_grid, make_plan, rates_of
-from isotherm.core.budget import Budget
-from isotherm.core.records import Direction, Outcome, RunResult, RunSpec
-from isotherm.sweep.plan import SweepPlan
-from isotherm.sweep.protocol import Edge, Grid, all_runs, build_grid, extended_grid, missing_runs
+from helpers_protocol import NAN, diverged, failed, finished, make_cell, make_grid
+from isotherm.core.records import Direction, RunResult
+from isotherm.sweep.protocol import Edge
 
 UP, DOWN = Direction.MAXIMISE, Direction.MINIMISE
-Landscape = Callable[[RunSpec], RunResult | float]
 
 
 # -- a cell ----------------------------------------------------------------------------------------
@@ -118,7 +111,87 @@ def test_estimate_prints_the_kept_runs_and_all_runs() -> None:
     estimate = cell.estimate("test_metric", kept=cell.kept("test_metric", UP))
     assert str(estimate) == "0.625 ± 0.18 (best 2 of 3), 0.5 ± 0.25 (all 3 finished)"
     whole = make_cell(0.5, [0.25, diverged(), 0.75], num_kept=2)
-    assert str(whole.estimate("test_metric", kept=whole.kept("test_metric", UP))) == "0.5 ± 0.35 (best 2 of 3)"
+    found = whole.estimate("test_metric", kept=whole.kept("test_metric", UP))
+    assert str(found) == "0.5 ± 0.35 (all 2 finished, 1 diverged)"
+    all_ = make_cell(0.5, [0.25, 0.75], num_kept=2)
+    assert str(all_.estimate("test_metric", kept=[0, 1])) == "0.5 ± 0.35 (all 2 finished)"
+
+
+def test_all_seeds_say_how_many_diverged() -> None:
+    cell = make_cell(0.5, [0.25, diverged(), 0.75, 0.5, 0.5], num_kept=3)
+    estimate = cell.estimate("test_metric", kept=cell.kept("test_metric", UP))
+    assert (estimate.num_diverged, estimate.num_seeds) == (1, 5)
+    assert str(estimate) == "0.5833 ± 0.14 (best 3 of 5), 0.5 ± 0.2 (all 4 finished, 1 diverged)"
+
+
+# -- bounded metrics -------------------------------------------------------------------------------
+
+
+def test_intervals_of_an_accuracy_stay_within_its_bounds() -> None:
+    cell = make_cell(0.5, [0.98, 1.0, 0.99], num_kept=3)
+    free = cell.estimate("test_metric", kept=[0, 1, 2]).interval_all
+    bounded = dataclasses.replace(cell, metric_bounds=(0.0, 1.0)).estimate("test_metric", kept=[0, 1, 2]).interval_all
+    assert free.high > 1.0
+    assert (bounded.estimate, bounded.low, bounded.high) == (free.estimate, free.low, 1.0)
+
+
+def test_bounds_are_those_of_the_metric_and_not_of_a_loss() -> None:
+    runs = [finished(0.5, train_loss=loss, validation_metric=0.02 * k) for k, loss in enumerate((1.0, 3.0))]
+    cell = dataclasses.replace(make_cell(0.5, runs, num_kept=2), metric_bounds=(0.0, 1.0))
+    assert cell.estimate("train_loss", kept=[0, 1]).interval_all.high > 3.0
+    assert cell.estimate("validation_metric", kept=[0, 1]).interval_all.low == 0.0
+
+
+def test_single_run_of_an_accuracy_says_that_it_lies_between_0_and_1() -> None:
+    cell = dataclasses.replace(make_cell(0.5, [0.75], num_kept=1), metric_bounds=(0.0, 1.0))
+    interval = cell.estimate("test_metric", kept=[0]).interval_all
+    assert (interval.low, interval.high) == (0.0, 1.0)
+
+
+# -- confirming seeds ------------------------------------------------------------------------------
+
+
+def test_confirming_seeds_are_reported_and_take_no_part_in_the_choice() -> None:
+    grid = make_grid({0.5: [0.5, 0.5, 0.5], 1.0: [0.9, 0.8, 0.1], 2.0: [0.6, 0.6, 0.6]}, num_kept=2)
+    chosen = dataclasses.replace(grid.cells[1], confirmed=tuple(finished(m) for m in (0.5, 0.7, 0.6)))
+    confirmed = dataclasses.replace(grid, cells=(grid.cells[0], chosen, grid.cells[2]))
+    assert confirmed.optimum() == grid.optimum()
+    before, after = grid.at_optimum("test_metric"), confirmed.at_optimum("test_metric")
+    assert before is not None
+    assert after is not None
+    assert before.mean == pytest.approx(0.85)
+    assert (after.mean, after.mean_all, after.num_kept) == (pytest.approx(0.6), pytest.approx(0.6), 3)
+    assert (confirmed.num_runs, grid.num_runs) == (12, 9)
+    bias = chosen.selection_bias("test_metric", kept=[0, 1])
+    assert bias is not None
+    assert bias.difference == pytest.approx(0.25)
+    assert bias.standard_error == pytest.approx(math.sqrt(0.005 / 2 + 0.01 / 3))
+    assert grid.cells[1].selection_bias("test_metric", kept=[0, 1]) is None
+
+
+def test_confirmation_waits_for_all_its_seeds() -> None:
+    cell = dataclasses.replace(make_cell(1.0, [0.9, 0.9], num_kept=2), confirmed=(finished(0.5), None))
+    assert not cell.is_confirmed
+    assert cell.is_complete
+    assert cell.confirmation("test_metric") is None
+    assert cell.reported("test_metric", kept=[0, 1]).mean == 0.9
+    done = dataclasses.replace(cell, confirmed=(finished(0.5), failed()))
+    assert done.confirmation("test_metric") is None
+
+
+def test_diverged_confirming_seeds_are_counted_and_make_no_cell_unstable() -> None:
+    cell = dataclasses.replace(make_cell(1.0, [0.9, 0.9], num_kept=2), confirmed=(finished(0.5), diverged()))
+    found = cell.confirmation("test_metric")
+    assert found is not None
+    assert str(found) == "0.5 ± 0 (all 1 finished, 1 diverged)"
+    assert not cell.is_unstable
+    assert cell.num_diverged == 0
+    none_left = dataclasses.replace(cell, confirmed=(diverged(), diverged()))
+    assert none_left.reported("test_metric", kept=[0, 1]).mean == 0.9
+    nothing = none_left.confirmation("test_metric")
+    assert nothing is not None
+    assert (nothing.num_diverged, nothing.values_all) == (2, ())
+    assert none_left.selection_bias("test_metric", kept=[0, 1]) is None
 
 
 def test_optimum_where_smaller_is_better() -> None:
@@ -143,7 +216,23 @@ def test_standard_deviation_is_the_optimum_s_and_of_the_kept_runs() -> None:
     assert best.estimate.mean_all == 0.4375
 
 
-def test_tie_goes_to_the_smaller_learning_rate() -> None:
+def test_ties_go_to_the_middle_of_the_tied_range() -> None:
+    saturated = {2.0**k: [1.0, 1.0] if -2 <= k <= 2 else [0.5, 0.4] for k in range(-4, 5)}
+    best = make_grid(saturated, num_kept=2).optimum()
+    assert best is not None
+    assert (best.effective_learning_rate, best.interval, best.edge) == (1.0, (0.25, 4.0), Edge.INTERIOR)
+    assert best.unresolved_gain == 0.0
+    assert best.is_resolved
+
+
+def test_means_that_only_rounding_tells_apart_are_tied() -> None:
+    rows = {0.5: [0.1], 1.0: [0.9], 2.0: [0.9 - 1e-9], 4.0: [0.9 + 1e-9], 8.0: [0.1]}
+    best = make_grid(rows, num_kept=1).optimum()
+    assert best is not None
+    assert (best.effective_learning_rate, best.interval) == (2.0, (1.0, 4.0))
+
+
+def test_of_two_tied_learning_rates_the_lower_one_is_taken() -> None:
     best = make_grid({0.5: [0.1], 1.0: [0.9], 2.0: [0.9], 4.0: [0.1]}, num_kept=1).optimum()
     assert best is not None
     assert (best.effective_learning_rate, best.interval) == (1.0, (1.0, 2.0))
@@ -264,330 +353,59 @@ def test_grid_with_a_hole_is_incomplete_and_not_unstable(hole: RunResult | None)
     assert (nothing.optimum(), nothing.edge()) == (None, Edge.INCOMPLETE)
 
 
-# -- what comes next -------------------------------------------------------------------------------
+# -- what a finer grid could gain ------------------------------------------------------------------
 
 
-def run_rounds(
-    plans: list[SweepPlan], landscape: Landscape, results: dict[str, RunResult] | None = None
-) -> tuple[dict[str, RunResult], list[list[RunSpec]]]:
-    """Do what is missing, round after round, and return the results with what each round asked for."""
-    results = {} if results is None else results
-    rounds = []
-    while specs := missing_runs(plans, results):
-        rounds.append(specs)
-        fill(results, specs, landscape)
-        assert len(rounds) <= 1 + max(plan.max_extensions for plan in plans)
-    return results, rounds
-
-
-def hill(optimum: float, *, diverges_above: float = math.inf) -> Landscape:
-    """Return a score that falls with the distance to an optimal learning rate in octaves."""
-
-    def score(spec: RunSpec) -> RunResult | float:
-        rate = spec.effective_learning_rate
-        return diverged() if rate > diverges_above else -abs(math.log2(rate / optimum))
-
-    return score
-
-
-def only_grid(plan: SweepPlan, results: dict[str, RunResult]) -> Grid:
-    (axes,) = plan.grids()
-    return extended_grid(plan, axes, results)
-
-
-def test_everything_is_missing_at_first() -> None:
-    plan = make_plan(batch_sizes=(16, 32), momenta=(0.0, 0.9), budgets=(Budget.steps(5), Budget.epochs(1)))
-    specs = missing_runs([plan], {})
-    assert len(specs) == 5 * 2 * 2 * 2 * 2
-    assert len({spec.key for spec in specs}) == len(specs)
-    assert set(all_runs([plan], {})) == {spec.key for spec in specs}
-
-
-def test_interior_optimum_asks_for_nothing_more() -> None:
-    plan = make_plan()
-    results, rounds = run_rounds([plan], hill(1.0))
-    assert [rates_of(specs) for specs in rounds] == [[0.25, 0.5, 1.0, 2.0, 4.0]]
-    assert only_grid(plan, results).edge() is Edge.INTERIOR
-
-
-def test_optimum_at_the_upper_edge_adds_two_points_until_it_is_interior() -> None:
-    plan = make_plan()
-    results, rounds = run_rounds([plan], hill(16.0))
-    assert [rates_of(specs) for specs in rounds] == [[0.25, 0.5, 1.0, 2.0, 4.0], [8.0, 16.0], [32.0, 64.0]]
-    grid = only_grid(plan, results)
-    best = grid.optimum()
+def test_an_optimum_says_what_its_grid_leaves_unresolved() -> None:
+    rows = {2.0**k: [0.8 - 0.1 * k**2 + noise for noise in (-0.01, 0.01)] for k in range(-2, 3)}
+    best = make_grid(rows, num_kept=2).optimum()
     assert best is not None
-    assert (best.effective_learning_rate, best.edge, len(grid.cells)) == (16.0, Edge.INTERIOR, 9)
-    assert set(all_runs([plan], results)) == set(results)
-
-
-def test_optimum_at_the_lower_edge_adds_two_points_below_with_the_grid_s_ratio() -> None:
-    plan = make_plan(rates=(0.1, 0.4, 1.6))
-    _, rounds = run_rounds([plan], hill(0.1))
-    assert rates_of(rounds[1]) == pytest.approx([0.1 / 16, 0.1 / 4])
-    assert len(rounds) == 2
-
-
-def test_each_end_has_its_own_ratio() -> None:
-    plan = make_plan(rates=(1.0, 2.0, 8.0), max_extensions=1)
-    _, rounds = run_rounds([plan], lambda _spec: 0.5)  # level: both ends are within
-    assert rates_of(rounds[1]) == [0.25, 0.5, 32.0, 128.0]
-
-
-def test_single_learning_rate_grows_by_factors_of_two() -> None:
-    _, rounds = run_rounds([make_plan(rates=(1.0,), max_extensions=1)], hill(1.0))
-    assert [rates_of(specs) for specs in rounds] == [[1.0], [0.25, 0.5, 2.0, 4.0]]
-
-
-def test_extension_stops_when_the_added_points_are_unstable() -> None:
-    plan = make_plan()
-    results, rounds = run_rounds([plan], hill(64.0, diverges_above=4.0))
-    assert [rates_of(specs) for specs in rounds] == [[0.25, 0.5, 1.0, 2.0, 4.0], [8.0, 16.0]]
-    best = only_grid(plan, results).optimum()
-    assert best is not None
-    assert (best.effective_learning_rate, best.edge) == (4.0, Edge.INTERIOR)
-
-
-def test_grid_without_a_stable_rate_grows_downwards() -> None:
-    plan = make_plan()
-    results, rounds = run_rounds([plan], hill(2**-3, diverges_above=2**-3))
-    assert [rates_of(specs) for specs in rounds][1:] == [[2**-4, 2**-3]]
-    assert only_grid(plan, results).edge() is Edge.INTERIOR
-
-
-@pytest.mark.parametrize("max_extensions", [0, 1, 3])
-def test_at_most_so_many_extensions(max_extensions: int) -> None:
-    plan = make_plan(max_extensions=max_extensions)
-    results, rounds = run_rounds([plan], hill(2.0**40))
-    assert [rates_of(specs) for specs in rounds[1:]] == [
-        [2.0 ** (3 + 2 * k), 2.0 ** (4 + 2 * k)] for k in range(max_extensions)
-    ]
-    grid = only_grid(plan, results)
-    assert (grid.edge(), len(grid.cells)) == (Edge.UPPER, 5 + 2 * max_extensions)
-
-
-def test_base_grids_of_all_sweeps_come_before_any_extension() -> None:
-    first, second = make_plan(batch_sizes=(16,)), make_plan(batch_sizes=(32, 48))
-    results: dict[str, RunResult] = {}
-    fill(results, missing_runs([first], {}), hill(16.0))  # as after an interruption: the first sweep wants to extend
-    assert missing_runs([first], results)
-    rounds = []
-    while specs := missing_runs([first, second], results):
-        rounds.append({(spec.batch_size, spec.effective_learning_rate) for spec in specs})
-        fill(results, specs, lambda spec: hill(1.0 if spec.batch_size == 32 else 16.0)(spec))
-    base = {(b, r) for b in (32, 48) for r in (0.25, 0.5, 1.0, 2.0, 4.0)}
-    assert rounds == [
-        base,
-        {(16, 8.0), (16, 16.0), (48, 8.0), (48, 16.0)},
-        {(b, r) for b in (16, 48) for r in (32, 64)},
-    ]
-
-
-def test_sweeps_extend_each_up_to_its_own_limit() -> None:
-    short, long = make_plan(batch_sizes=(16,), max_extensions=1), make_plan(batch_sizes=(32,), max_extensions=2)
-    _, rounds = run_rounds([short, long], hill(2.0**40))
-    assert [{spec.batch_size for spec in specs} for specs in rounds] == [{16, 32}, {16, 32}, {32}]
-
-
-def test_failed_runs_are_asked_for_again_unless_skipped() -> None:
-    plan = make_plan()
-    results, _ = run_rounds([plan], hill(1.0))
-    spec = plan.run_spec(plan.grids()[0], effective_learning_rate=4.0, seed=1)
-    results[spec.key] = failed()
-    assert missing_runs([plan], results) == [spec]
-    assert missing_runs([plan], results, skip={spec.key}) == []
-
-
-def test_diverged_runs_are_not_asked_for_again() -> None:
-    plan = make_plan()
-    results, _ = run_rounds([plan], hill(1.0))
-    results[plan.run_spec(plan.grids()[0], effective_learning_rate=4.0, seed=1).key] = diverged()
-    assert missing_runs([plan], results) == []
-
-
-def test_grid_with_a_failed_run_waits_while_others_extend() -> None:
-    plan = make_plan(batch_sizes=(16, 32))
-    results: dict[str, RunResult] = {}
-    fill(results, missing_runs([plan], results), hill(16.0))
-    spec = plan.run_spec(plan.grids()[0], effective_learning_rate=0.25, seed=0)
-    results[spec.key] = failed()
-    assert missing_runs([plan], results) == [spec]
-    others = missing_runs([plan], results, skip={spec.key})
-    assert {(s.batch_size, s.effective_learning_rate) for s in others} == {(32, 8.0), (32, 16.0)}
+    assert (best.ratio, best.below.ratio) == (2.0, 2.0)
+    assert best.unresolved_gain == pytest.approx(0.05)  # concave: at most half of what is lost one step away
+    assert best.error == pytest.approx(0.01)  # √2 · 0.01 / √2
+    assert not best.is_resolved
 
 
 @pytest.mark.parametrize(
-    ("changes", "num_new"),
-    [
-        ({"seeds": (0, 1, 2, 3), "num_kept": 3}, 5 * 2),
-        ({"rates": (0.25, 0.5, 1.0, 1.5, 2.0, 4.0)}, 2),
-        ({"batch_sizes": (16, 32)}, 5 * 2),
-        ({"momenta": (0.0, 0.9)}, 5 * 2),
-        ({"budgets": (Budget.steps(10), Budget.steps(20))}, 5 * 2),
-        ({"num_kept": 1}, 0),
-        ({"max_extensions": 9, "name": "renamed"}, 0),
-    ],
-    ids=str,
+    ("spread", "ratio", "resolved"), [(0.01, 2.0, False), (0.06, 2.0, True), (0.01, 2**0.25, True)]
 )
-def test_asking_for_more_runs_only_what_is_new(changes: dict[str, Any], num_new: int) -> None:
-    results, _ = run_rounds([make_plan()], hill(1.0))
-    before = set(results)
-    new = missing_runs([make_plan(**changes)], results)
-    assert len(new) == num_new
-    assert not before & {spec.key for spec in new}
-
-
-def test_extensions_stay_when_seeds_are_added() -> None:
-    results, _ = run_rounds([make_plan()], hill(16.0))
-    more = make_plan(seeds=(0, 1, 2))
-    _, rounds = run_rounds([more], hill(16.0), results)
-    assert all({spec.seed for spec in specs} == {2} for specs in rounds)
-    assert [rates_of(specs) for specs in rounds] == [[0.25, 0.5, 1.0, 2.0, 4.0], [8.0, 16.0], [32.0, 64.0]]
-
-
-def test_runs_shared_by_two_sweeps_are_asked_for_once() -> None:
-    narrow, wide = make_plan(rates=(0.5, 1.0, 2.0), name="narrow"), make_plan(name="wide", tune_on="train")
-    specs = missing_runs([narrow, wide], {})
-    assert len(specs) == len({spec.key for spec in specs}) == 5 * 2
-    assert len(all_runs([narrow, wide], {})) == 5 * 2
-
-
-def test_budgets_of_the_same_number_of_updates_share_their_runs() -> None:
-    plan = make_plan(budgets=(Budget.steps(8), Budget.epochs(2)))  # 2 · 64 / 16 = 8 updates
-    assert len(missing_runs([plan], {})) == 5 * 2
-
-
-def test_runs_outside_the_plan_are_not_looked_at() -> None:
-    plan = make_plan()
-    results, _ = run_rounds([plan], hill(1.0))
-    fill(results, missing_runs([make_plan(model_id="other")], {}), lambda _spec: 99.0)
-    best = only_grid(plan, results).optimum()
+def test_resolved_by_the_error_of_the_mean_or_by_the_ratio(spread: float, ratio: float, resolved: bool) -> None:
+    rows = {ratio**k: [0.8 - 0.1 * k**2 + noise for noise in (-spread, spread)] for k in range(-2, 3)}
+    best = make_grid(rows, num_kept=2).optimum()
     assert best is not None
-    assert best.estimate.mean == 0.0
+    assert best.unresolved_gain == pytest.approx(0.05)
+    assert best.is_resolved is resolved
 
 
-def test_build_grid_follows_the_plan_s_seeds() -> None:
-    plan = make_plan(seeds=(5, 3), rates=(0.5, 1.0))
-    results: dict[str, RunResult] = {}
-    fill(results, missing_runs([plan], {}), lambda spec: float(spec.seed))
-    del results[plan.run_spec(plan.grids()[0], effective_learning_rate=1.0, seed=5).key]
-    grid = build_grid(plan, plan.grids()[0], results, (0.5, 1.0))
-    values = [[None if r is None else r.test_metric for r in cell.results] for cell in grid.cells]
-    assert values == [[5.0, 3.0], [None, 3.0]]
-    assert (grid.num_steps, grid.objective, grid.direction) == (10, "test_metric", UP)
+def test_lucky_equal_runs_at_the_optimum_do_not_make_its_error_zero() -> None:
+    rows = {0.5: [0.5, 0.7], 1.0: [0.9, 0.9], 2.0: [0.5, 0.7], 4.0: [0.1, 0.1]}
+    best = make_grid(rows, num_kept=2).optimum()
+    assert best is not None
+    assert best.estimate.standard_deviation == 0.0
+    assert best.error == pytest.approx(math.sqrt(0.02 / 2))
 
 
-# -- whatever the landscape ------------------------------------------------------------------------
+def test_neighbour_that_half_fails_does_not_make_the_error_large() -> None:
+    rows = {0.5: [0.60, 0.62], 1.0: [0.70, 0.72], 2.0: [0.74, 0.1], 4.0: [0.1, 0.1]}
+    best = make_grid(rows, num_kept=2).optimum()
+    assert best is not None
+    assert best.error == pytest.approx(0.01)
+    assert not best.is_resolved
 
 
-def _landscape(optimum: float, limit: float, noise: float, *, sharpness: float = 1.0) -> Landscape:
-    """Return a hill in octaves with noise of its own for every run, and divergence above a limit."""
-
-    def score(spec: RunSpec) -> RunResult | float:
-        octaves = math.log2(spec.effective_learning_rate)
-        if octaves > limit:
-            return diverged()
-        return -sharpness * abs(octaves - optimum) + random.Random(spec.key).gauss(0.0, noise)
-
-    return score
+def test_optimum_at_the_end_of_a_grid_is_never_resolved() -> None:
+    best = make_grid({0.5: [0.5, 0.5], 1.0: [0.9, 0.9]}, num_kept=2).optimum()
+    assert best is not None
+    assert (best.unresolved_gain, best.ratio, best.is_resolved) == (math.inf, math.inf, False)
 
 
-@settings(max_examples=120, deadline=None)
-@given(
-    optimum=st.floats(-14, 14),
-    limit=st.floats(-14, 14),
-    noise=st.sampled_from([0.0, 0.1, 1.0, 10.0]),
-    num_rates=st.integers(1, 5),
-    ratio=st.sampled_from([2.0, math.sqrt(2), 4.0, 10.0]),
-    num_seeds=st.integers(1, 4),
-    max_extensions=st.integers(0, 4),
-)
-def test_every_sweep_ends_interior_or_at_its_last_extension(
-    optimum: float, limit: float, noise: float, num_rates: int, ratio: float, num_seeds: int, max_extensions: int
-) -> None:
-    plan = make_plan(
-        rates=[ratio**k for k in range(num_rates)],
-        seeds=tuple(range(num_seeds)),
-        num_kept=max(1, num_seeds - 1),
-        max_extensions=max_extensions,
-    )
-    results, rounds = run_rounds([plan], _landscape(optimum, limit, noise))
-    asked = [spec.key for specs in rounds for spec in specs]
-    assert len(asked) == len(set(asked))
-    grid = only_grid(plan, results)
-    assert grid.is_complete
-    assert grid.edge() is Edge.INTERIOR or len(rounds) == 1 + max_extensions
-    assert len(results) == len(grid.cells) * num_seeds
-    rates = [cell.effective_learning_rate for cell in grid.cells]
-    # A geometric grid stays one: no point is asked for twice under a rounding error's name.
-    assert [b / a for a, b in itertools.pairwise(rates)] == pytest.approx(
-        [ratio if num_rates > 1 else 2.0] * (len(rates) - 1), rel=1e-9
-    )
-
-
-@settings(max_examples=8, deadline=None)
-@given(optimum=st.floats(-8, 8), limit=st.floats(-3, 12), seed=st.integers(0, 2**32))
-def test_interruptions_do_not_change_what_is_run(optimum: float, limit: float, seed: int) -> None:
-    plans = [make_plan(batch_sizes=(16, 32)), make_plan(batch_sizes=(32, 64), rates=(1.0, 2.0, 4.0))]
-    landscape = _landscape(optimum, limit, 0.3)
-    straight, _ = run_rounds(plans, landscape)
-    generator, results = random.Random(seed), dict[str, RunResult]()
-    while specs := missing_runs(plans, results):
-        # Some of the runs finish in whatever order, some fail, then the power goes.
-        some = generator.sample(specs, generator.randint(len(specs) // 3 + 1, len(specs)))
-        unlucky = {spec.key for spec in some[1:] if generator.random() < 0.1}
-        fill(results, some, lambda s, unlucky=unlucky: failed() if s.key in unlucky else landscape(s))  # type: ignore[misc]
-    assert results == straight
-
-
-@settings(max_examples=20, deadline=None)
-@given(optimum=st.floats(-3, 3), seed=st.integers(0, 2**32))
-def test_failures_never_hang_a_sweep_and_never_pass_for_divergence(optimum: float, seed: int) -> None:
-    plan = make_plan(batch_sizes=(16, 32), num_kept=1)
-    generator, results, tried = random.Random(seed), dict[str, RunResult](), set[str]()
-    for _ in range(plan.max_extensions + 2):
-        specs = missing_runs([plan], results, skip=tried)
-        if not specs:
-            break
-        fill(results, specs, lambda s: failed() if generator.random() < 0.05 else _landscape(optimum, 14, 0.1)(s))
-        tried |= {s.key for s in specs if results[s.key].outcome is Outcome.FAILED}
-    assert missing_runs([plan], results, skip=tried) == []
-    for axes in plan.grids():
-        grid = extended_grid(plan, axes, results)
-        assert grid.num_diverged == 0
-        assert (grid.edge() is Edge.INCOMPLETE) == any(cell.num_failed for cell in grid.cells)
-
-
-def test_a_grid_may_also_grow_for_the_training_loss() -> None:
-    def landscape(spec: RunSpec) -> RunResult:
-        off = math.log2(spec.effective_learning_rate)
-        return finished(0.7 - 0.05 * off**2, train_loss=1.0 + (off + 3.0) ** 2)  # best at 1, fits best at 1/8
-
-    for extend_for, lowest in (("tuned", 0.25), ("tuned_and_train", 2.0**-4)):
-        plan = make_plan(extend_for=extend_for)
-        results: dict[str, RunResult] = {}
-        while specs := missing_runs([plan], results):
-            fill(results, specs, landscape)
-        grid = extended_grid(plan, plan.grids()[0], results)
-        assert grid.cells[0].effective_learning_rate == lowest
-        train = grid.train_optimum()
-        assert train is not None
-        assert train.lies_at_end_of(grid) is (extend_for == "tuned")
-
-
-def test_added_learning_rates_are_those_one_would_write() -> None:
-    def rising(spec: RunSpec) -> float:
-        return math.log(spec.effective_learning_rate)
-
-    plan = make_plan(rates=(0.01, 0.03, 0.09), max_extensions=1)
-    results: dict[str, RunResult] = {}
-    while specs := missing_runs([plan], results):
-        fill(results, specs, rising)
-    assert [c.effective_learning_rate for c in extended_grid(plan, plan.grids()[0], results).cells] == [
-        0.01,
-        0.03,
-        0.09,
-        0.27,
-        0.81,
-    ]
-    assert missing_runs([make_plan(rates=(0.01, 0.03, 0.09, 0.27, 0.81), max_extensions=0)], results) == []
+def test_training_optimum_is_of_loss_plus_penalty_with_the_loss_beside_it() -> None:
+    rows = {
+        rate: [finished(0.5, train_loss=loss, l2_penalty=penalty)]
+        for rate, loss, penalty in [(0.5, 0.3, 0.1), (1.0, 0.2, 0.15), (2.0, 0.1, 0.4), (4.0, 0.5, 0.5)]
+    }
+    grid = make_grid(rows, num_kept=1)
+    with_penalty, plain = grid.train_optimum(), grid.train_loss_optimum()
+    assert with_penalty is not None
+    assert plain is not None
+    assert (with_penalty.effective_learning_rate, plain.effective_learning_rate) == (1.0, 2.0)

@@ -10,8 +10,9 @@ from helpers_protocol import diverged, failed, fill, make_plan
 from isotherm.core.budget import Budget
 from isotherm.core.records import RunResult, RunSpec
 from isotherm.sweep.plan import StudyPlan, SweepPlan
-from isotherm.sweep.protocol import Edge, missing_runs
+from isotherm.sweep.protocol import Edge
 from isotherm.sweep.results import Results, StudyResults
+from isotherm.sweep.rounds import missing_runs
 
 
 def near_one(spec: RunSpec) -> float:

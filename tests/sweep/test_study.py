@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+import isotherm
 from helpers_protocol import blobs_task, tiny_sweep
 from isotherm.errors import UserError
 from isotherm.sweep.plan import StudyPlan
@@ -34,8 +35,27 @@ def test_study_without_sweeps_is_refused() -> None:
 
 
 def test_study_of_something_else_is_refused() -> None:
-    with pytest.raises(UserError, match=r"study 'mixed' holds a str where a Sweep was expected"):
+    with pytest.raises(UserError, match=r"study 'mixed': sweeps holds str; give an isotherm.Sweep"):
         Study(name="mixed", sweeps=(tiny_sweep(), "sweep"))  # type: ignore[arg-type]
+
+
+def test_a_task_is_no_sweep_and_the_remedy_makes_one() -> None:
+    task = blobs_task()
+    for make in (lambda given: Study(name="mine", sweeps=(given,)), Study.of):
+        with pytest.raises(UserError, match=r"a Task; say what to try on it: isotherm\.Sweep\(") as caught:
+            make(task)  # type: ignore[operator]
+        sweep = eval(str(caught.value).partition("on it: ")[2], {"isotherm": isotherm, "task": task})
+        assert make(sweep).sweeps == (sweep,)  # type: ignore[operator]
+
+
+def test_a_study_is_run_as_one() -> None:
+    study = Study.of(tiny_sweep())
+    with pytest.raises(UserError, match=r"sweep is a Study; run it with isotherm\.run_study\(study\)"):
+        isotherm.run(study)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"study is Sweep; run one with isotherm\.run\(sweep\)"):
+        isotherm.run_study(tiny_sweep())  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"study is NoneType; give an isotherm\.Study"):
+        isotherm.run_study(None)  # type: ignore[arg-type]
 
 
 def test_single_sweep_where_several_are_expected_is_refused() -> None:
@@ -63,3 +83,13 @@ def test_plan_survives_json() -> None:
     assert again == plan
     assert again.question == "Does temperature alone decide?"
     assert [p.tune_on for p in again.sweeps] == ["test", "validation"]
+
+
+def test_resolution_of_all_sweeps_at_once() -> None:
+    sweep = tiny_sweep(num_seeds=3)
+    study = Study(name="two", sweeps=(sweep, tiny_sweep(name="own", num_confirm=1)), question="Why?")
+    refined = study.with_resolution("adaptive")
+    assert [plan.resolution for plan in refined.plan().sweeps] == ["adaptive", "adaptive"]
+    assert [plan.num_confirm for plan in refined.plan().sweeps] == [3, 1]  # what is given stays
+    assert [plan.num_confirm for plan in refined.with_resolution("paper").plan().sweeps] == [0, 1]
+    assert (refined.name, refined.question) == ("two", "Why?")

@@ -13,6 +13,7 @@ from isotherm.core.rates import IsothermGrid
 from isotherm.core.records import Direction
 from isotherm.errors import UserError
 from isotherm.sweep.plan import GridAxes, SweepPlan
+from isotherm.sweep.sweep import Sweep
 
 # -- bad sweeps: the message names the value, the reason and the remedy ----------------------------
 
@@ -188,9 +189,45 @@ def test_plan_keeps_what_the_sweep_says() -> None:
     ]
 
 
-@pytest.mark.parametrize(("num_seeds", "num_kept"), [(15, 12), (5, 4), (1, 1), (2, 2), (10, 8)])
-def test_four_fifths_of_the_seeds_are_kept_by_default(num_seeds: int, num_kept: int) -> None:
-    assert tiny_sweep(num_seeds=num_seeds).plan().num_kept == num_kept
+@pytest.mark.parametrize("num_seeds", [1, 2, 5, 15])
+def test_all_seeds_are_kept_unless_fewer_are_asked_for(num_seeds: int) -> None:
+    assert tiny_sweep(num_seeds=num_seeds).plan().num_kept == num_seeds
+    assert tiny_sweep(num_seeds=num_seeds, num_kept=1).plan().num_kept == 1
+
+
+def test_grids_are_refined_and_optima_confirmed_by_default() -> None:
+    default = Sweep(
+        task=blobs_task(), batch_sizes=[8], effective_learning_rates=[0.5], budget=Budget.steps(10), num_seeds=3
+    ).plan()
+    assert (default.resolution, default.smallest_ratio, default.num_confirm) == ("adaptive", 2.0**0.25, 3)
+    assert (default.seeds, default.confirming_seeds) == ((0, 1, 2), (3, 4, 5))
+    assert default.metric_bounds == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("resolution", "asked", "num_confirm"),
+    [("paper", None, 0), ("paper", 4, 4), ("adaptive", 0, 0), ("adaptive", 7, 7)],
+)
+def test_confirming_seeds_follow_the_others(resolution: str, asked: int | None, num_confirm: int) -> None:
+    plan = tiny_sweep(resolution=resolution, num_confirm=asked, first_seed=10).plan()
+    assert plan.num_confirm == num_confirm
+    assert plan.confirming_seeds == tuple(range(12, 12 + num_confirm))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"resolution": "fine"}, "resolution"),
+        ({"num_confirm": -1}, "num_confirm"),
+        ({"num_confirm": 1.5}, "num_confirm"),
+        ({"smallest_ratio": 1.0}, "smallest_ratio=1.0 is not a factor of at least 1.001"),
+        ({"smallest_ratio": math.inf}, "smallest_ratio=inf"),
+        ({"smallest_ratio": "2"}, "smallest_ratio='2'"),
+    ],
+)
+def test_wrong_resolution_is_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        tiny_sweep(**changes)
 
 
 def test_num_kept_is_taken_as_given() -> None:

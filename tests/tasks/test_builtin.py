@@ -305,7 +305,9 @@ def test_images_are_decoded_and_cropped_as_before(seed: int | None, tmp_path: Pa
 
 
 def test_an_unknown_task_gets_the_nearest_name() -> None:
-    with pytest.raises(UserError, match=r"unknown task 'mlp_mnist'; did you mean 'mlp_mnist1d'.*module:function"):
+    with pytest.raises(
+        UserError, match=r"unknown task 'mlp_mnist'; did you mean 'mlp_mnist1d'.*or make your own isotherm.Task"
+    ):
         get_task("mlp_mnist")
 
 

@@ -278,7 +278,7 @@ def test_a_builder_that_raises_is_the_users_error():
 
 
 def test_a_builder_that_returns_no_module_is_the_users_error():
-    with pytest.raises(UserError, match=r"returned str; it must return a torch\.nn\.Module"):
+    with pytest.raises(UserError, match=r"returned str; end it with `return module`, a torch\.nn\.Module"):
         model_id(str)
 
 

@@ -101,7 +101,7 @@ def test_a_builder_that_hands_out_one_module_couples_nothing():
 
 
 def test_a_builder_must_return_a_module():
-    with pytest.raises(UserError, match=r"returned dict; it must return a torch\.nn\.Module"):
+    with pytest.raises(UserError, match=r"returned dict; end it with `return module`, a torch\.nn\.Module"):
         initial_model(dict, seed=0)  # type: ignore[arg-type]
 
 

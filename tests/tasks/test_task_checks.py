@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 
+import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch.utils.data import TensorDataset
 
-from helpers_tasks import REAL, TOKENS, X, Y, refused, sequence_task
+from helpers_tasks import REAL, TOKENS, X, Y, refused, sequence_task, task
 from isotherm.errors import UserError
 from isotherm.tasks.losses import LOSSES
 
@@ -52,7 +54,37 @@ def test_no_examples():
 
 
 def test_what_is_neither_tensor_nor_array():
-    refused(["train data", "neither a tensor nor an array"], train=(["a", "b"], [0, 1]))
+    refused(["train data, inputs", "object is neither a tensor nor an array", "torch.stack"], train=(object(), [0, 1]))
+
+
+def test_what_a_remedy_makes_of_data_is_accepted():
+    """Each remedy is taken out of the message and evaluated."""
+    names = np.array(["ant", "bee", "cat"] * 2)
+    for y in (names, names.tolist(), names.astype(object)):
+        remedy = remedy_of(r"targets: they are strings; .*class names (.*)$", train=(X, y))
+        assert task(train=(X, eval(remedy, {"np": np, "y": y}))).train[1].tolist() == Y.tolist()
+    rows = [torch.zeros(2)] * 6
+    data = TensorDataset(X, Y)
+    remedy = remedy_of(r"it is a TensorDataset; give a pair .* e\.g\. (.*)$", train=data)
+    assert torch.equal(task(train=eval(remedy, {"torch": torch, "data": data})).train[1], Y)
+    data = {"x": X, "y": Y}
+    remedy = remedy_of(r"it is a dict; give a pair .* e\.g\. (.*)$", train=data)
+    assert torch.equal(task(train=eval(remedy, {"data": data})).train[1], Y)
+    assert len(
+        remedy_of(r"inputs: the rows differ in length; pad them .* e\.g\. (.*)$", train=([[1.0], [1.0, 2.0]], Y))
+    )
+    assert task(train=(torch.stack(rows), Y)).num_train == 6
+    x = np.zeros((6, 2), dtype=np.longdouble)
+    remedy = remedy_of(r"PyTorch has no type like float128; convert them, e\.g\. (.*)$", train=(x, Y))
+    assert task(train=(eval(remedy, {"np": np, "x": x}), Y)).num_train == 6
+
+
+def remedy_of(pattern: str, **changes) -> str:
+    with pytest.raises(UserError) as caught:
+        task(**changes)
+    found = re.search(pattern, str(caught.value))
+    assert found is not None, str(caught.value)
+    return found[1]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -73,12 +105,9 @@ def test_a_negative_label():
     y = Y.clone()
     y[4] = -1
     refused(["train data", "label at index 4 is -1", "start at 0"], train=(X, y))
-
-
-@pytest.mark.parametrize("labels", [Y.float(), Y > 0, nn.functional.one_hot(Y)])
-def test_labels_are_whole_numbers_of_one_dimension(labels):
-    words = ["train data", "whole-number labels", str(labels.dtype), str(tuple(labels.shape)), "y.long()"]
-    refused(words, train=(X, labels))
+    y = torch.zeros(6, 3).long()
+    y[4, 2] = -7
+    refused(["train data", "label at index [4, 2] is -7"], train=(X, y))
 
 
 def test_splits_of_different_shape():

@@ -75,7 +75,7 @@ def test_a_callable_without_a_signature() -> None:
         ("loadable:leaving", "was called and raised SystemExit: 3"),
         ("loadable:number", "has no function 'number'"),
         ("loadable:brokn", "has no function 'brokn'; did you mean 'broken'"),
-        ("loadable:given", "loadable:given returned NoneType; it must return an isotherm.Task"),
+        ("loadable:given", "loadable:given returned NoneType; let it return an isotherm.Task"),
         ("no_such_module:task", "module 'no_such_module' cannot be imported: ModuleNotFoundError"),
     ],
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from isotherm.analysis.recommend import Recommendation, recommendation
 from isotherm.analysis.regimes import JointRegimes, Regimes
-from isotherm.analysis.series import Series, TunedGrid, series_without_laws, tuned_grids, with_laws
+from isotherm.analysis.series import Series, TunedGrid, fitted_series, pairs_of, tuned_grids
 from isotherm.analysis.verdicts import Verdict, judge, judge_scaling
 from isotherm.core.budget import Budget
 from isotherm.errors import UserError
@@ -62,18 +62,20 @@ def analyse(results: Results | StudyResults) -> Analysis:
 
     Results may be incomplete; what they do not determine is left out or said to be open.
     """
+    if not isinstance(results, Results | StudyResults):
+        raise UserError(f"results is {type(results).__name__}; give what isotherm.run or isotherm.open_results returns")
     study = results if isinstance(results, StudyResults) else results.as_study()
     tuned = [tuned_grids(sweep) for sweep in study.sweeps]
-    found = [series_without_laws(plan, grids) for plan, grids in zip(study.plan.sweeps, tuned, strict=True)]
-    series, pairs = with_laws([s for members in found for s in members])
+    found = [fitted_series(plan, grids) for plan, grids in zip(study.plan.sweeps, tuned, strict=True)]
+    series = [s for members in found for s in members]
+    pairs = pairs_of(series)
     scaling = [judge_scaling(s) for s in series]
     advice = (recommendation(s, verdict) for s, verdict in zip(series, scaling, strict=True))
-    following = iter(series)
     return Analysis(
         results=study,
         counts=study.counts(),
         sweeps=tuple(
-            SweepAnalysis(plan=plan, grids=grids, series=tuple(next(following) for _ in members))
+            SweepAnalysis(plan=plan, grids=grids, series=tuple(members))
             for plan, grids, members in zip(study.plan.sweeps, tuned, found, strict=True)
         ),
         joint_regimes=tuple(pair.joint for pair in pairs),

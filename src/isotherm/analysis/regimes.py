@@ -3,33 +3,22 @@
 The paper's figure 1c. In the noise dominated regime ε_eff* ∝ B (slope 1 in log2-log2); beyond the kink curvature limits
 ε_eff*, which stays constant. Momentum leaves the rise unchanged and moves the kink to larger batches.
 
-Intervals combine three sources of error: resampled seeds; the spacing of the learning rates, between which an optimum
-is known only as well as the parabolas on both sides of it agree (`optimum.py`); and the scatter of the optima about the
-line, where it exceeds the first two. Tests check their coverage by simulation. Grids of three learning rates do not
-show how steep either side is: the interval of the plateau is then too short where results fall off 20 times as steeply
-above the optimum as below it, or five times as steeply below it as above.
+All numbers come from the posterior of a curve family (`family.py`): estimates are medians, intervals hold 95 % of the
+draws. They include the seeds, what the spacing of the learning rates leaves open, the shape of the peaks, and the
+scatter of the optima about the line.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from isotherm.analysis.resampling import Sample
-from isotherm.core.statistics import (
-    BrokenLine,
-    Floats,
-    Interval,
-    fit_broken_lines,
-    fit_joint_lines,
-    percentile_limits,
-)
+from isotherm.analysis.family import FamilyFit
+from isotherm.core.statistics import BrokenLine, Floats, Interval, percentile_limits
 from isotherm.sweep.protocol import Grid
-
-NUM_DRAWS = 2000
 
 # The rising lines of SGD and momentum agree if they are known to lie within this many octaves of each other.
 SAME_LINE = 1.0
@@ -39,10 +28,10 @@ SAME_LINE = 1.0
 class Regimes:
     """The broken line through the optima of one budget and momentum; intervals at 95 %.
 
-    `line` is the fit itself, in log2. `kink` is None where the fit has none or most resampled sweeps show none; its
-    upper limit, and the plateau's, is infinite where more than one in forty shows none. Without a kink `plateau` is the
-    value of the line at the largest batch. `shortfall` is by how many octaves the line at the largest batch stays below
-    the continued rise; 0 where a resampled sweep shows no kink. `at_end` lists the batch sizes whose best learning rate
+    `line` has the medians, in log2. `kink` is None where most draws have none; its upper limit, and the plateau's, is
+    infinite where more than one in forty has none. Without a kink `plateau` is the value of the line at the largest
+    batch. `shortfall` is by how many octaves the line at the largest batch stays below the continued rise; 0 where a
+    draw has no kink. `at_end` lists the batch sizes whose best learning rate
     is the lowest or highest one tried.
     """
 
@@ -80,7 +69,7 @@ class Regimes:
         elif self.slope.low <= 0:
             doubts.append("the optimum does not clearly rise with the batch size")
         elif self.kink is None or self.shortfall.low <= 0:
-            doubts.append(f"{self.part_with_kink:.0%} of resampled sweeps show one")
+            doubts.append(f"{self.part_with_kink:.0%} of the lines that fit have one")
         return doubts
 
     @property
@@ -120,32 +109,17 @@ class Regimes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JointRegimes:
-    """Plain SGD and momentum at one budget, compared by broken lines that share a slope; intervals at 95 %.
+    """Plain SGD and momentum at one budget; intervals at 95 %.
 
-    `plain` and `heavy` are the laws of the two: these very lines, unless plain SGD has several momenta beside it.
-    `offset` is how many octaves momentum's rising line lies above that of plain SGD; the paper finds none.
-    `plateau_ratio` is momentum's plateau over that of plain SGD; a limit is 0 or infinite where a plateau is not seen.
+    `plain` and `heavy` are the laws of the two. `offset` is how many octaves momentum's rising line lies above that of
+    plain SGD in the middle of the batch sizes at which both rise; the paper finds none. `plateau_ratio` is momentum's
+    plateau over that of plain SGD; a limit is 0 or infinite where a plateau is not seen.
     """
 
     plain: Regimes
     heavy: Regimes
     offset: Interval
     plateau_ratio: Interval
-
-    def beside(self, plain: Regimes, heavy: Regimes) -> JointRegimes:
-        """Return the comparison beside the laws that the two series have."""
-        return dataclasses.replace(self, plain=plain, heavy=heavy)
-
-    @property
-    def shares_slope(self) -> bool:
-        """Whether the laws of the two have one slope."""
-        return self.plain.slope == self.heavy.slope
-
-    @property
-    def slope(self) -> Interval:
-        """The slope of both rising lines, where they share one."""
-        assert self.shares_slope
-        return self.plain.slope
 
     @property
     def same_line(self) -> bool | None:
@@ -162,12 +136,8 @@ class JointRegimes:
 
     @property
     def words(self) -> list[str]:
-        """All findings; without the laws of the two where these were fitted alone."""
-        if not self.shares_slope:
-            return [self.line_words, self.ratio_words]
-        kinks = [f"{found.label}: {found.kink_words}" for found in (self.plain, self.heavy)]
-        slope = f"SGD and {self.heavy.label}: {self.plain.slope_words}"
-        return [slope, self.line_words, *kinks, self.ratio_words, *self.plain.seed_words]
+        """How the two compare."""
+        return [self.line_words, self.ratio_words]
 
     @property
     def line_words(self) -> str:
@@ -195,56 +165,70 @@ class JointRegimes:
         return "; ".join(self.words)
 
 
-def fit_regimes(grids: Sequence[Grid], *, num_draws: int = NUM_DRAWS) -> Regimes:
-    """Return the broken line through the optima of grids over rising batch sizes, with intervals."""
-    sample = Sample(grids, np.random.default_rng(0), num_draws)
-    return _regimes(sample, *fit_broken_lines(sample.x, sample.lines))
+def regimes_of(fit: FamilyFit, grids: Sequence[Grid]) -> Regimes:
+    """Return the broken line of a family, with intervals."""
+    seen = ~np.isnan(fit.kinks)
+    part = float(np.mean(seen))
+    log_last = math.log2(fit.batch_sizes[-1])
+    log_corners = np.where(seen, fit.kinks, log_last)
+    corners, levels = 2.0**log_corners, 2.0**fit.plateaus
+    has_kink = part >= 0.5
+    return Regimes(
+        momentum=grids[0].axes.momentum,
+        budget=str(grids[0].axes.budget),
+        batch_sizes=fit.batch_sizes,
+        line=BrokenLine(
+            slope=float(np.median(fit.slopes)),
+            kink=float(np.median(log_corners)) if has_kink else None,
+            plateau=float(np.median(fit.plateaus)),
+        ),
+        slope=_interval(fit.slopes),
+        kink=_interval(corners, highest=np.where(seen, corners, np.inf)) if has_kink else None,
+        plateau=_interval(levels, highest=np.where(seen, levels, np.inf)),
+        shortfall=_interval(fit.slopes * (log_last - log_corners)),
+        part_with_kink=part,
+        num_seeds=len(grids[0].cells[0].results),
+        at_end=tuple(grid.axes.batch_size for grid in grids if _is_at_end(grid)),
+    )
 
 
-def fit_joint_regimes(plain: Sequence[Grid], heavy: Sequence[Grid], *, num_draws: int = NUM_DRAWS) -> JointRegimes:
-    """Return the broken lines with one slope through the optima of plain SGD and of momentum, with intervals."""
-    generator = np.random.default_rng(0)
-    first, second = Sample(plain, generator, num_draws), Sample(heavy, generator, num_draws)
-    joint = fit_joint_lines((first.x, second.x), (first.lines, second.lines))
-    seen, seen_heavy = (~np.isnan(kinks) for kinks in joint.kinks)
-    # Where the rising lines meet B = 1; with one slope they are as far apart everywhere.
-    starts = joint.plateaus[0] - joint.slopes * np.where(seen, joint.kinks[0], first.x[-1])
-    starts_heavy = joint.plateaus[1] - joint.slopes * np.where(seen_heavy, joint.kinks[1], second.x[-1])
-    ratios = 2.0 ** (joint.plateaus[1] - joint.plateaus[0])
+def joint_regimes_of(plain: tuple[Regimes, FamilyFit], heavy: tuple[Regimes, FamilyFit]) -> JointRegimes:
+    """Return how two laws compare, whose draws are independent of each other."""
+    (law, fit), (heavy_law, heavy_fit) = plain, heavy
+    where = _middle_of_rise(law, heavy_law)
+    seen, seen_heavy = (~np.isnan(one.kinks) for one in (fit, heavy_fit))
+    ratios = 2.0 ** (heavy_fit.plateaus - fit.plateaus)
     return JointRegimes(
-        plain=_regimes(first, joint.slopes, joint.kinks[0], joint.plateaus[0]),
-        heavy=_regimes(second, joint.slopes, joint.kinks[1], joint.plateaus[1]),
-        offset=_interval(starts_heavy - starts),
+        plain=law,
+        heavy=heavy_law,
+        offset=_interval(_rising_lines(heavy_fit, where) - _rising_lines(fit, where)),
         plateau_ratio=_interval(
             ratios, lowest=np.where(seen, ratios, 0.0), highest=np.where(seen_heavy, ratios, np.inf)
         ),
     )
 
 
-def _regimes(sample: Sample, slopes: Floats, kinks: Floats, plateaus: Floats) -> Regimes:
-    """Return the regimes of a sample from its lines, the first of which goes through the optima found."""
-    seen = ~np.isnan(kinks)
-    part = float(np.mean(seen[1:]))
-    corners, levels = 2.0 ** np.where(seen, kinks, sample.x[-1]), 2.0**plateaus
-    axes = sample.grids[0].axes
-    return Regimes(
-        momentum=axes.momentum,
-        budget=str(axes.budget),
-        batch_sizes=tuple(grid.axes.batch_size for grid in sample.grids),
-        line=BrokenLine(slope=float(slopes[0]), kink=float(kinks[0]) if seen[0] else None, plateau=float(plateaus[0])),
-        slope=_interval(slopes),
-        kink=_interval(corners, highest=np.where(seen, corners, np.inf)) if seen[0] and part >= 0.5 else None,
-        plateau=_interval(levels, highest=np.where(seen, levels, np.inf)),
-        shortfall=_interval(slopes * (sample.x[-1] - np.log2(corners))),
-        part_with_kink=part,
-        num_seeds=len(sample.grids[0].cells[0].results),
-        at_end=tuple(grid.axes.batch_size for grid, end in zip(sample.grids, sample.at_end, strict=True) if end),
-    )
+def _middle_of_rise(*laws: Regimes) -> float:
+    """Return log2 of the batch size in the middle of those at which all optima rise."""
+    first = max(law.batch_sizes[0] for law in laws)
+    ends = [law.batch_sizes[-1] if law.kink is None else law.kink.estimate for law in laws]
+    return (math.log2(first) + max(math.log2(first), math.log2(min(ends)))) / 2
+
+
+def _rising_lines(fit: FamilyFit, log_size: float) -> Floats:
+    """Return where the rising lines pass a batch size, in log2."""
+    ends = np.where(np.isnan(fit.kinks), math.log2(fit.batch_sizes[-1]), fit.kinks)
+    return np.asarray(fit.plateaus - fit.slopes * (ends - log_size))
+
+
+def _is_at_end(grid: Grid) -> bool:
+    best = grid.optimum()
+    return best is not None and best.lies_at_end_of(grid)
 
 
 def _interval(values: Floats, *, lowest: Floats | None = None, highest: Floats | None = None) -> Interval:
-    """Return the first value with limits from all others, or from separate values for either limit."""
-    estimate = float(values[0])
-    low, _ = percentile_limits((values if lowest is None else lowest)[1:])
-    _, high = percentile_limits((values if highest is None else highest)[1:])
+    """Return the median with limits from all draws, or from separate ones for either limit."""
+    estimate = float(np.median(values))
+    low, _ = percentile_limits(values if lowest is None else lowest)
+    _, high = percentile_limits(values if highest is None else highest)
     return Interval(estimate=estimate, low=min(low, estimate), high=max(high, estimate))

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from isotherm.analysis.regimes import JointRegimes, Regimes, fit_joint_regimes, fit_regimes
+from isotherm.analysis.family import LEAST_FOR_LINE, FamilyFit, fit_family
+from isotherm.analysis.regimes import JointRegimes, Regimes, joint_regimes_of, regimes_of
 from isotherm.core.budget import Budget
 from isotherm.core.rates import tidy
 from isotherm.core.records import Direction
 from isotherm.core.temperature import bare_learning_rate, temperature
 from isotherm.sweep.plan import GridAxes, SweepPlan
-from isotherm.sweep.protocol import Edge, Estimate, Grid, Optimum
+from isotherm.sweep.protocol import Edge, Estimate, Grid, Optimum, SelectionBias
 from isotherm.sweep.results import Results
-
-# The fewest optima that a broken line is fitted to.
-LEAST_FOR_LAW = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class TunedGrid:
     """A grid with its optima: for the quantity that was tuned, and for others.
 
-    `test`, `train_loss` and `train_objective` are means over the runs kept at the tuned optimum. All are None where no
-    learning rate is stable.
+    `test`, `train_loss` and `train_objective` are what is reported at the tuned optimum: over the confirming seeds,
+    without those over the runs kept there. `selected` and `confirmed` are the test metric over either; `selection_bias`
+    is the former less the latter. `train_optimum` is for training loss plus L2 penalty, `train_loss_optimum` for the
+    loss alone. All are None where no learning rate is stable.
     """
 
     grid: Grid
@@ -32,15 +33,23 @@ class TunedGrid:
     optimum: Optimum | None
     test_optimum: Optimum | None
     train_optimum: Optimum | None
-    train_objective_optimum: Optimum | None
+    train_loss_optimum: Optimum | None
     test: Estimate | None
     train_loss: Estimate | None
     train_objective: Estimate | None
+    selected: Estimate | None
+    confirmed: Estimate | None
+    selection_bias: SelectionBias | None
 
     @property
     def axes(self) -> GridAxes:
         """Batch size, budget and momentum."""
         return self.grid.axes
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether what is reported comes from confirming seeds."""
+        return self.confirmed is not None and bool(self.confirmed.values_all)
 
     @property
     def rate(self) -> float | None:
@@ -62,11 +71,16 @@ class TunedGrid:
 class Series:
     """The grids of one sweep, budget and momentum that have an optimum, over rising batch sizes.
 
-    `law` is the broken line through the optima; None below three of them.
+    `fit` is the curve family of the tuned quantity, `test_fit` that of the test metric and `train_fit` that of training
+    loss plus L2 penalty; None where runs lack the quantity. `law` is the broken line through the optima of `fit`; None
+    below three of them.
     """
 
     plan: SweepPlan
     grids: tuple[TunedGrid, ...]
+    fit: FamilyFit | None
+    test_fit: FamilyFit | None
+    train_fit: FamilyFit | None
     law: Regimes | None
 
     @property
@@ -99,7 +113,8 @@ class Series:
         return (
             self.momentum == 0 < other.momentum
             and self.budget == other.budget
-            and min(len(self.grids), len(other.grids)) >= LEAST_FOR_LAW
+            and self.law is not None
+            and other.law is not None
             and same_but_momentum(self.plan, other.plan)
         )
 
@@ -118,42 +133,27 @@ def tuned_grids(results: Results) -> tuple[TunedGrid, ...]:
     return tuple(_tuned(grid, results.plan.metric_direction) for grid in results.grids())
 
 
-def series_without_laws(plan: SweepPlan, grids: Iterable[TunedGrid]) -> list[Series]:
-    """Return the series of a sweep, one per budget and momentum."""
+def fitted_series(plan: SweepPlan, grids: Iterable[TunedGrid]) -> list[Series]:
+    """Return the series of a sweep, one per budget and momentum, with their fits."""
     groups: dict[tuple[Budget, float], list[TunedGrid]] = {}
     for grid in grids:
         if grid.optimum is not None:
             groups.setdefault((grid.axes.budget, grid.axes.momentum), []).append(grid)
-    return [
-        Series(plan=plan, grids=tuple(sorted(group, key=lambda g: g.axes.batch_size)), law=None)
-        for group in groups.values()
-    ]
+    return [_fitted(plan, sorted(group, key=lambda g: g.axes.batch_size)) for group in groups.values()]
 
 
-def with_laws(found: list[Series]) -> tuple[list[Series], list[Pair]]:
-    """Return the series of a whole study with their laws, and the pairs of plain SGD and momentum.
-
-    Plain SGD and its only momentum are fitted together, with one slope. Every other series is fitted alone; offset and
-    ratio of plateaus of a pair then still come from lines that share a slope.
-    """
-    partners = {
-        index: [k for k, other in enumerate(found) if one.pairs_with(other) or other.pairs_with(one)]
-        for index, one in enumerate(found)
-    }
-    laws: dict[int, Regimes] = {}
-    joints: dict[tuple[int, int], JointRegimes] = {}
-    for plain, heavy in _pairs(found):
-        joint = fit_joint_regimes(*([g.grid for g in found[k].grids] for k in (plain, heavy)))
-        joints[plain, heavy] = joint
-        if partners[plain] == [heavy] and partners[heavy] == [plain]:
-            laws |= {plain: joint.plain, heavy: joint.heavy}
-    for index, one in enumerate(found):
-        if index not in laws and len(one.grids) >= LEAST_FOR_LAW:
-            laws[index] = fit_regimes([g.grid for g in one.grids])
-    series = [dataclasses.replace(one, law=laws.get(index)) for index, one in enumerate(found)]
-    return series, [
-        Pair(plain=series[a], heavy=series[b], joint=joint.beside(laws[a], laws[b])) for (a, b), joint in joints.items()
-    ]
+def pairs_of(series: Sequence[Series]) -> list[Pair]:
+    """Return the pairs of plain SGD and momentum in a study, and how their laws compare."""
+    found = []
+    for plain, heavy in itertools.product(series, series):
+        if plain.pairs_with(heavy):
+            assert plain.law is not None
+            assert plain.fit is not None
+            assert heavy.law is not None
+            assert heavy.fit is not None
+            joint = joint_regimes_of((plain.law, plain.fit), (heavy.law, heavy.fit))
+            found.append(Pair(plain=plain, heavy=heavy, joint=joint))
+    return found
 
 
 def same_but_momentum(plan: SweepPlan, other: SweepPlan) -> bool:
@@ -168,8 +168,11 @@ def same_but_momentum(plan: SweepPlan, other: SweepPlan) -> bool:
 def _tuned(grid: Grid, metric_direction: Direction) -> TunedGrid:
     best = grid.optimum()
 
+    cell = None if best is None else grid.cells[best.index]
+    kept = () if best is None else best.kept
+
     def at_best(quantity: str) -> Estimate | None:
-        return None if best is None else grid.cells[best.index].estimate(quantity, kept=best.kept)
+        return None if cell is None else cell.reported(quantity, kept=kept)
 
     tuned_on_test = grid.objective == "test_metric"
     return TunedGrid(
@@ -178,12 +181,29 @@ def _tuned(grid: Grid, metric_direction: Direction) -> TunedGrid:
         optimum=best,
         test_optimum=best if tuned_on_test else grid.optimum("test_metric", metric_direction),
         train_optimum=grid.train_optimum(),
-        train_objective_optimum=grid.optimum("train_objective", Direction.MINIMISE),
+        train_loss_optimum=grid.train_loss_optimum(),
         test=at_best("test_metric"),
         train_loss=at_best("train_loss"),
         train_objective=at_best("train_objective"),
+        selected=None if cell is None else cell.estimate("test_metric", kept=kept),
+        confirmed=None if cell is None else cell.confirmation("test_metric"),
+        selection_bias=None if cell is None else cell.selection_bias("test_metric", kept=kept),
     )
 
 
-def _pairs(found: list[Series]) -> list[tuple[int, int]]:
-    return [(a, b) for a, one in enumerate(found) for b, other in enumerate(found) if one.pairs_with(other)]
+def _fitted(plan: SweepPlan, tuned: Sequence[TunedGrid]) -> Series:
+    """Return a series with one fit per quantity; the tuned one may be the test metric, or the training loss."""
+    grids = [grid.grid for grid in tuned]
+    fit = _fit(grids, plan.objective, plan.direction)
+    tests = fit if plan.objective == "test_metric" else _fit(grids, "test_metric", plan.metric_direction)
+    trains = fit if plan.objective == "train_objective" else _fit(grids, "train_objective", Direction.MINIMISE)
+    has_law = fit is not None and len(grids) >= LEAST_FOR_LINE
+    law = regimes_of(fit, grids) if fit is not None and has_law else None
+    return Series(plan=plan, grids=tuple(tuned), fit=fit, test_fit=tests, train_fit=trains, law=law)
+
+
+def _fit(grids: Sequence[Grid], objective: str, direction: Direction) -> FamilyFit | None:
+    """Return the fit of a quantity; None where some grid has no optimum for it."""
+    if any(grid.optimum(objective, direction) is None for grid in grids):
+        return None
+    return fit_family(grids, objective=objective, direction=direction)

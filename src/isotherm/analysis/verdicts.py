@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from isotherm.analysis.regimes import NUM_DRAWS, Regimes
+from isotherm.analysis.family import NUM_DRAWS
+from isotherm.analysis.regimes import Regimes
 from isotherm.analysis.resampling import ResampledGrid
 from isotherm.analysis.series import Pair, Series, TunedGrid
 from isotherm.core.budget import BudgetUnit
@@ -243,7 +244,7 @@ def _test_above_train(s: Series) -> Verdict:
         num_at_end += tests_best.lies_at_end_of(grid.grid) or fits_best.lies_at_end_of(grid.grid)
         ratios.append(math.log2(tests_best.effective_learning_rate / fits_best.effective_learning_rate))
         test = ResampledGrid(grid.grid, "test_metric", way)
-        train = ResampledGrid(grid.grid, "train_loss", Direction.MINIMISE)
+        train = ResampledGrid(grid.grid, "train_objective", Direction.MINIMISE)
         seeds = test.seeds(generator, NUM_DRAWS)
         gap = test.jitter(generator, NUM_DRAWS) - train.jitter(generator, NUM_DRAWS)
         drawn.append(test.optima(seeds) - train.optima(seeds) + gap)

@@ -120,7 +120,7 @@ def _measured(
 
 def _planned(study: str) -> list[RunSpec]:
     from isotherm.studies import STUDIES
-    from isotherm.sweep.protocol import missing_runs
+    from isotherm.sweep.rounds import missing_runs
 
     return missing_runs(STUDIES[study](None).plan().sweeps, {})
 

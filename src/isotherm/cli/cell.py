@@ -130,6 +130,7 @@ def _sweep(task: Task, settings: CellSettings) -> Sweep:
         tune_on="test",
         num_evaluations=settings.num_evaluations,
         max_extensions=0,
+        resolution="paper",
         l2=settings.l2,
         clip_norm=settings.clip_norm,
         precision=cast(Precision | None, settings.precision),  # a sweep refuses any other

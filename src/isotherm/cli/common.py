@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from isotherm.core.json import json_text
 from isotherm.errors import UserError
@@ -61,17 +62,25 @@ def _print_error(sentence: str) -> None:
 
 def console_for(json_path: Path | None) -> Console:
     """Return the console for display: standard output, or standard error if JSON goes to standard output."""
-    return Console(stderr=json_path == Path("-"))
+    return _console(stderr=json_path == Path("-"))
 
 
 def errors() -> Console:
     """Return the console for errors."""
-    return Console(stderr=True)
+    return _console(stderr=True)
+
+
+def _console(*, stderr: bool) -> Console:
+    return Console(stderr=stderr, emoji=False)  # a sweep may be called ":one:"
 
 
 def escaped(text: str) -> str:
-    """Escape square brackets, which Rich would read as markup."""
-    return text.replace("[", r"\[")
+    r"""Escape what Rich would read as markup.
+
+    >>> print(escaped("grid[red] in runs[1]"))
+    grid\[red] in runs[1]
+    """
+    return escape(text)
 
 
 def print_notes(notes: Iterable[str], console: Console) -> None:

@@ -15,7 +15,7 @@ class DownloadProgress:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
             DownloadColumn(),
             TransferSpeedColumn(),

@@ -26,6 +26,14 @@ StoreArgument = Annotated[
 StoreOption = Annotated[
     Path | None, typer.Option("--store", metavar="FILE", help="Store of the runs; default: <study>.sqlite.")
 ]
+ResolutionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--resolution",
+        metavar="HOW",
+        help="Refine grids around their optima (adaptive) or not (paper); default: the study's.",
+    ),
+]
 DeviceOption = Annotated[str, typer.Option("--device", metavar="DEVICE", help="Train on cpu or cuda.")]
 FleetSizeOption = Annotated[
     int | None,

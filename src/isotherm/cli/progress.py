@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from isotherm.cli.show.numbers import metric_text, number_text
 from isotherm.core.records import CurvePoint, Outcome, RunResult, RunSpec
 from isotherm.running.executors.local import work_of
+from isotherm.sweep.rounds import Round
 
 # Between lines of progress in a log.
 SECONDS_BETWEEN_LINES = 10.0
@@ -26,9 +27,9 @@ class RunProgress:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
-            TextColumn("{task.fields[status]}"),
+            TextColumn("{task.fields[status]}", markup=False),
             TimeElapsedColumn(),
             console=console,
             disable=not console.is_terminal,
@@ -52,11 +53,11 @@ class RunProgress:
             self._show()
         self._bar.__exit__(kind, error, trace)
 
-    def round_started(self, specs: Sequence[RunSpec], *, round_: int) -> None:
+    def round_started(self, round_: Round) -> None:
         """Add the runs of a round to the total."""
-        self._num_runs += len(specs)
-        self._total = self._done + sum(work_of(s.batch_size, s.num_steps) for s in specs)
-        self._label = self.base_label if round_ == 0 else f"extension {round_}"
+        self._num_runs += len(round_.specs)
+        self._total = self._done + sum(work_of(s.batch_size, s.num_steps) for s in round_.specs)
+        self._label = self.base_label if round_.number == 0 else str(round_)
         if self._task is None:
             self._task = self._bar.add_task(self._label, total=self._total, status="")
             self._start = time.monotonic()
@@ -100,7 +101,7 @@ class RunProgress:
                 )
         elif force or now - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = now
-            self._console.print(f"{self._label}: {self._status()}", highlight=False)
+            self._console.print(f"{self._label}: {self._status()}", highlight=False, markup=False)
 
 
 class CellProgress(RunProgress):

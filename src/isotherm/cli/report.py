@@ -39,7 +39,7 @@ def report(options: ReportOptions) -> None:
     check_json(options.json_path)
     path = store_path(options.store)
     found = stored_studies(path, study=options.study)
-    base = options.output or path.with_suffix("")
+    base = options.output or (path.with_suffix("") if path.suffix else path.with_name(f"{path.name}_report"))
     folders = [base] if len(found) == 1 else [base / results.plan.name for results in found]
     summaries = [present(results, folder, console=console) for results, folder in zip(found, folders, strict=True)]
     give_json(options.json_path, summaries[0] if len(summaries) == 1 else {"studies": summaries})

@@ -12,7 +12,7 @@ import typer
 from isotherm.cli.cell_options import CellOptions
 from isotherm.cli.command import command
 from isotherm.cli.common import check_json, console_for, escaped, give_json, print_notes
-from isotherm.cli.options import ComputeOptions, DataOption, JsonOption
+from isotherm.cli.options import ComputeOptions, DataOption, JsonOption, ResolutionOption
 from isotherm.errors import UserError
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class RunOptions:
         typer.Option("--store", metavar="FILE", help="Store of the runs; default: <study>.sqlite or <task>.sqlite."),
     ] = None
     data: DataOption = None
+    resolution: ResolutionOption = None
     compute: ComputeOptions
     checkpoint_seconds: Annotated[
         float | None,
@@ -63,11 +64,15 @@ def _check_kind(options: RunOptions) -> None:
     if study is not None and cell.task is not None:
         raise UserError(f"the study {study!r} and --task {cell.task} are both given; {remedy}")
     if study is not None and (given := cell.given()):
-        raise UserError(f"{given[0]} applies only with --task; a study sets its own value")
+        raise UserError(
+            f"{given[0]} applies only with --task; a study sets its own value: leave it out, or change it there"
+        )
     if study is not None:
         return
     if cell.task is None:
         raise UserError(f"neither a study nor --task is given; {remedy}")
+    if options.resolution is not None:
+        raise UserError("--resolution applies to a study; one cell has one learning rate: leave it out")
     cell.check()
     if workers not in (None, 1):
         raise UserError(f"--workers {workers}: one cell trains in one process, all seeds as a fleet; leave it out")
@@ -83,7 +88,7 @@ def _run_study(options: RunOptions, console: Console) -> None:
 
     assert options.study is not None
     start = time.perf_counter()
-    study = load_study(options.study, data=options.data)
+    study = load_study(options.study, data=options.data, resolution=options.resolution)
     print_notes((note for sweep in study.sweeps for note in sweep.task.notes), console)
     store = options.store or default_store(study.name)
     results = train_study(

@@ -12,7 +12,7 @@ from rich import box
 from rich.table import Table
 
 from isotherm.cli.command import command
-from isotherm.cli.common import check_json, console_for, give_json
+from isotherm.cli.common import check_json, console_for, escaped, give_json
 from isotherm.cli.options import DataOption, JsonOption, StoreArgument
 
 if TYPE_CHECKING:
@@ -89,5 +89,5 @@ def _table(rows: list[dict[str, Any]]) -> Table:
         table.add_column(name, justify="right" if name in outcomes else "left", overflow="fold")
     for row in rows:
         counts = (f"{row[outcome]:,}" for outcome in outcomes)
-        table.add_row(row["study"], f"{row['sweep']} (m = {row['momenta']})", *counts)
+        table.add_row(escaped(row["study"]), escaped(f"{row['sweep']} (m = {row['momenta']})"), *counts)
     return table

@@ -28,5 +28,6 @@ def store_path(reference: str) -> Path:
 def _only_store(folder: Path) -> Path:
     stores = sorted(folder.glob("*.sqlite"))
     if len(stores) != 1:
-        raise StoreError(f"{folder} is a folder with {len(stores)} stores in it; name one file")
+        names = f"name one file: {', '.join(map(str, stores))}" if stores else "name a file, or run a study into one"
+        raise StoreError(f"{folder} is a folder with {len(stores)} stores in it; {names}")
     return stores[0]

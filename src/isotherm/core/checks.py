@@ -15,16 +15,21 @@ def is_number(value: object) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
+def is_whole(value: object) -> bool:
+    """Tell whether a value is an integer, NumPy's included; True and False are not."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
 def require_positive(name: str, value: Any) -> None:
     """Refuse what is not a finite number above 0."""
     if not is_number(value) or not (math.isfinite(value) and value > 0):
-        raise UserError(f"{name} must be a positive number, not {value!r}")
+        raise UserError(f"{name} must be a positive number, not {value!r}{_as_number(value)}")
 
 
 def require_whole(name: str, value: Any, *, at_least: int, at_most: int | None = None) -> None:
     """Refuse what is not an integer within the limits."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < at_least:
-        raise UserError(f"{name} must be a whole number of at least {at_least}, not {value!r}")
+    if not is_whole(value) or value < at_least:
+        raise UserError(f"{name} must be a whole number of at least {at_least}, not {value!r}{_as_whole(value)}")
     if at_most is not None and int(value) > at_most:
         raise UserError(f"{name} must be at most {at_most:,}, not {value!r}")
 
@@ -32,7 +37,7 @@ def require_whole(name: str, value: Any, *, at_least: int, at_most: int | None =
 def require_some(name: str, values: object) -> None:
     """Refuse what is not a sequence, or is empty."""
     if isinstance(values, str) or not isinstance(values, Sequence):
-        raise UserError(f"{name} must be a list, not {values!r}")
+        raise UserError(f"{name} must be a list, not {_shown(values)}; write {_as_list(values)}")
     if len(values) == 0:
         raise UserError(f"{name} is empty; give at least one value")
 
@@ -41,3 +46,27 @@ def require_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     """Refuse what is not one of the choices."""
     if value not in choices:
         raise UserError(f"{name}={value!r} is unknown; use one of {', '.join(map(repr, choices))}")
+
+
+def _as_number(value: object) -> str:
+    """Return the remedy for a number in quotes."""
+    try:
+        return f"; write {float(value):g}, without quotes" if isinstance(value, str) else ""
+    except ValueError:
+        return ""
+
+
+def _as_whole(value: object) -> str:
+    """Return the remedy for a whole number written as a real one."""
+    return f"; write {int(value)}" if isinstance(value, float) and value.is_integer() and value > 0 else ""
+
+
+def _shown(values: object) -> str:
+    return repr(values) if len(repr(values)) < 60 else type(values).__name__
+
+
+def _as_list(values: object) -> str:
+    """Return how a list is made of what was given."""
+    if is_number(values) or isinstance(values, str):
+        return f"[{values}]"
+    return "values.tolist()" if hasattr(values, "tolist") else "list(values)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from isotherm.core.checks import is_number, require_positive, require_whole
+from isotherm.core.checks import is_number, is_whole, require_positive, require_whole
 from isotherm.core.temperature import effective_learning_rate_at
 from isotherm.errors import UserError
 
@@ -19,6 +19,9 @@ def powers_of_two(lowest: int, highest: int) -> tuple[float, ...]:
     >>> powers_of_two(-2, 1)
     (0.25, 0.5, 1.0, 2.0)
     """
+    for name, value in (("lowest", lowest), ("highest", highest)):
+        if not is_whole(value):
+            raise UserError(f"powers_of_two: the exponent {name}={value!r} is not a whole number; write e.g. -6")
     if lowest > highest:
         raise UserError(f"powers_of_two({lowest}, {highest}) is empty; the lower exponent comes first")
     return tuple(2.0**k for k in range(lowest, highest + 1))

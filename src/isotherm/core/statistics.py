@@ -54,18 +54,23 @@ def standard_deviation(values: Sequence[float]) -> float:
     return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
-def t_interval(values: Sequence[float], *, level: float = 0.95) -> Interval:
-    """Return the mean with its Student-t interval; unbounded for a single value.
+def t_interval(values: Sequence[float], *, level: float = 0.95, bounds: tuple[float, float] | None = None) -> Interval:
+    """Return the mean with its Student-t interval; unbounded for a single value or none.
+
+    Where the values have bounds, so has their mean: the interval is cut off there, which loses no coverage.
 
     >>> interval = t_interval([1.0, 2.0, 3.0])
     >>> round(interval.low, 3), interval.estimate, round(interval.high, 3)
     (-0.484, 2.0, 4.484)
+    >>> t_interval([0.98, 1.0], bounds=(0.0, 1.0)).high
+    1.0
     """
-    mean = float(np.mean(values))
+    mean = float(np.mean(values)) if len(values) else math.nan
+    low, high = bounds or (-math.inf, math.inf)
     if len(values) < 2:
-        return Interval(estimate=mean, low=-math.inf, high=math.inf)
+        return Interval(estimate=mean, low=low, high=high)
     half = float(stats.t.ppf(0.5 + level / 2, len(values) - 1)) * standard_deviation(values) / math.sqrt(len(values))
-    return Interval(estimate=mean, low=mean - half, high=mean + half)
+    return Interval(estimate=mean, low=max(low, mean - half), high=min(high, mean + half))
 
 
 def welch_interval(first: Sequence[float], second: Sequence[float], *, level: float = 0.95) -> Interval:
@@ -149,52 +154,6 @@ def fit_broken_lines(log_batch_size: Sequence[float], log_learning_rates: Floats
     return slopes, bends.kinks_seen(indices), bends.plateaus(log_learning_rates, slopes, indices)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JointLines:
-    """Many pairs of broken lines with one slope each pair; kinks are NaN where none is seen. Shapes (num_pairs,)."""
-
-    slopes: Floats
-    kinks: tuple[Floats, Floats]
-    plateaus: tuple[Floats, Floats]
-
-
-def fit_joint_lines(
-    log_batch_sizes: tuple[Sequence[float], Sequence[float]], log_learning_rates: tuple[Floats, Floats]
-) -> JointLines:
-    """Return the least-squares pairs of broken lines that share a slope; kinks and plateaus are their own.
-
-    Args:
-        log_batch_sizes: of either line, rising, shapes (num_points,).
-        log_learning_rates: shapes (num_pairs, num_points).
-    """
-    first, second = (_Bends(x) for x in log_batch_sizes)
-    products, others = first.products(log_learning_rates[0]), second.products(log_learning_rates[1])
-    pairs = np.arange(len(products))
-    most = np.full(len(products), -np.inf)
-    indices, other_indices = np.zeros((2, len(products)), dtype=np.int64)
-    for index in range(products.shape[1]):
-        gains = products[:, [index]] + others
-        gains *= gains  # in place: the arrays are large
-        gains *= 1.0 / (first.squares[index] + second.squares)
-        gains += second.preference
-        best = np.argmax(gains, axis=1)
-        gained = gains[pairs, best] + first.preference[index]
-        better = gained > most
-        most = np.where(better, gained, most)
-        indices, other_indices = np.where(better, index, indices), np.where(better, best, other_indices)
-    slopes = (products[pairs, indices] + others[pairs, other_indices]) / (
-        first.squares[indices] + second.squares[other_indices]
-    )
-    return JointLines(
-        slopes=slopes,
-        kinks=(first.kinks_seen(indices), second.kinks_seen(other_indices)),
-        plateaus=(
-            first.plateaus(log_learning_rates[0], slopes, indices),
-            second.plateaus(log_learning_rates[1], slopes, other_indices),
-        ),
-    )
-
-
 class _Bends:
     """All candidate kinks of a broken line over given points, a sixteenth of an octave apart.
 
@@ -226,6 +185,18 @@ class _Bends:
     def plateaus(self, log_learning_rates: Floats, slopes: Floats, indices: NDArray[np.int64]) -> Floats:
         """Return the plateaus for these slopes and kinks."""
         return np.asarray(log_learning_rates.mean(axis=1) - slopes * self._mean_rises[indices])
+
+
+def log_sum_exp(values: Floats, *, axis: int) -> Floats:
+    """Return log(sum(exp(values))) along an axis; minus infinity where all values are.
+
+    >>> log_sum_exp(np.log([[1.0, 3.0], [0.5, 1.5]]), axis=1).round(6).tolist() == np.log([4.0, 2.0]).round(6).tolist()
+    True
+    """
+    most = values.max(axis=axis, keepdims=True)
+    most = np.where(np.isfinite(most), most, 0.0)
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(np.exp(values - most).sum(axis=axis)) + most.squeeze(axis))
 
 
 def percentile_limits(draws: Floats, *, level: float = 0.95) -> tuple[float, float]:

@@ -81,9 +81,14 @@ class CropAndFlip:
         for name in ("mean", "std"):
             values = getattr(self, name)
             if not isinstance(values, tuple | list) or not all(isinstance(v, int | float) for v in values):
-                raise UserError(f"{name}={values!r} is not a tuple of numbers; give one per channel")
+                raise UserError(
+                    f"{name}={values!r} is not a tuple of numbers; give one per channel, of an array {name}.tolist()"
+                )
         if len(self.mean) != len(self.std) or min(self.std) <= 0:
-            raise UserError("mean and std need one value per channel each, std above 0")
+            raise UserError(
+                f"mean={self.mean!r} and std={self.std!r} need one value per channel each, std above 0; for images in "
+                "three channels use e.g. mean=(125, 123, 114), std=(63, 62, 67)"
+            )
 
     def train(self, inputs: Tensor, bits: RandomBits) -> Tensor:
         """Return random crops (n, channels, height, width) in float32."""

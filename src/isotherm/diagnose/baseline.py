@@ -55,7 +55,7 @@ def _targets(task: Task, split: str) -> Tensor:
     y = y[::step]
     if task.transform is not None:
         y = task.transform.targets(y)
-    return y.float() if y.is_floating_point() else y
+    return y.float().clone() if y.is_floating_point() else y.clone()  # a loss may write into its targets
 
 
 def has_learned(losses: Sequence[Floats], constants: Floats) -> bool:

@@ -70,5 +70,5 @@ def initial_loss(task: Task, *, device: str) -> float:
         for seed in range(3):
             module = initial_model(task.model, seed=seed).to(placed.device).eval()
             output = call_model(module, x.to(placed.device), unroll=task.unroll)
-            losses.append(float(task.loss_function(output, y.to(placed.device))))
+            losses.append(float(task.loss_function(output, y.to(placed.device, copy=True))))
     return sum(losses) / len(losses)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -39,7 +39,8 @@ class Evaluator:
     """How one model or a fleet is evaluated; results have shape () or (runs,).
 
     Args:
-        batch: inputs, targets -> loss and metric, each a mean over the batch.
+        batch: inputs, targets -> loss and metric, each a mean over the batch; or loss and outputs, where the metric is
+            one over the whole split.
         window: inputs, targets, state -> loss, metric, state; only for sequences.
         initial_state: of one stream; only for sequences.
         num_runs: how many runs are evaluated at once.
@@ -66,33 +67,65 @@ def evaluate_split(placed: PlacedTask, evaluator: Evaluator, split: str) -> list
     """Return the scores of every run over a whole split; one run gives a list of one."""
     num = len(placed.splits[split][1])
     with torch.no_grad():
-        if placed.unroll is None:
-            sums: Tensor | float = 0.0
-            for start in range(0, num, evaluator.chunk):
-                x, y = placed.evaluation_batch(split, start, min(start + evaluator.chunk, num))
-                sums = sums + _sums(evaluator.batch(x, y), len(y))
+        if placed.unroll is not None:
+            losses, metrics = (_stream_sums(placed, evaluator, split) / num).cpu().tolist()
+        elif placed.metric_is_over_split:
+            losses, metrics = _scores_over_split(placed, evaluator, split)
         else:
-            sums = _stream_sums(placed, evaluator, split)
-    assert isinstance(sums, Tensor)
-    losses, metrics = (sums / num).cpu().tolist()
+            sums = sum(_sums(found, num_in) for found, num_in in _chunks(placed, evaluator, split))
+            assert isinstance(sums, Tensor)
+            losses, metrics = (sums / num).cpu().tolist()
     if placed.metric_is_exponential:
         metrics = [math.exp(value) if value < 700 else math.inf for value in metrics]  # NaN compares false
     return [Scores(loss=loss, metric=metric) for loss, metric in zip(losses, metrics, strict=True)]
+
+
+def _chunks(placed: PlacedTask, evaluator: Evaluator, split: str) -> Iterator[tuple[tuple[Tensor, ...], int]]:
+    """Yield what the evaluator returns for every batch of a split, and the batch's size."""
+    num = len(placed.splits[split][1])
+    for start in range(0, num, evaluator.chunk):
+        x, y = placed.evaluation_batch(split, start, min(start + evaluator.chunk, num))
+        yield evaluator.batch(x, y), len(y)
 
 
 def _sums(means: tuple[Tensor, ...], num: int) -> Tensor:
     return torch.stack(means[:2]).reshape(2, -1).double() * num
 
 
+def _scores_over_split(placed: PlacedTask, evaluator: Evaluator, split: str) -> tuple[list[float], list[float]]:
+    """Return the losses of all runs, and a metric that is a function of all outputs: NaN where the loss is not finite.
+
+    The function is called for one run at a time, so it may do what `vmap` cannot; and never with what a diverged
+    run gives, which many functions refuse.
+    """
+    sums: Tensor | float = 0.0
+    outputs_by_chunk: list[Tensor] = []
+    for (loss, outputs), num in _chunks(placed, evaluator, split):
+        sums = sums + loss.reshape(-1).double() * num
+        outputs_by_chunk.append(outputs if loss.ndim else outputs.unsqueeze(0))
+    assert isinstance(sums, Tensor)
+    losses = (sums / len(placed.splits[split][1])).cpu().tolist()
+    metrics = [
+        float(
+            placed.metric(torch.cat([outputs[run] for outputs in outputs_by_chunk]), placed.evaluation_targets(split))
+        )
+        if math.isfinite(loss)
+        else math.nan
+        for run, loss in enumerate(losses)
+    ]
+    if placed.metric is placed.loss:  # a loss that is no mean over examples either
+        losses = [metric if math.isfinite(loss) else loss for loss, metric in zip(losses, metrics, strict=True)]
+    return losses, metrics
+
+
 def _stream_sums(placed: PlacedTask, evaluator: Evaluator, split: str) -> Tensor:
     """Read a sequence from its first token to its last, carrying the state along."""
-    inputs, targets = placed.splits[split]
-    assert isinstance(inputs, Tensor)
+    num = len(placed.splits[split][1])
     assert evaluator.window is not None
     assert evaluator.initial_state is not None
     step = _StreamStep(evaluator, placed.device)
-    for x, y in zip(torch.split(inputs, WINDOW), torch.split(targets, WINDOW), strict=True):
-        step(x, y)
+    for start in range(0, num, WINDOW):
+        step(*placed.evaluation_batch(split, start, min(start + WINDOW, num)))
     return step.sums
 
 

@@ -21,6 +21,7 @@ from isotherm.engine.checkpoint import Checkpoint
 from isotherm.engine.checkpoint_file import State
 from isotherm.engine.evaluation import Tensors
 from isotherm.engine.fleet_checks import FleetChecks
+from isotherm.engine.fleet_speed import one_by_one
 from isotherm.engine.placed_task import PlacedTask, exact_arithmetic
 from isotherm.engine.reference import run_reference
 from isotherm.engine.stack.model import NotVectorisable
@@ -28,6 +29,7 @@ from isotherm.engine.stack.plan import UPDATES_PER_WINDOW, StackPlan
 from isotherm.engine.stack.run_stack import Listeners, RunStack
 from isotherm.errors import UserError
 from isotherm.tasks.seeding import seeded
+from isotherm.tasks.torch_warnings import without_torch_warnings
 
 logger = logging.getLogger("isotherm")
 
@@ -35,6 +37,7 @@ logger = logging.getLogger("isotherm")
 LARGEST_BATCH_OF_TWO = 1024
 
 
+@without_torch_warnings()
 def run_fleet(
     placed: PlacedTask,
     specs: Sequence[RunSpec],
@@ -98,10 +101,17 @@ class _Fleet:
                 checked = self.check()
         except NotVectorisable as reason:
             if self.convolves:
-                logger.warning("convolutions are not computed for all runs at once, but run by run: %s", reason)
+                self.checks.say_once(
+                    f"convolutions, {self.specs[0].task}",
+                    f"convolutions are not computed for all runs at once, but run by run: {reason}",
+                )
                 self.checks.add_without_kernels(self.batch_size)
                 return self.run(checkpoint)
-            logger.warning("training one run at a time, as this model cannot be trained as a fleet: %s", reason)
+            self.checks.say_once(
+                f"one at a time, {self.specs[0].task}",
+                f"training one run at a time, as this model cannot be trained as a fleet: {reason}; {one_by_one()}",
+            )
+            self.checks.add_one_by_one(self.batch_size)
             return [self.run_alone(index) for index in range(len(self.specs))]
         stacks = [checked] if checked is not None else self.stacks()
         train_stacks(stacks, checkpoint)
@@ -134,6 +144,9 @@ class _Fleet:
         if not self.placed.is_mixed and self.placed.device.type == "cpu":
             whole = self.stack(self.specs)
             whole.check_gradients()
+            kind = f"run by run, {self.specs[0].task}"
+            if not self.checks.has_said(kind) and (sentence := whole.slow_path()) is not None:
+                self.checks.say_once(kind, sentence)
             return whole
         has_own_streams = self.checks.wants_own_streams(self.placed, self.batch_size)
         is_alone = len(self.specs) == 1 or has_own_streams or self.batch_size > LARGEST_BATCH_OF_TWO

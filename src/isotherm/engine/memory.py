@@ -1,4 +1,4 @@
-"""The memory that a run of a fleet needs, estimated from one forward pass, and whether it ran out."""
+"""The memory that a run of a fleet needs, estimated from two forward passes, and whether it ran out."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def bytes_per_run(placed: PlacedTask, batch_size: int) -> int:
     """
     of_copies = _COPIES * placed.num_parameters * placed.dtype.itemsize
     of_states = state_bytes(placed.num_parameters, dtype=placed.dtype)
-    return of_states + of_copies + round(_BACKWARD_FACTOR * _kept_bytes(placed, batch_size))
+    of_activations = round(_BACKWARD_FACTOR * _kept_bytes(placed, batch_size))
+    return of_states + of_copies + max(of_activations, _output_bytes(placed))  # evaluation follows an update
 
 
 def state_bytes(num_parameters: int, *, dtype: torch.dtype = torch.float32) -> int:
@@ -43,8 +44,34 @@ def state_bytes(num_parameters: int, *, dtype: torch.dtype = torch.float32) -> i
     return _STATES * num_parameters * dtype.itemsize
 
 
+def _output_bytes(placed: PlacedTask) -> int:
+    """Return the bytes of a run's outputs over its largest split, where the metric needs all at once; else 0."""
+    if not placed.metric_is_over_split:
+        return 0
+    with contextlib.suppress(Exception), torch.no_grad():  # as above
+        x, y = placed.evaluation_batch("test", 0, 1)
+        _, output = placed.evaluation_scores(placed.model(seed=0, batch_size=1).eval(), x, y)
+        return output.nbytes * max(len(targets) for _, targets in placed.splits.values())
+    return 0
+
+
 def _kept_bytes(placed: PlacedTask, batch_size: int) -> int:
-    """Return the bytes that a forward pass keeps for the backward pass, scaled up from a few examples."""
+    """Return the bytes that a forward pass keeps for the backward pass, estimated from two small batches.
+
+    One is not enough: rounded weights are kept too, and do not grow with the batch.
+    """
+    num = min(batch_size, _few(placed, batch_size))
+    with contextlib.suppress(Exception):  # the check before a fleet says what is wrong, in better words
+        kept = _kept_of(placed, num)
+        if num == batch_size:
+            return kept
+        more = _kept_of(placed, 2 * num) - kept
+        return kept + more * (batch_size - num) // num
+    return 0
+
+
+def _kept_of(placed: PlacedTask, num: int) -> int:
+    """Return the bytes that a forward pass of some examples keeps, other than parameters and buffers."""
     seen: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -52,19 +79,15 @@ def _kept_bytes(placed: PlacedTask, batch_size: int) -> int:
         seen[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    num = min(batch_size, _few(placed, batch_size))
-    with contextlib.suppress(Exception):  # the check before a fleet says what is wrong, in better words
-        model = placed.model(seed=0, batch_size=num).train()
-        held = {p.untyped_storage().data_ptr() for p in (*model.parameters(), *model.buffers())}
-        index = placed.order(seed=0, batch_size=num).block(0, 1)[0]
-        x, y = placed.batch(index, seed=0, step=0)
-        keys = run_keys(0).to(placed.device)
-        step = torch.zeros((), dtype=torch.int64, device=placed.device)
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            placed.training_loss(model, x, y, keys, step)
-        total = sum(size for address, size in seen.items() if address not in held)
-        return total * batch_size // num
-    return 0
+    model = placed.model(seed=0, batch_size=num).train()
+    held = {p.untyped_storage().data_ptr() for p in (*model.parameters(), *model.buffers())}
+    index = placed.order(seed=0, batch_size=num).block(0, 1)[0]
+    x, y = placed.batch(index, seed=0, step=0)
+    keys = run_keys(0).to(placed.device)
+    step = torch.zeros((), dtype=torch.int64, device=placed.device)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        placed.training_loss(model, x, y, keys, step)
+    return sum(size for address, size in seen.items() if address not in held)
 
 
 def _few(placed: PlacedTask, batch_size: int) -> int:
@@ -81,6 +104,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, torch.AcceleratorError):
         return getattr(error, "error_code", None) == _CUDA_ERROR_MEMORY_ALLOCATION
     return type(error) is RuntimeError and _is_of_cpu_allocator(error)
+
+
+def is_fault_of_gpu(error: BaseException) -> bool:
+    """Tell whether a GPU reported an error after which no call to it works any more in this process."""
+    return isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error)
 
 
 def _is_of_cpu_allocator(error: RuntimeError) -> bool:

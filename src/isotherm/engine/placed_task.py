@@ -20,7 +20,8 @@ from isotherm.errors import UserError
 from isotherm.kernels.ops import convolution as convolution_ops
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
 from isotherm.tasks.inputs import Inputs, Split
-from isotherm.tasks.losses import LossFunction
+from isotherm.tasks.losses import LOSSES, LossFunction
+from isotherm.tasks.metrics import MetricFunction
 from isotherm.tasks.seeding import DataOrder, StreamOrder, initial_model
 from isotherm.tasks.task import Task
 
@@ -40,7 +41,7 @@ class PlacedTask:
 
     build: Callable[[], nn.Module]
     loss: LossFunction
-    metric: LossFunction
+    metric: MetricFunction
     splits: Mapping[str, Split]
     dtype: torch.dtype
     device: torch.device
@@ -48,6 +49,7 @@ class PlacedTask:
     unroll: int | None = None
     is_mixed: bool = False
     metric_is_exponential: bool = False
+    metric_is_over_split: bool = False
     reestimates: bool = True
     has_convolutions: bool = False
     convolutions_suit_kernels: bool = False
@@ -92,7 +94,7 @@ class PlacedTask:
         return self.training_batch(torch.from_numpy(index).to(self.device))
 
     def training_batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Return stored training inputs and targets, which must be in memory."""
+        """Return copies of stored training inputs and targets, which must be in memory."""
         inputs, targets = self.splits["train"]
         assert isinstance(inputs, Tensor)
         return inputs[index], targets[index]
@@ -104,11 +106,12 @@ class PlacedTask:
         return self._moved(inputs.fetch(index, seed=seed, step=step)), targets[torch.from_numpy(index).to(self.device)]
 
     def evaluation_batch(self, split: str, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Return stored inputs and targets start .. stop - 1 of a split."""
+        """Return inputs and targets start .. stop - 1 of a split: copies, which a model may write into."""
         inputs, targets = self.splits[split]
+        y = targets[start:stop].clone()
         if isinstance(inputs, Tensor):
-            return inputs[start:stop], targets[start:stop]
-        return self._moved(inputs.fetch(np.arange(start, stop))), targets[start:stop]
+            return inputs[start:stop].clone(), y
+        return self._moved(inputs.fetch(np.arange(start, stop))), y
 
     def training_targets(self, index: NDArray[np.int64]) -> Tensor:
         """Return the targets of training examples as the loss sees them."""
@@ -149,20 +152,31 @@ class PlacedTask:
         return 1.0 if self.unroll is None else float(self.unroll)
 
     def evaluation_scores(self, call: Callable[..., Any], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean loss and metric of a batch of one run in evaluation mode."""
+        """Return mean loss and metric of a batch of one run in evaluation mode.
+
+        In place of a metric over the whole split, the outputs that it needs.
+        """
         if self.transform is not None:
             x, y = self.transform.evaluate(x).to(self.dtype), self._transformed(y)
         with self._autocast():
             output = call(x)
-        output = output.to(self.dtype)
-        return self.loss(output, y), self.metric(output, y)
+        return self._scores(output.to(self.dtype), y)
+
+    def evaluation_targets(self, split: str) -> Tensor:
+        """Return a copy of the targets of a split, as the metric sees them."""
+        targets = self.splits[split][1].clone()
+        return targets if self.transform is None else self._transformed(targets)
 
     def stream_scores(self, call: Callable[..., Any], x: Tensor, y: Tensor, state: Tensor) -> tuple[Tensor, ...]:
         """Return mean loss, metric and state after a window of one run's sequence in evaluation mode."""
         with self._autocast():
             output, state = call(x, state)
-        output = output.to(self.dtype)
-        return self.loss(output, y), self.metric(output, y), state
+        return *self._scores(output.to(self.dtype), y), state
+
+    def _scores(self, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return loss and metric; what a user's loss writes into output or targets, the metric does not see."""
+        given = (output, y) if self.loss in LOSSES.values() else (output.clone(), y.clone())
+        return self.loss(*given), output if self.metric_is_over_split else self.metric(output, y)
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.is_mixed, cache_enabled=False)
@@ -173,7 +187,9 @@ class PlacedTask:
         return y.to(self.dtype) if y.is_floating_point() else y
 
     def _moved(self, x: Tensor) -> Tensor:
-        return x.to(self.device, self.dtype if x.is_floating_point() else x.dtype, non_blocking=True)
+        """Return what was read from disk on the device, never in the memory of whoever read it."""
+        moved = x.to(self.device, self.dtype if x.is_floating_point() else x.dtype, non_blocking=True)
+        return moved.clone() if moved is x else moved
 
 
 class Carried(nn.Module):
@@ -224,6 +240,7 @@ def place_task(task: Task, *, precision: Precision, device: torch.device | str =
         unroll=task.unroll,
         is_mixed=precision == "mixed",
         metric_is_exponential=task.metric_definition.exponential,
+        metric_is_over_split=task.metric_definition.over == "split",
         reestimates=task.norm_statistics == "reestimated",
         has_convolutions=any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules()),
         convolutions_suit_kernels=convolution_ops.suits(module, target),
@@ -255,7 +272,9 @@ def checked_device(device: torch.device | str) -> torch.device:
     if found.type not in ("cpu", "cuda"):
         raise UserError(f"device {device!r} is not supported; use 'cpu' or 'cuda'")
     if found.type == "cuda" and not torch.cuda.is_available():
-        raise UserError(f"device {device!r} was asked for, but PyTorch sees no GPU here; use --device cpu")
+        raise UserError(
+            f"device {device!r} was asked for, but PyTorch sees no GPU here; use --device cpu, in Python device='cpu'"
+        )
     return found
 
 

@@ -28,8 +28,10 @@ from isotherm.engine.evaluation import (
 from isotherm.engine.placed_task import PlacedTask, evaluation_steps, exact_arithmetic, ghost_layers, running_window
 from isotherm.engine.untrained import loss_at_start
 from isotherm.tasks.seeding import seeded
+from isotherm.tasks.torch_warnings import without_torch_warnings
 
 
+@without_torch_warnings()
 def run_reference(
     placed: PlacedTask,
     spec: RunSpec,
@@ -105,7 +107,7 @@ def _run(
     result = final_result(
         {name: score[0] for name, score in scores.items()},
         num_steps=spec.num_steps,
-        loss_at_start=loss_at_start(placed, seed=spec.seed, batch_size=spec.batch_size),
+        loss_at_start=loss_at_start(placed, seed=spec.seed, batch_size=spec.batch_size, num_steps=spec.num_steps),
         train_loss_running=math.fsum(losses) / window,
         last_batch_loss=losses[-1],
         l2_penalty=0.5 * spec.l2 * norm,

@@ -13,7 +13,7 @@ NUM_EXAMPLES = 512
 MOST_BATCHES = 16
 
 
-def loss_at_start(placed: PlacedTask, *, seed: int, batch_size: int) -> float:
+def loss_at_start(placed: PlacedTask, *, seed: int, batch_size: int, num_steps: int) -> float:
     """Return the size of the untrained network's loss, in training mode over the first batches of a run.
 
     It is the larger of two means without their signs: with the targets of the examples, and with those of the next
@@ -23,9 +23,10 @@ def loss_at_start(placed: PlacedTask, *, seed: int, batch_size: int) -> float:
         placed: the task on a device.
         seed: of the run.
         batch_size: of the run.
+        num_steps: of the run; the network sees nothing that the run does not.
     """
     order = placed.order(seed=seed, batch_size=batch_size)
-    num = max(1, min(MOST_BATCHES, NUM_EXAMPLES // (batch_size * (placed.unroll or 1))))
+    num = max(1, min(MOST_BATCHES, num_steps, NUM_EXAMPLES // (batch_size * (placed.unroll or 1))))
     keys = run_keys(seed).to(placed.device)
     sums = torch.zeros(2, dtype=torch.float64, device=placed.device)
     with seeded(seed, "untrained"):

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 
+from isotherm.sweep.plan import SweepPlan
 from isotherm.sweep.protocol import Edge
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+# What SGD minimises.
+TRAIN_OBJECTIVE = "training loss + L2"
 
 # Arrows point towards where the true optimum may lie.
 EDGE_FLAGS = {
@@ -36,12 +40,32 @@ def metric_label(metric: str, *, data: str = "test") -> str:
 def objective_words(objective: str, metric: str) -> str:
     """Return the quantity that was tuned, in words.
 
-    >>> objective_words("validation_metric", "accuracy"), objective_words("train_loss", "accuracy")
-    ('validation accuracy', 'training loss')
+    >>> objective_words("validation_metric", "accuracy"), objective_words("train_objective", "accuracy")
+    ('validation accuracy', 'training loss + L2')
     """
+    if objective == "train_objective":
+        return TRAIN_OBJECTIVE
     data, _, quantity = objective.partition("_")
     name = metric.replace("_", " ") if quantity == "metric" else quantity
     return f"{'training' if data == 'train' else data} {name}"
+
+
+def seeds_words(plan: SweepPlan) -> str:
+    """Return how many seeds choose, how many of them are kept, and how many confirm."""
+    num, kept = len(plan.seeds), plan.num_kept
+    chosen = count_text(num, "seed") if kept == num else f"best {kept} of {num} seeds"
+    return f"{chosen}, {plan.num_confirm} confirm" if plan.num_confirm else chosen
+
+
+def runs_words(plan: SweepPlan) -> str:
+    """Return the runs from which the numbers at an optimum come."""
+    return f"{count_text(plan.num_confirm, 'further seed')} there" if plan.num_confirm else kept_words(plan)
+
+
+def kept_words(plan: SweepPlan) -> str:
+    """Return the runs from which the numbers of a cell come."""
+    num, kept = len(plan.seeds), plan.num_kept
+    return f"{'all ' * (num > 1)}{count_text(num, 'run')}" if kept == num else f"the best {kept} of {num} runs"
 
 
 def momentum_label(momentum: float) -> str:
@@ -53,38 +77,40 @@ def momentum_label(momentum: float) -> str:
     return "SGD" if momentum == 0 else f"momentum {momentum:g}"
 
 
-def rate_text(value: float) -> str:
-    """Return a learning rate as a fraction or power of two where it is one, else with three digits.
+def rate_text(value: float, *, digits: int = 3) -> str:
+    """Return a learning rate as a fraction or power of two where it is one, else with a few digits.
 
     >>> [rate_text(value) for value in (8.0, 0.125, 2**-9, 0.1, 3.0)]
     ['8', '1/8', '2⁻⁹', '0.1', '3']
     """
     exponent = _exponent(value)
     if exponent is None:
-        return f"{value:.3g}"
+        return f"{value:.{digits}g}"
     if 0 <= exponent <= 13:
         return f"{2**exponent}"
     return f"1/{2**-exponent}" if -7 <= exponent < 0 else power_text(value)
 
 
-def power_text(value: float) -> str:
-    """Return 2ᵏ where a number is a power of two, else three digits; for temperatures.
+def power_text(value: float, *, digits: int = 3) -> str:
+    """Return 2ᵏ where a number is a power of two, else a few digits; for temperatures.
 
     >>> power_text(2**-7), power_text(0.003)
     ('2⁻⁷', '0.003')
     """
     exponent = _exponent(value)
-    return f"{value:.3g}" if exponent is None else f"2{str(exponent).translate(_SUPERSCRIPTS)}"
+    return f"{value:.{digits}g}" if exponent is None else f"2{str(exponent).translate(_SUPERSCRIPTS)}"
 
 
 def interval_text(rate: float, interval: tuple[float, float]) -> str:
     """Return an optimum with its interval, as in the paper's tables; without it where it holds no other rate.
 
-    >>> interval_text(0.25, (0.125, 0.5)), interval_text(0.25, (0.25, 0.25))
-    ('1/4 (1/8–1/2)', '1/4')
+    >>> interval_text(0.25, (0.125, 0.5)), interval_text(0.25, (0.25, 0.25)), interval_text(0.595, (0.5, 0.841))
+    ('1/4 (1/8–1/2)', '1/4', '0.595 (1/2–0.84)')
     """
     low, high = interval
-    return rate_text(rate) if low == high else f"{rate_text(rate)} ({rate_text(low)}–{rate_text(high)})"
+    if low == high:
+        return rate_text(rate)
+    return f"{rate_text(rate)} ({rate_text(low, digits=2)}–{rate_text(high, digits=2)})"
 
 
 def spread_text(mean: float, standard_deviation: float, *, percent: bool, num: int = 2) -> str:

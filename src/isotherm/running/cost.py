@@ -18,8 +18,7 @@ from isotherm.running.executors.options import FleetOptions
 from isotherm.running.fleet_probe import probed
 from isotherm.running.flop import flop_per_example
 from isotherm.running.runner import prepared_study
-from isotherm.sweep.plan import SweepPlan
-from isotherm.sweep.protocol import missing_runs
+from isotherm.sweep.rounds import all_runs, confirming_runs, missing_runs, num_refining_runs
 from isotherm.sweep.study import Study
 from isotherm.tasks.task import Task
 
@@ -41,10 +40,15 @@ class FleetCost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
-    """The cost of a study's missing runs in its base grids; extensions cannot be foreseen."""
+    """The cost of a study's missing runs in its base grids, and of those that confirm what they choose.
+
+    `num_confirming` of the runs confirm. Extensions cannot be foreseen; refinement will add about `num_refining` runs.
+    """
 
     costs: tuple[FleetCost, ...]
     num_stored: int
+    num_confirming: int = 0
+    num_refining: int = 0
 
     @property
     def num_runs(self) -> int:
@@ -87,25 +91,20 @@ def estimate(
     prepared = prepared_study(study)
     executor = LocalExecutor(prepared.tasks, FleetOptions(fleet_size=fleet_size), device=device)
     plan = prepared.plan
-    specs = missing_runs(plan.sweeps, known)
+    confirming = confirming_runs(plan.sweeps, known)
+    wanted = {spec.key: spec for spec in missing_runs(plan.sweeps, known)} | confirming
     shapes: dict[tuple[str, str, int, int], list[list[RunSpec]]] = {}
-    for fleet in executor.fleets(specs):
+    for fleet in executor.fleets(list(wanted.values())):
         first = fleet[0]
         shapes.setdefault((first.data_id, first.model_id, first.batch_size, first.num_steps), []).append(fleet)
     with _threads_of(workers):
         costs = [_cost(executor, prepared.tasks[name[0], name[1]], fleets, workers) for name, fleets in shapes.items()]
-    wanted = {spec.key for spec in specs}
-    stored = sum(key not in wanted for p in plan.sweeps for key in _base_keys(p))
-    return Estimate(costs=tuple(costs), num_stored=stored)
-
-
-def _base_keys(plan: SweepPlan) -> set[str]:
-    return {
-        plan.run_spec(axes, effective_learning_rate=rate, seed=seed).key
-        for axes in plan.grids()
-        for rate in plan.base_learning_rates(axes)
-        for seed in plan.seeds
-    }
+    return Estimate(
+        costs=tuple(costs),
+        num_stored=sum(key in known and key not in wanted for key in all_runs(plan.sweeps, known)),
+        num_confirming=len(confirming),
+        num_refining=num_refining_runs(plan.sweeps, known),
+    )
 
 
 @contextlib.contextmanager
@@ -151,7 +150,7 @@ def _seconds(executor: LocalExecutor, fleet: Sequence[RunSpec]) -> float:
     except Exception as error:  # the user's module may raise anything
         raise UserError(
             f"a few updates of task {first.task!r} at batch size {first.batch_size} raised "
-            f"{type(error).__name__}: {error}; these runs would fail"
+            f"{type(error).__name__}: {error}; these runs would fail: mend the model, or change the setting"
         ) from error
     seconds = found.setup + found.per_update * first.num_steps
     if found.evaluation is None:  # no run has a finite loss even before its first update: none will be evaluated

@@ -7,8 +7,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from isotherm.tasks.model_check import call_model, example_batch
 from isotherm.tasks.seeding import initial_model, seeded
 from isotherm.tasks.task import Task
+from isotherm.tasks.torch_warnings import without_torch_warnings
 
 
+@without_torch_warnings()
 def flop_per_example(task: Task) -> float:
     """Return the FLOP of a forward and a backward pass per example; of a sequence, per unrolled window.
 

@@ -16,9 +16,10 @@ from isotherm.running.executors.local import LocalExecutor, work_of
 from isotherm.running.executors.options import FleetOptions
 from isotherm.running.executors.pool import PoolExecutor, can_fork, num_cores
 from isotherm.running.store import Store
+from isotherm.running.store_file import checked_path
 from isotherm.sweep.plan import StudyPlan
-from isotherm.sweep.protocol import missing_runs, next_round
 from isotherm.sweep.results import Results, StudyResults
+from isotherm.sweep.rounds import Round, missing_runs, next_round
 from isotherm.sweep.study import PreparedStudy, Study
 from isotherm.sweep.sweep import Sweep
 from isotherm.tasks.model_check import check_model
@@ -31,8 +32,8 @@ CHECKPOINT_SECONDS = 60.0
 class Progress(Protocol):
     """Receives reports while a study runs."""
 
-    def round_started(self, specs: Sequence[RunSpec], *, round_: int) -> None:
-        """A round of the protocol begins with these runs; round 0 are the base grids, later ones extensions."""
+    def round_started(self, round_: Round) -> None:
+        """A round of the protocol begins."""
 
     def advanced(self, work: float) -> None:
         """Work was done, in the units of `work_of`."""
@@ -51,7 +52,7 @@ class Progress(Protocol):
 class Silent:
     """Says nothing."""
 
-    def round_started(self, specs: Sequence[RunSpec], *, round_: int) -> None:
+    def round_started(self, round_: Round) -> None:
         """Say nothing."""
 
     def advanced(self, work: float) -> None:
@@ -144,10 +145,9 @@ def run_study(
         if checkpoints is not None and checkpoints.path.is_dir():
             checkpoints.clean(_wanted_keys(opened, results))
         failed: set[str] = set()  # tried in this call; tried again by the next one
-        while (found := next_round(plan.sweeps, results, skip=failed))[1]:
-            round_, specs = found
-            told.round_started(specs, round_=round_)
-            for fleet in executor.run(specs):
+        while (round_ := next_round(plan.sweeps, results, skip=failed)) is not None:
+            told.round_started(round_)
+            for fleet in executor.run(round_.specs):
                 opened.put(fleet)
                 if checkpoints is not None:  # only now: a kill before this line loses nothing
                     checkpoints.forget({stored.spec.key for stored in fleet})
@@ -156,7 +156,7 @@ def run_study(
                 told.runs_done([stored.result for stored in fleet])
         if checkpoints is not None:
             checkpoints.remove_if_empty()
-        return StudyResults(plan=plan, by_key=results)
+        return StudyResults(plan=plan, by_key=results, provenance=opened.provenance())
 
 
 def earlier_runs(num: int) -> str:
@@ -177,7 +177,7 @@ def _checkpoints_of(store: str | Path | Store | None, *, seconds: float) -> Chec
         )
     if store is None or (isinstance(store, Store) and store.is_in_memory):
         return None
-    return CheckpointFolder.beside(store.path if isinstance(store, Store) else store, seconds=seconds)
+    return CheckpointFolder.beside(store.path if isinstance(store, Store) else checked_path(store), seconds=seconds)
 
 
 def _wanted_keys(store: Store, results: Mapping[str, RunResult]) -> set[str]:
@@ -204,6 +204,9 @@ def prepared_study(study: Study) -> PreparedStudy:
 
     Nothing has been stored yet when this refuses.
     """
+    if not isinstance(study, Study):
+        remedy = "run one with isotherm.run(sweep)" if isinstance(study, Sweep) else "give an isotherm.Study"
+        raise UserError(f"study is {type(study).__name__}; {remedy}")
     batch_sizes: dict[int, list[int]] = {}
     tasks: dict[int, Task] = {}
     for sweep in study.sweeps:

@@ -22,7 +22,7 @@ from typing import IO, Any, Self
 from isotherm.core.json import exact_json
 from isotherm.core.records import Identity, Outcome, RunResult, RunSpec
 from isotherm.errors import StoreError
-from isotherm.running.store_file import check_header, take_lock, translated
+from isotherm.running.store_file import check_header, checked_path, stores_like, take_lock, translated
 
 # 2: clipping, training metric and others in the rows. 3: the parts of the keys, which are unknown for earlier rows.
 SCHEMA_VERSION = 3
@@ -79,7 +79,7 @@ class Store:
     @classmethod
     def write(cls, path: str | os.PathLike[str]) -> Self:
         """Open for writing and create if absent; refused while another process writes."""
-        file = Path(path)
+        file = checked_path(path)
         if file.is_dir():
             raise StoreError(f"the store {file} is a folder; name a file, e.g. {file / 'results.sqlite'}")
         try:
@@ -115,9 +115,9 @@ class Store:
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:
         """Open for reading while others may write; needs no write permission."""
-        file = Path(path)
+        file = checked_path(path)
         if not file.is_file():
-            raise StoreError(f"there is no store at {file}; check the path, or create one with `isotherm run`")
+            raise StoreError(f"there is no store at {file}; {stores_like(file)}")
         check_header(file)
         # SQLite needs to write beside a WAL file even to read it; without permission the file itself must do. With it,
         # a connection that may write tidies up behind itself when it is the last.
@@ -188,6 +188,12 @@ class Store:
         with translated(Path(self.path)):
             rows = self._connection.execute("SELECT key, result FROM runs").fetchall()
             return {key: RunResult.from_json(json.loads(result)) for key, result in rows}
+
+    def provenance(self) -> dict[str, dict[str, Any]]:
+        """Return where and how every run was trained, by key."""
+        with translated(Path(self.path)):
+            rows = self._connection.execute("SELECT key, provenance FROM runs").fetchall()
+            return {key: json.loads(provenance) for key, provenance in rows}
 
     def runs(self) -> Iterator[StoredRun]:
         """Yield every run in a fixed order: by task, batch size, steps, momentum, learning rate and seed."""

@@ -30,6 +30,26 @@ _REMEDIES = {
 }
 
 
+def checked_path(path: object) -> Path:
+    """Return the path of a store."""
+    if not isinstance(path, str | os.PathLike):
+        raise StoreError(f"a store is a path, not {type(path).__name__}; name a file, e.g. store='results.sqlite'")
+    return Path(path)
+
+
+def stores_like(file: Path) -> str:
+    """Return what to do about a store that is not there: the nearest that is."""
+    folder = file if file.is_dir() else file.parent
+    names = [] if not folder.is_dir() else sorted(found.name for found in folder.glob("*.sqlite") if found.is_file())
+    with_suffix = file.name + ".sqlite"
+    if not file.is_dir() and with_suffix in names:
+        return f"did you mean {file.with_name(with_suffix)}?"
+    if names:
+        what = "it is a folder" if file.is_dir() else "check the path"
+        return f"{what}; stores in {folder}: {', '.join(names)}"
+    return "check the path, or create one with `isotherm run STUDY --store FILE`"
+
+
 def take_lock(file: Path) -> IO[str]:
     """Take the lock of a store, or say who holds it; the operating system releases it when this process ends."""
     path = file.with_name(file.name + ".lock")

@@ -33,10 +33,10 @@ def open_results(store: str | Path | Store, *, study: str | None = None) -> Stud
 def stored_studies(store: str | Path | Store, *, study: str | None = None) -> list[StudyResults]:
     """Return the studies of a store, in the order in which they were run last; or the one named."""
     if isinstance(store, Store):
-        definitions, results = store.studies(), store.results()
+        definitions, results, provenance = store.studies(), store.results(), store.provenance()
     else:
         with Store.read(store) as opened:
-            definitions, results = opened.studies(), opened.results()
+            definitions, results, provenance = opened.studies(), opened.results(), opened.provenance()
     plans = {name: StudyPlan.from_json(content) for name, content in definitions.items()}
     if not plans:
         raise UserError(
@@ -45,7 +45,11 @@ def stored_studies(store: str | Path | Store, *, study: str | None = None) -> li
         )
     if study is not None and study not in plans:
         raise UserError(f"the store {_path(store)} holds no study {study!r}; {nearest(study, plans)}")
-    return [StudyResults(plan=plan, by_key=results) for name, plan in plans.items() if study in (None, name)]
+    return [
+        StudyResults(plan=plan, by_key=results, provenance=provenance)
+        for name, plan in plans.items()
+        if study in (None, name)
+    ]
 
 
 def _path(store: str | Path | Store) -> str:

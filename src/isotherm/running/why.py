@@ -9,7 +9,7 @@ from typing import Any
 
 from isotherm.core.records import RunSpec
 from isotherm.running.store import Store
-from isotherm.sweep.protocol import all_runs, missing_runs
+from isotherm.sweep.rounds import all_runs, missing_runs
 from isotherm.sweep.study import PreparedStudy
 from isotherm.tasks.builtin import TASKS
 

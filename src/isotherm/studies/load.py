@@ -4,48 +4,83 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from isotherm.core.budget import Budget
+from isotherm.core.checks import require_choice
 from isotherm.core.l2 import L2Scope
 from isotherm.core.rates import IsothermGrid
 from isotherm.core.records import Precision
 from isotherm.core.schedule import Schedule
 from isotherm.errors import UserError, nearest
 from isotherm.studies import STUDIES
-from isotherm.sweep.plan import ExtendFor, TuneOn, TuneQuantity
+from isotherm.sweep.plan import ExtendFor, Resolution, TuneOn, TuneQuantity
 from isotherm.sweep.study import Study
 from isotherm.sweep.sweep import Sweep
 from isotherm.tasks.builtin import TASKS
-from isotherm.tasks.load import call_reference, load_task
+from isotherm.tasks.load import call_reference, load_task, own_function
 from isotherm.tasks.task import Task
 
 
-def load_study(reference: str, *, data: Path | None = None) -> Study:
+def load_study(reference: str, *, data: Path | None = None, resolution: str | None = None) -> Study:
     """Return the study that a built-in name, a TOML file or `module:function` refers to.
 
     Args:
         reference: what the user gave.
         data: folder of the data sets, for every task of the study; None as in `get_task`.
+        resolution: "adaptive" or "paper" for every sweep of the study; None keeps what they say.
     """
+    if resolution is not None:
+        require_choice("resolution", resolution, get_args(Resolution))
+    study = _load(reference, data=data)
+    return study if resolution is None else study.with_resolution(cast(Resolution, resolution))
+
+
+def _load(reference: str, *, data: Path | None) -> Study:
     if reference in STUDIES:
         return STUDIES[reference](data)
     if _is_file(reference):
         return read_study(Path(reference), data=data)
     if ":" in reference:
         return _checked_study(call_reference(reference, data=data), reference)
-    raise UserError(
-        f"{reference!r} is not a study; {nearest(reference, STUDIES)}; or give a .toml file, or 'module:function'"
+    raise UserError(f"{reference!r} is not a study; {_instead_of(reference)}")
+
+
+def _instead_of(reference: str) -> str:
+    """Return what to name in place of what is not a study."""
+    if Path(reference).is_dir():
+        files = sorted(str(file) for file in Path(reference).glob("*.toml"))
+        return f"it is a folder; name a .toml file in it{': ' + ', '.join(files) if files else ''}"
+    if reference in TASKS:
+        return f"it is a task: train one cell of it with {_one_cell(reference)}"
+    if Path(f"{reference}.toml").is_file():
+        return f"did you mean {reference}.toml?"
+    if reference.endswith(".py") and not Path(reference).is_file():
+        return f"there is no file {reference}; check the path, and name the function too, e.g. module:sweep"
+    found = own_function(reference, "Sweep")
+    return (
+        found
+        if Path(reference).with_suffix(".py").is_file()
+        else f"{nearest(reference, STUDIES)}; a .toml file; {found}"
     )
+
+
+def _one_cell(task: str) -> str:
+    return f"isotherm run --task {task} --batch-size 64 --effective-learning-rate 0.5 --steps 1000"
 
 
 def _checked_study(made: object, reference: str) -> Study:
     if isinstance(made, Sweep):
         return Study.of(made)
+    if isinstance(made, Task):
+        raise UserError(
+            f"{reference} returned a Task; let it return an isotherm.Sweep of that task, or train one cell of it with "
+            + _one_cell(reference)
+        )
     if not isinstance(made, Study):
-        raise UserError(f"{reference} returned {type(made).__name__}; it must return an isotherm.Sweep or Study")
+        raise UserError(f"{reference} returned {type(made).__name__}; let it return an isotherm.Sweep or Study")
     return made
 
 
@@ -55,7 +90,9 @@ def study_name(reference: str) -> str:
 
 
 def _is_file(reference: str) -> bool:
-    return reference not in STUDIES and (reference.endswith(".toml") or Path(reference).is_file())
+    if reference in STUDIES or reference.endswith(".py"):
+        return False
+    return reference.endswith(".toml") or Path(reference).is_file()
 
 
 # -- the TOML file --------------------------------------------------------------------------------------------------
@@ -97,12 +134,15 @@ class _Sweep(_Table):
     final_effective_learning_rate: float | None = None
     num_seeds: int | None = None
     num_kept: int | None = None
+    num_confirm: int | None = None
     tune_on: TuneOn | None = None
     tune_quantity: TuneQuantity | None = None
     validation_fraction: float | None = None
     num_evaluations: int | None = None
     max_extensions: int | None = None
     extend_for: ExtendFor | None = None
+    resolution: Resolution | None = None
+    smallest_ratio: float | None = None
     first_seed: int | None = None
     precision: Precision | None = None
 
@@ -134,15 +174,24 @@ def _read_file(path: Path) -> _File:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise UserError(f"there is no file {path}; check the path") from error
+        raise UserError(f"there is no file {path}; {_files_beside(path)}") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
+        raise UserError(f"{path} cannot be read: {error}; give a text file in UTF-8 that you may read") from error
     except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{path} is not valid TOML: {error}") from error
+        raise UserError(
+            f'{path} is not valid TOML: {error}; texts stand in quotes and lists in brackets, e.g. name = "mine" and '
+            "batch_sizes = [8, 16]"
+        ) from error
     try:
         return _File.model_validate(content)
     except ValidationError as error:
         raise UserError(f"{path}: " + "; ".join(_sentence(dict(e)) for e in error.errors())) from error
+
+
+def _files_beside(path: Path) -> str:
+    """Return which study files there are where one was not found."""
+    files = sorted(file.name for file in path.parent.glob("*.toml")) if path.parent.is_dir() else []
+    return nearest(path.name, files) if files else "check the path"
 
 
 def _task_name(table: _Sweep, default: str | None) -> str:
@@ -201,8 +250,27 @@ def _sentence(error: dict[str, Any]) -> str:
         return f"unknown key {location!r}; {nearest(str(error['loc'][-1]), _keys_at(error['loc'][:-1]))}"
     if kind == "missing":
         return f"the key {location!r} is missing; add it"
+    if kind == "list_type" and error["loc"] == ("sweep",):
+        return "the table [sweep] stands for one of several; write [[sweep]], in double brackets"
     shown = repr(value) if len(repr(value)) < 60 else type(value).__name__
-    return f"{location} = {shown} has the wrong type or value: {error['msg'][0].lower() + error['msg'][1:]}"
+    return f"{location} = {shown}: {_reason(error)}"
+
+
+def _reason(error: dict[str, Any]) -> str:
+    """Return why a value cannot be used, and what to write."""
+    kind, value = error["type"], error.get("input")
+    if kind == "list_type" and isinstance(value, int | float | str):
+        written = f'"{value}"' if isinstance(value, str) else value
+        return f"a list is needed; write [{written}]"
+    if kind in ("int_type", "int_from_float"):
+        if isinstance(value, float) and value.is_integer():
+            return f"a whole number is needed; write {int(value)}"
+        return "a whole number is needed, e.g. 8"
+    if kind == "float_type":
+        return "a number is needed, without quotes, e.g. 0.5"
+    if kind == "string_type":
+        return f'a text is needed; write it in quotes, e.g. "{value}"'
+    return f"{error['msg'][0].lower() + error['msg'][1:]}; change it"
 
 
 def _keys_at(location: tuple[Any, ...]) -> list[str]:

@@ -53,5 +53,6 @@ def _sweep(
         num_kept=4,
         tune_on="test",
         extend_for="tuned_and_train",
+        resolution="paper",
         num_evaluations=0,
     )

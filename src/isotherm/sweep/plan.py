@@ -14,6 +14,10 @@ from isotherm.core.schedule import Schedule
 TuneOn = Literal["validation", "test", "train"]
 TuneQuantity = Literal["metric", "loss"]
 ExtendFor = Literal["tuned", "tuned_and_train"]
+Resolution = Literal["adaptive", "paper"]
+
+# Neighbouring learning rates this close or closer are not refined further.
+SMALLEST_RATIO = 2.0**0.25
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,16 +60,26 @@ class SweepPlan:
     precision: Precision
     clip_norm: float | None = None
     unroll: int | None = None
+    resolution: Resolution = "paper"
+    smallest_ratio: float = SMALLEST_RATIO
+    num_confirm: int = 0
+    metric_bounds: tuple[float, float] | None = None
 
     @property
     def objective(self) -> str:
-        """The quantity of a run by which learning rates are compared."""
-        return "train_loss" if self.tune_on == "train" else f"{self.tune_on}_{self.tune_quantity}"
+        """The quantity of a run by which learning rates are compared; on training data, what SGD minimises."""
+        return "train_objective" if self.tune_on == "train" else f"{self.tune_on}_{self.tune_quantity}"
 
     @property
     def direction(self) -> Direction:
         """Which way the objective improves."""
         return self.metric_direction if self.objective.endswith("_metric") else Direction.MINIMISE
+
+    @property
+    def confirming_seeds(self) -> tuple[int, ...]:
+        """The seeds after those by which learning rates are chosen; they run at the chosen one alone."""
+        first = max(self.seeds) + 1
+        return tuple(range(first, first + self.num_confirm))
 
     def grids(self) -> list[GridAxes]:
         """Return the axes of every grid: budgets, then momenta, then batch sizes."""
@@ -77,7 +91,7 @@ class SweepPlan:
         ]
 
     def base_learning_rates(self, axes: GridAxes) -> tuple[float, ...]:
-        """Return the learning rates of a grid before any extension."""
+        """Return the learning rates of a grid before any extension or refinement."""
         return self.learning_rates[self.batch_sizes.index(axes.batch_size)]
 
     def run_spec(self, axes: GridAxes, *, effective_learning_rate: float, seed: int) -> RunSpec:
@@ -109,8 +123,14 @@ class SweepPlan:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
-        """Return the plan that `to_json` wrote; the first stores had no `extend_for`."""
+        """Return the plan that `to_json` wrote.
+
+        The first stores had no `extend_for`. Before grids were refined, all were "paper" without saying so, had no
+        confirming seeds, and accuracies no bounds.
+        """
         fields = {"extend_for": "tuned", **content}
+        bounds = fields.get("metric_bounds", (0.0, 1.0) if content["metric"] == "accuracy" else None)
+        fields["metric_bounds"] = None if bounds is None else tuple(bounds)
         fields["budgets"] = tuple(Budget(unit=BudgetUnit(b["unit"]), amount=b["amount"]) for b in fields["budgets"])
         fields["schedule"] = Schedule(**fields["schedule"])
         fields["metric_direction"] = Direction(fields["metric_direction"])

@@ -1,25 +1,27 @@
-"""The paper's protocol, applied to results: cells, optimum, interval, edges, and which runs come next.
+"""The paper's protocol, applied to results: cells, optimum, interval, edges, and how well a grid resolves its optimum.
 
 Every batch size has a grid of learning rates with n seeds each. A cell's mean and standard deviation are over its best
-k of n runs. The optimum is the learning rate with the best mean; its interval holds every learning rate whose mean is
-within one standard deviation of the optimum's. A cell in which more than n - k runs diverged is unstable and cannot be
-optimal. Where the optimum or its interval touches an end of the grid, the grid is extended there.
+k of n runs. The optimum is the learning rate with the best mean, the middle one where several share it; its interval
+holds every learning rate whose mean is within one standard deviation of the optimum's. A cell in which more than n - k
+runs diverged is unstable and cannot be optimal. Further seeds at the optimum confirm what the first ones chose.
+`rounds` says which runs come next.
 """
 
 from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping, Sequence, Set
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from isotherm.core.rates import tidy
-from isotherm.core.records import Direction, Outcome, RunResult, RunSpec
+from isotherm.core.records import Direction, Outcome, RunResult
 from isotherm.core.statistics import Interval, best_k_of_n, standard_deviation, t_interval
-from isotherm.sweep.plan import GridAxes, SweepPlan
+from isotherm.sweep.plan import SMALLEST_RATIO, GridAxes
+from isotherm.sweep.refinement import possible_gains
 
-# Learning rates added per extension.
-POINTS_PER_EXTENSION = 2
+# Means that differ by less than this, relative to them, are equal: float32 sums of the same successes do.
+_TIE = 1e-7
 
 
 class Edge(enum.StrEnum):
@@ -35,37 +37,65 @@ class Edge(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
-    """A quantity over the kept runs of a cell, and over all finished ones."""
+    """A quantity over the kept runs of a cell, and over all finished ones. `num_seeds` counts diverged ones too."""
 
     mean: float
     standard_deviation: float
     num_kept: int
     num_seeds: int
+    num_diverged: int
     mean_all: float
     standard_deviation_all: float
     interval_all: Interval
     values_all: tuple[float, ...]
 
     def __str__(self) -> str:
-        kept = f"{self.mean:.4g} ± {self.standard_deviation:.2g} (best {self.num_kept} of {self.num_seeds})"
-        num_all = len(self.values_all)
-        if num_all == self.num_kept:
-            return kept
-        return f"{kept}, {self.mean_all:.4g} ± {self.standard_deviation_all:.2g} (all {num_all} finished)"
+        everyone = f"{self.mean_all:.4g} ± {self.standard_deviation_all:.2g} ({self.all_words})"
+        if len(self.values_all) == self.num_kept:
+            return everyone
+        return f"{self.mean:.4g} ± {self.standard_deviation:.2g} (best {self.num_kept} of {self.num_seeds}), {everyone}"
+
+    @property
+    def standard_error(self) -> float:
+        """The error of the mean over the kept runs; NaN for a single one."""
+        return self.standard_deviation / math.sqrt(self.num_kept) if self.num_kept > 1 else math.nan
+
+    @property
+    def all_words(self) -> str:
+        """How many runs finished, and how many diverged where some did."""
+        diverged = f", {self.num_diverged} diverged" if self.num_diverged else ""
+        return f"all {len(self.values_all)} finished{diverged}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SelectionBias:
+    """What choosing adds to a mean: over the runs that were chosen, less that over confirming seeds.
+
+    It holds the pick of the best learning rate and that of the best k of n runs, and the noise of both means.
+    """
+
+    difference: float
+    standard_error: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
-    """One setting with all its seeds; `results` are in the order of the plan's seeds, None where a run is missing."""
+    """One setting with all its seeds; `results` are in the order of the plan's seeds, None where a run is missing.
+
+    `confirmed` are the same for the confirming seeds; there are none but in the cell that was chosen. They take no part
+    in the choice. `metric_bounds` are the least and largest value of the task's metric, where there are such.
+    """
 
     effective_learning_rate: float
     results: tuple[RunResult | None, ...]
     num_kept: int
+    confirmed: tuple[RunResult | None, ...] = ()
+    metric_bounds: tuple[float, float] | None = None
 
     @property
     def num_diverged(self) -> int:
-        """How many runs diverged."""
-        return sum(r is not None and r.outcome is Outcome.DIVERGED for r in self.results)
+        """How many of the runs by which learning rates are chosen diverged."""
+        return _num_diverged(self.results)
 
     @property
     def num_failed(self) -> int:
@@ -74,8 +104,13 @@ class Cell:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every seed has finished or diverged."""
-        return all(r is not None and r.outcome is not Outcome.FAILED for r in self.results)
+        """Whether every seed by which learning rates are chosen has finished or diverged."""
+        return _are_done(self.results)
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether there are confirming seeds, and all of them have finished or diverged."""
+        return bool(self.confirmed) and _are_done(self.confirmed)
 
     @property
     def is_unstable(self) -> bool:
@@ -93,25 +128,69 @@ class Cell:
         return best_k_of_n(values, num_kept=self.num_kept, direction=direction)
 
     def estimate(self, quantity: str, *, kept: Sequence[int]) -> Estimate:
-        """Return a quantity over the kept runs, and over all runs that have it."""
-        chosen = [r.quantity(quantity) for r in (self.results[index] for index in kept) if r is not None]
-        everyone = [r.quantity(quantity) for r in self.results if r is not None]
-        finite = [value for value in everyone if math.isfinite(value)]
+        """Return a quantity over the kept runs, and over all runs by which learning rates are chosen that have it."""
+        return self._estimate(quantity, self.results, kept)
+
+    def confirmation(self, quantity: str) -> Estimate | None:
+        """Return a quantity over the confirming seeds, all that finished; None until they have been run."""
+        if not self.is_confirmed:
+            return None
+        finite = [k for k, r in enumerate(self.confirmed) if r is not None and math.isfinite(r.quantity(quantity))]
+        return self._estimate(quantity, self.confirmed, finite)
+
+    def reported(self, quantity: str, *, kept: Sequence[int]) -> Estimate:
+        """Return a quantity over the confirming seeds; over the kept runs where none of those has it."""
+        confirmation = self.confirmation(quantity)
+        return (
+            confirmation if confirmation is not None and confirmation.num_kept else self.estimate(quantity, kept=kept)
+        )
+
+    def selection_bias(self, quantity: str, *, kept: Sequence[int]) -> SelectionBias | None:
+        """Return the mean of the kept runs less that of the confirming seeds; None where none of those has one."""
+        confirmation = self.confirmation(quantity)
+        if confirmation is None or not confirmation.values_all:
+            return None
+        chosen = self.estimate(quantity, kept=kept)
+        return SelectionBias(
+            difference=chosen.mean - confirmation.mean,
+            standard_error=math.hypot(chosen.standard_error, confirmation.standard_error),
+        )
+
+    def _estimate(self, quantity: str, results: Sequence[RunResult | None], kept: Sequence[int]) -> Estimate:
+        chosen = _values(quantity, results, kept)
+        finite = [value for value in _values(quantity, results, range(len(results))) if math.isfinite(value)]
+        bounds = self.metric_bounds if quantity.endswith("_metric") else None
         return Estimate(
             mean=_mean(chosen),
             standard_deviation=standard_deviation(chosen),
             num_kept=len(chosen),
-            num_seeds=len(self.results),
+            num_seeds=len(results),
+            num_diverged=_num_diverged(results),
             mean_all=_mean(finite),
             standard_deviation_all=standard_deviation(finite) if finite else math.nan,
-            interval_all=t_interval(finite) if finite else Interval(estimate=math.nan, low=-math.inf, high=math.inf),
+            interval_all=t_interval(finite, bounds=bounds),
             values_all=tuple(finite),
         )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Side:
+    """One side of an optimum: the ratio to the next learning rate, and what may still be gained on the way there.
+
+    `gain` is the bound of `possible_gains`, in units of the quantity. Both are infinite at the end of a grid.
+    """
+
+    ratio: float
+    gain: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Optimum:
-    """The best learning rate of a grid for one quantity, and the interval within one standard deviation of it."""
+    """The best learning rate of a grid for one quantity, and the interval within one standard deviation of it.
+
+    `below` and `above` say what a finer grid could still gain. `error` is the error of the mean, from the middle one of
+    the spreads at the optimum and its neighbours: neither a lucky small spread counts nor a neighbour that half fails.
+    """
 
     index: int
     effective_learning_rate: float
@@ -119,6 +198,10 @@ class Optimum:
     edge: Edge
     kept: tuple[int, ...]
     estimate: Estimate
+    below: Side
+    above: Side
+    error: float
+    smallest_ratio: float = SMALLEST_RATIO
 
     def __str__(self) -> str:
         low, high = self.interval
@@ -128,6 +211,25 @@ class Optimum:
     def at_edge(self) -> bool:
         """Whether the optimum or its interval touches an end of the grid, so that the true optimum may lie beyond."""
         return self.edge is not Edge.INTERIOR
+
+    @property
+    def ratio(self) -> float:
+        """The larger ratio to a neighbouring learning rate."""
+        return max(self.below.ratio, self.above.ratio)
+
+    @property
+    def unresolved_gain(self) -> float:
+        """The most that the quantity may still gain between the optimum and its neighbours."""
+        return max(self.below.gain, self.above.gain)
+
+    @property
+    def is_resolved(self) -> bool:
+        """Whether that is below the error of the mean, or the neighbours are as close as they are made."""
+        return not any(self.is_open(side) for side in (self.below, self.above))
+
+    def is_open(self, side: Side) -> bool:
+        """Whether more may be gained on a side than the error of the mean, and its neighbour is not yet close."""
+        return side.gain > self.error and side.ratio > self.smallest_ratio * (1 + 1e-9)
 
     def lies_at_end_of(self, grid: Grid) -> bool:
         """Whether the optimum itself is the lowest or highest learning rate tried."""
@@ -143,38 +245,39 @@ class Grid:
     cells: tuple[Cell, ...]
     objective: str
     direction: Direction
+    smallest_ratio: float = SMALLEST_RATIO
 
     @property
     def is_complete(self) -> bool:
-        """Whether every cell is."""
+        """Whether every cell is; confirming seeds may be missing."""
         return all(cell.is_complete for cell in self.cells)
 
     @property
     def num_runs(self) -> int:
         """How many runs of the grid have a result."""
-        return sum(result is not None for cell in self.cells for result in cell.results)
+        return sum(result is not None for cell in self.cells for result in (*cell.results, *cell.confirmed))
 
     @property
     def num_diverged(self) -> int:
         """How many runs of the grid diverged."""
-        return sum(cell.num_diverged for cell in self.cells)
+        return sum(_num_diverged((*cell.results, *cell.confirmed)) for cell in self.cells)
 
     def optimum(self, objective: str | None = None, direction: Direction | None = None) -> Optimum | None:
         """Return the optimum for a quantity, by default the one tuned on; None where no cell is stable."""
         name = self.objective if objective is None else objective
         way = self.direction if direction is None else direction
-        usable = [index for index, cell in enumerate(self.cells) if cell.is_usable]
-        if not usable:
+        kept = {k: tuple(cell.kept(name, way)) for k, cell in enumerate(self.cells) if cell.is_usable}
+        estimates = {k: self.cells[k].estimate(name, kept=kept[k]) for k in kept}
+        means = {k: way.sign * one.mean for k, one in estimates.items() if math.isfinite(one.mean)}
+        if not means:
             return None
-        kept = {index: tuple(self.cells[index].kept(name, way)) for index in usable}
-        estimates = {index: self.cells[index].estimate(name, kept=kept[index]) for index in usable}
-        usable = [index for index in usable if math.isfinite(estimates[index].mean)]
-        if not usable:
-            return None
-        best = max(usable, key=lambda index: way.sign * estimates[index].mean)
-        limit = way.sign * estimates[best].mean - estimates[best].standard_deviation
-        within = [index for index in usable if way.sign * estimates[index].mean >= limit]
+        most = max(means.values())
+        tied = [k for k, mean in means.items() if math.isclose(mean, most, rel_tol=_TIE)]
+        best = self._middle(tied)
+        limit = min(*(means[k] for k in tied), most - estimates[best].standard_deviation)
+        within = [k for k, mean in means.items() if mean >= limit]
         rates = [cell.effective_learning_rate for cell in self.cells]
+        below, above = self._sides(best, means)
         return Optimum(
             index=best,
             effective_learning_rate=rates[best],
@@ -182,16 +285,38 @@ class Grid:
             edge=self._edge(within),
             kept=kept[best],
             estimate=estimates[best],
+            below=below,
+            above=above,
+            error=_error_of_mean(estimates, best),
+            smallest_ratio=self.smallest_ratio,
         )
 
+    def _middle(self, tied: Sequence[int]) -> int:
+        """Return the cell nearest to the middle of a range in log ε; the lower one of two."""
+        logs = {index: math.log(self.cells[index].effective_learning_rate) for index in tied}
+        middle = (logs[tied[0]] + logs[tied[-1]]) / 2
+        return min(tied, key=lambda index: (round(abs(logs[index] - middle), 9), index))
+
+    def _sides(self, best: int, means: Mapping[int, float]) -> tuple[Side, Side]:
+        rates = [cell.effective_learning_rate for cell in self.cells]
+        values = [means.get(index, math.nan) for index in range(len(rates))]
+        gains = possible_gains([math.log2(rate) for rate in rates], values, best)
+        below = rates[best] / rates[best - 1] if best > 0 else math.inf
+        above = rates[best + 1] / rates[best] if best < len(rates) - 1 else math.inf
+        return Side(ratio=below, gain=gains[0]), Side(ratio=above, gain=gains[1])
+
     def train_optimum(self) -> Optimum | None:
-        """Return the optimum for the final training loss, with runs ranked by that loss."""
+        """Return the optimum for what SGD minimises: final training loss plus L2 penalty, with runs ranked by it."""
+        return self.optimum("train_objective", Direction.MINIMISE)
+
+    def train_loss_optimum(self) -> Optimum | None:
+        """Return the optimum for the final training loss without the penalty."""
         return self.optimum("train_loss", Direction.MINIMISE)
 
     def at_optimum(self, quantity: str) -> Estimate | None:
-        """Return another quantity at the optimum, over the same kept runs."""
+        """Return another quantity at the optimum: over the confirming seeds, without those over the same kept runs."""
         best = self.optimum()
-        return None if best is None else self.cells[best.index].estimate(quantity, kept=best.kept)
+        return None if best is None else self.cells[best.index].reported(quantity, kept=best.kept)
 
     def edge(self) -> Edge:
         """Return where the optimum lies."""
@@ -209,98 +334,27 @@ class Grid:
         return Edge.LOWER if lower else Edge.UPPER if upper else Edge.INTERIOR
 
 
-def build_grid(
-    plan: SweepPlan, axes: GridAxes, results: Mapping[str, RunResult], learning_rates: Sequence[float]
-) -> Grid:
-    """Return a grid over these learning rates from results by key."""
-    cells = []
-    for rate in learning_rates:
-        specs = [plan.run_spec(axes, effective_learning_rate=rate, seed=seed) for seed in plan.seeds]
-        found = tuple(results.get(spec.key) for spec in specs)
-        cells.append(Cell(effective_learning_rate=rate, results=found, num_kept=plan.num_kept))
-    num_steps = plan.num_steps(axes)
-    return Grid(axes=axes, num_steps=num_steps, cells=tuple(cells), objective=plan.objective, direction=plan.direction)
+def _error_of_mean(estimates: Mapping[int, Estimate], best: int) -> float:
+    """Return the error of the best mean, from the middle spread of it and its neighbours; 0 for single runs.
 
-
-def extended_grid(
-    plan: SweepPlan, axes: GridAxes, results: Mapping[str, RunResult], *, max_extensions: int | None = None
-) -> Grid:
-    """Return the grid with every extension that its results call for; incomplete until those have been run.
-
-    Extensions depend on the results alone, so a resumed sweep makes the same ones.
+    Of two spreads it is the smaller: to take the error for too small costs a few learning rates more, to take it for
+    too large leaves an optimum unresolved.
     """
-    rates = list(plan.base_learning_rates(axes))
-    grid = build_grid(plan, axes, results, rates)
-    for _ in range(plan.max_extensions if max_extensions is None else max_extensions):
-        added = _extension(grid, for_train=plan.extend_for == "tuned_and_train")
-        if not added:
-            break
-        rates = sorted({*rates, *added})
-        grid = build_grid(plan, axes, results, rates)
-    return grid
+    near = [estimates[index].standard_deviation for index in (best - 1, best, best + 1) if index in estimates]
+    spread = statistics.median_low([value for value in near if math.isfinite(value)])
+    return spread / math.sqrt(estimates[best].num_kept)
 
 
-def missing_runs(
-    plans: Sequence[SweepPlan], results: Mapping[str, RunResult], *, skip: Set[str] = frozenset()
-) -> list[RunSpec]:
-    """Return the runs of `next_round`; none if the plans are complete."""
-    return next_round(plans, results, skip=skip)[1]
+def _num_diverged(results: Sequence[RunResult | None]) -> int:
+    return sum(r is not None and r.outcome is Outcome.DIVERGED for r in results)
 
 
-def next_round(
-    plans: Sequence[SweepPlan], results: Mapping[str, RunResult], *, skip: Set[str] = frozenset()
-) -> tuple[int, list[RunSpec]]:
-    """Return the first round with missing runs, and those runs: round 0 is the base grids, 1 their first extensions.
-
-    Failed runs count as missing unless their keys are in `skip`. One round is finished before the next begins, so what
-    is run together does not depend on where a sweep was interrupted.
-    """
-    for round_ in range(max((plan.max_extensions for plan in plans), default=0) + 1):
-        wanted: dict[str, RunSpec] = {}
-        for plan in plans:
-            for axes in plan.grids():
-                grid = extended_grid(plan, axes, results, max_extensions=min(round_, plan.max_extensions))
-                for spec in _specs(plan, grid):
-                    known = results.get(spec.key)
-                    if spec.key not in skip and (known is None or known.outcome is Outcome.FAILED):
-                        wanted[spec.key] = spec
-        if wanted:
-            return round_, list(wanted.values())
-    return 0, []
+def _are_done(results: Sequence[RunResult | None]) -> bool:
+    return all(r is not None and r.outcome is not Outcome.FAILED for r in results)
 
 
-def all_runs(plans: Sequence[SweepPlan], results: Mapping[str, RunResult]) -> dict[str, RunSpec]:
-    """Return every run that the plans call for so far, by key."""
-    specs: dict[str, RunSpec] = {}
-    for plan in plans:
-        for axes in plan.grids():
-            specs.update({spec.key: spec for spec in _specs(plan, extended_grid(plan, axes, results))})
-    return specs
-
-
-def _specs(plan: SweepPlan, grid: Grid) -> list[RunSpec]:
-    return [
-        plan.run_spec(grid.axes, effective_learning_rate=cell.effective_learning_rate, seed=seed)
-        for cell in grid.cells
-        for seed in plan.seeds
-    ]
-
-
-def _extension(grid: Grid, *, for_train: bool) -> list[float]:
-    """Return the learning rates to add; none if the optimum is interior or not known yet."""
-    edge = grid.edge()
-    train = grid.train_optimum() if for_train and grid.is_complete else None
-    train_lower = train is not None and train.index == 0
-    train_upper = train is not None and train.index == len(grid.cells) - 1
-    rates = [cell.effective_learning_rate for cell in grid.cells]
-    below = rates[1] / rates[0] if len(rates) > 1 else 2.0
-    above = rates[-1] / rates[-2] if len(rates) > 1 else 2.0
-    added: list[float] = []
-    if edge in (Edge.LOWER, Edge.BOTH, Edge.NO_OPTIMUM) or train_lower:
-        added += [tidy(rates[0] / below**k) for k in range(1, POINTS_PER_EXTENSION + 1)]
-    if edge in (Edge.UPPER, Edge.BOTH) or train_upper:
-        added += [tidy(rates[-1] * above**k) for k in range(1, POINTS_PER_EXTENSION + 1)]
-    return added
+def _values(quantity: str, results: Sequence[RunResult | None], indices: Iterable[int]) -> list[float]:
+    return [r.quantity(quantity) for r in (results[index] for index in indices) if r is not None]
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from isotherm.core.budget import Budget
 from isotherm.core.records import Outcome, RunResult, RunSpec
 from isotherm.sweep.plan import StudyPlan, SweepPlan
-from isotherm.sweep.protocol import Grid, all_runs, extended_grid
+from isotherm.sweep.protocol import Grid
+from isotherm.sweep.rounds import all_runs, grown_grid
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Results:
-    """A sweep's plan with its results by key."""
+    """A sweep's plan with its results by key, and where and how the runs were trained, as far as it is known."""
 
     plan: SweepPlan
     by_key: Mapping[str, RunResult]
+    provenance: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def as_study(self) -> StudyResults:
         """Return the results as those of a study with this one sweep."""
         plan = StudyPlan(name=self.plan.name, question="", sweeps=(self.plan,))
-        return StudyResults(plan=plan, by_key=self.by_key)
+        return StudyResults(plan=plan, by_key=self.by_key, provenance=self.provenance)
 
     def grids(self, *, momentum: float | None = None, budget: Budget | None = None) -> list[Grid]:
-        """Return the grids with their extensions, of one momentum and budget or of all."""
+        """Return the grids with all that their results call for, of one momentum and budget or of all."""
         return [
-            extended_grid(self.plan, axes, self.by_key)
+            grown_grid(self.plan, axes, self.by_key)
             for axes in self.plan.grids()
             if momentum in (None, axes.momentum) and budget in (None, axes.budget)
         ]
@@ -48,15 +51,20 @@ class Results:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StudyResults:
-    """A study's plan with the results of every sweep."""
+    """A study's plan with the results of every sweep; attributes as those of `Results`."""
 
     plan: StudyPlan
     by_key: Mapping[str, RunResult]
+    provenance: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def sweeps(self) -> list[Results]:
         """The sweeps, in the study's order."""
-        return [Results(plan=plan, by_key=self.by_key) for plan in self.plan.sweeps]
+        return [Results(plan=plan, by_key=self.by_key, provenance=self.provenance) for plan in self.plan.sweeps]
+
+    def provenance_of_runs(self) -> list[Mapping[str, Any]]:
+        """Return where and how the runs of this study were trained; runs without a record are left out."""
+        return [self.provenance[key] for key in all_runs(self.plan.sweeps, self.by_key) if key in self.provenance]
 
     def counts(self) -> dict[str, int]:
         """Return how many runs are done, by outcome, and how many are missing; a shared run counts once."""

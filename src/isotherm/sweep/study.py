@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from dataclasses import dataclass
 from typing import Self
 
 from isotherm.core.records import Identity
 from isotherm.errors import UserError
-from isotherm.sweep.plan import StudyPlan
+from isotherm.sweep.plan import Resolution, StudyPlan
 from isotherm.sweep.sweep import Sweep
 from isotherm.tasks.task import Task
 
@@ -28,17 +29,26 @@ class Study:
                 "it names files"
             )
         if not isinstance(self.sweeps, tuple | list):
-            raise UserError(f"study {self.name!r}: sweeps is {type(self.sweeps).__name__}; give a tuple of sweeps")
+            raise UserError(
+                f"study {self.name!r}: sweeps is {type(self.sweeps).__name__}; give a list, e.g. sweeps=[sweep]"
+            )
         if not self.sweeps:
             raise UserError(f"study {self.name!r} has no sweeps; give at least one")
         for sweep in self.sweeps:
             if not isinstance(sweep, Sweep):
-                raise UserError(f"study {self.name!r} holds a {type(sweep).__name__} where a Sweep was expected")
+                raise UserError(f"study {self.name!r}: sweeps holds {a_sweep_instead_of(sweep)}")
 
     @classmethod
     def of(cls, sweep: Sweep) -> Self:
         """Return the study of a single sweep."""
+        if not isinstance(sweep, Sweep):
+            raise UserError(f"sweep is {a_sweep_instead_of(sweep)}")
         return cls(name=sweep.name, sweeps=(sweep,))
+
+    def with_resolution(self, resolution: Resolution) -> Self:
+        """Return the study with all its sweeps refined around their optima, or none."""
+        sweeps = tuple(dataclasses.replace(sweep, resolution=resolution) for sweep in self.sweeps)
+        return dataclasses.replace(self, sweeps=sweeps)
 
     def plan(self) -> StudyPlan:
         """Return the study without tensors."""
@@ -59,6 +69,18 @@ class Study:
             tasks={identity.ids: task for task, identity in prepared.values()},
             identities={identity.ids: identity for _, identity in prepared.values()},
         )
+
+
+def a_sweep_instead_of(given: object) -> str:
+    """Return what was given where a sweep is asked for, and what to do."""
+    if isinstance(given, Task):
+        return (
+            "a Task; say what to try on it: isotherm.Sweep(task=task, batch_sizes=[8, 16], "
+            "effective_learning_rates=isotherm.powers_of_two(-4, 2), budget=isotherm.Budget.epochs(10))"
+        )
+    if isinstance(given, Study):
+        return "a Study; run it with isotherm.run_study(study)"
+    return f"{type(given).__name__}; give an isotherm.Sweep"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,11 +19,19 @@ from isotherm.core.rates import IsothermGrid
 from isotherm.core.records import Identity, Precision
 from isotherm.core.schedule import Schedule
 from isotherm.errors import UserError
-from isotherm.sweep.plan import ExtendFor, SweepPlan, TuneOn, TuneQuantity
+from isotherm.sweep.plan import SMALLEST_RATIO, ExtendFor, Resolution, SweepPlan, TuneOn, TuneQuantity
 from isotherm.tasks.task import Task
 
 # Far beyond any use; a typing error should not fill a disk.
-_LIMITS = {"num_seeds": 10_000, "num_evaluations": 10_000, "max_extensions": 50, "first_seed": 2**62}
+_LIMITS = {
+    "num_seeds": 10_000,
+    "num_confirm": 10_000,
+    "num_evaluations": 10_000,
+    "max_extensions": 50,
+    "first_seed": 2**62,
+}
+# A learning rate is known no better than this.
+_LEAST_RATIO = 1.001
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,16 +49,24 @@ class Sweep:
         l2_scope: "weights" penalises parameters of two or more dimensions, "all" every parameter.
         clip_norm: the gradient's norm is clipped to this before momentum; infinity clips nothing.
         schedule: of the learning rate; by default constant for half of training, then ten drops.
-        num_seeds: runs per cell.
-        num_kept: the best runs of a cell, over which its mean is taken; by default four fifths of the seeds.
+        num_seeds: runs per cell, by which the learning rate is chosen.
+        num_kept: the best runs of a cell, over which its mean is taken; by default all. The paper keeps 12 of 15 runs,
+            or 5 of 7.
+        num_confirm: further runs at the chosen learning rate, with seeds of their own. What is reported there comes
+            from them, so that the choice does not flatter it. By default as many as `num_seeds`, and none with
+            `resolution="paper"`.
         tune_on: the data on which the learning rate is chosen. "test" is what the paper did; "validation" uses the
             task's validation set, or holds out `validation_fraction` of the training set.
-        tune_quantity: choose by the task's metric or its loss; on training data always by the loss.
+        tune_quantity: choose by the task's metric or its loss; on training data always by what SGD minimises, the loss
+            plus the L2 penalty.
         num_evaluations: evaluations on the test set during training.
         max_extensions: how often a grid is extended by two learning rates where its optimum or interval touches an end.
-        extend_for: "tuned" extends a grid for the tuned optimum alone; "tuned_and_train" also until the learning rate
-            with the lowest training loss is not at an end.
-        first_seed: seeds are first_seed .. first_seed + num_seeds - 1.
+        extend_for: "tuned" extends and refines a grid for the tuned optimum alone; "tuned_and_train" also for the
+            learning rate with the lowest training loss plus L2 penalty.
+        resolution: "adaptive" adds learning rates halfway to the neighbours of an optimum until what may be gained
+            between them is below the error of the mean; "paper" keeps the grids as they are given.
+        smallest_ratio: neighbours this close or closer are not refined further.
+        first_seed: seeds are first_seed .. first_seed + num_seeds - 1, then those of `num_confirm`.
         name: shown in reports.
         precision: "float32", "float64", or "mixed": bfloat16 with float32 weights.
         validation_fraction: see `tune_on`.
@@ -67,12 +83,15 @@ class Sweep:
     schedule: Schedule = field(default_factory=Schedule)
     num_seeds: int = 5
     num_kept: int | None = None
+    num_confirm: int | None = None
     tune_on: TuneOn = "validation"
     tune_quantity: TuneQuantity = "metric"
     validation_fraction: float = 0.1
     num_evaluations: int = 10
     max_extensions: int = 3
     extend_for: ExtendFor = "tuned"
+    resolution: Resolution = "adaptive"
+    smallest_ratio: float = SMALLEST_RATIO
     first_seed: int = 0
     name: str = "sweep"
     precision: Precision | None = None
@@ -96,6 +115,7 @@ class Sweep:
         require_choice("tune_on", self.tune_on, get_args(TuneOn))
         require_choice("tune_quantity", self.tune_quantity, get_args(TuneQuantity))
         require_choice("extend_for", self.extend_for, get_args(ExtendFor))
+        require_choice("resolution", self.resolution, get_args(Resolution))
         for name, kind in (("l2_scope", L2Scope), ("precision", Precision)):
             if getattr(self, name) is not None:
                 require_choice(name, getattr(self, name), get_args(kind))
@@ -103,6 +123,14 @@ class Sweep:
     def _check_counts(self) -> None:
         for name in ("num_seeds", "num_evaluations", "max_extensions", "first_seed"):
             require_whole(name, getattr(self, name), at_least=1 if name == "num_seeds" else 0, at_most=_LIMITS[name])
+        if self.num_confirm is not None:
+            require_whole("num_confirm", self.num_confirm, at_least=0, at_most=_LIMITS["num_confirm"])
+        ratio = self.smallest_ratio
+        if not is_number(ratio) or not (math.isfinite(ratio) and ratio >= _LEAST_RATIO):
+            raise UserError(
+                f"smallest_ratio={ratio!r} is not a factor of at least {_LEAST_RATIO}; grids are refined until "
+                "neighbouring learning rates differ by no more than this: use e.g. 1.19"
+            )
         if self.num_kept is None:
             return
         require_whole("num_kept", self.num_kept, at_least=1)
@@ -188,7 +216,7 @@ class Sweep:
             l2_scope=self.l2_scope or task.l2_scope,
             schedule=self.schedule,
             seeds=tuple(range(self.first_seed, self.first_seed + self.num_seeds)),
-            num_kept=max(1, round(0.8 * self.num_seeds)) if self.num_kept is None else self.num_kept,
+            num_kept=self.num_seeds if self.num_kept is None else self.num_kept,
             tune_on=self.tune_on,
             tune_quantity=self.tune_quantity,
             num_evaluations=self.num_evaluations,
@@ -197,7 +225,16 @@ class Sweep:
             precision=self.precision or task.precision,
             clip_norm=self._clip_norm(),
             unroll=task.unroll,
+            resolution=self.resolution,
+            smallest_ratio=float(self.smallest_ratio),
+            num_confirm=self._num_confirm(),
+            metric_bounds=task.metric_definition.bounds,
         )
+
+    def _num_confirm(self) -> int:
+        if self.num_confirm is not None:
+            return self.num_confirm
+        return self.num_seeds if self.resolution == "adaptive" else 0
 
     def _clip_norm(self) -> float | None:
         value = self.task.clip_norm if self.clip_norm is None else float(self.clip_norm)

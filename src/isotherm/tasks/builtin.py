@@ -162,9 +162,7 @@ def get_task(name: str, *, data: Path | str | None = None) -> Task:
         data: the folder that holds the data sets; by default `ISOTHERM_DATA`, or the user's cache.
     """
     if name not in TASKS:
-        raise UserError(
-            f"unknown task {name!r}; {nearest(name, TASKS)}; or 'module:function' returning an isotherm.Task"
-        )
+        raise UserError(f"unknown task {name!r}; {nearest(str(name), TASKS)}; or make your own isotherm.Task")
     return TASKS[name](catalogue.data_folder(None if data is None else Path(data)))
 
 

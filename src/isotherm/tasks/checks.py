@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
+from isotherm.core.checks import is_number
 from isotherm.errors import UserError, nearest
 from isotherm.tasks.inputs import LazyInputs, Split, pieces
 from isotherm.tasks.metrics import Metric
+from isotherm.tasks.target_checks import check_between_0_and_1, checked_labels
 
-_EXPECTED = {"loss": "a function (output, target) -> mean", "metric": "an isotherm.Metric"}
+_EXPECTED = {
+    "loss": "a function (output, target) -> mean",
+    "metric": "an isotherm.Metric(name='mine', function=..., direction='maximise')",
+}
 
 
 def check_known(value: Any, table: Mapping[str, Any], *, what: str, task: str) -> None:
     """Refuse a loss or metric that is neither a known name nor of the right kind."""
     if isinstance(value, str) and value not in table:
         raise UserError(f"task {task!r}: unknown {what} {value!r}; {nearest(value, table)}; or pass your own")
+    if isinstance(value, type):
+        raise UserError(f"task {task!r}: {what} is the class {value.__name__}; give an object: {value.__name__}(...)")
     if not isinstance(value, str) and not (callable(value) if what == "loss" else isinstance(value, Metric)):
         raise UserError(f"task {task!r}: {what} is {type(value).__name__}; give a name or {_EXPECTED[what]}")
 
@@ -43,9 +50,9 @@ def refuse_unknown(given: Iterable[str], known: Iterable[str], what: str) -> Non
 def check_numbers(*, l2: Any, clip_norm: Any, task: str) -> None:
     """Refuse a negative penalty and a clipping norm that is not positive."""
     where = f"task {task!r}"
-    if not _is_number(l2) or not math.isfinite(l2) or l2 < 0:
+    if not is_number(l2) or not math.isfinite(l2) or l2 < 0:
         raise UserError(f"{where}: l2={l2!r} is not a number >= 0; use 0 for no penalty")
-    if clip_norm is not None and not (_is_number(clip_norm) and clip_norm > 0):
+    if clip_norm is not None and not (is_number(clip_norm) and clip_norm > 0):
         raise UserError(f"{where}: clip_norm={clip_norm!r} is not above 0; use None to clip nothing")
 
 
@@ -55,6 +62,15 @@ def check_shapes(splits: Mapping[str, Split], *, task: str) -> None:
         shapes = {part: tuple(split[position].shape[1:]) for part, split in splits.items()}
         if len(set(shapes.values())) > 1:
             raise UserError(f"task {task!r}: {what} differ in shape between splits: {shapes}; make them equal")
+
+
+def check_metric_of_sequence(metric: Metric, *, task: str) -> None:
+    """Refuse a metric over a split for a sequence, whose outputs would not fit into memory."""
+    if metric.over == "split":
+        raise UserError(
+            f"task {task!r}: with unroll a metric is a mean over tokens, and {metric.name!r} is one over the split; "
+            "use 'perplexity', 'cross_entropy' or 'accuracy', or a Metric(over='examples') of your own"
+        )
 
 
 def check_sequences(splits: Mapping[str, Split], *, unroll: Any, task: str) -> None:
@@ -70,19 +86,19 @@ def check_sequences(splits: Mapping[str, Split], *, unroll: Any, task: str) -> N
             )
 
 
-def checked_split(pair: Any, *, where: str, has_labels: bool) -> Split:
+def checked_split(pair: Any, *, where: str, loss: Any) -> Split:
     """Return a split as tensors, sharing the memory of tensors and writeable arrays; refuse what cannot be trained on.
 
     Args:
         pair: inputs and targets.
         where: names the split in errors.
-        has_labels: the targets are classes.
+        loss: decides what targets there can be.
     """
     if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise UserError(f"{where}: expected a pair (inputs, targets), got {type(pair).__name__}")
+        raise UserError(f"{where}: {_what_it_is(pair)}; give a pair (inputs, targets), e.g. {_as_pair(pair)}")
     if isinstance(pair[0], LazyInputs) and not isinstance(pair[0], Tensor):
-        return _checked_lazy(pair[0], _as_tensor(pair[1], where), where, has_labels=has_labels)
-    inputs, targets = (_as_tensor(value, where) for value in pair)
+        return _checked_lazy(pair[0], pair[1], where, loss=loss)
+    inputs, targets = _as_tensor(pair[0], f"{where}, inputs"), _as_tensor(pair[1], f"{where}, targets")
     if inputs.ndim == 0 or targets.ndim == 0 or len(inputs) != len(targets):
         raise UserError(
             f"{where}: inputs of shape {tuple(inputs.shape)} and targets of shape {tuple(targets.shape)} "
@@ -91,25 +107,62 @@ def checked_split(pair: Any, *, where: str, has_labels: bool) -> Split:
     if len(inputs) == 0:
         raise UserError(f"{where}: it is empty; give at least one example")
     _refuse_non_finite(inputs, f"{where}, inputs")
+    return inputs, _checked_targets(targets, pair[1], where, loss=loss)
+
+
+def _checked_targets(targets: Tensor, given: Any, where: str, *, loss: Any) -> Tensor:
     _refuse_non_finite(targets, f"{where}, targets")
-    return inputs, _checked_labels(targets, where) if has_labels else targets
+    if loss == "bce":
+        check_between_0_and_1(targets, given, where)
+    return checked_labels(targets, given, where) if loss == "cross_entropy" else targets
 
 
-def _checked_lazy(inputs: LazyInputs, targets: Tensor, where: str, *, has_labels: bool) -> Split:
+def _checked_lazy(inputs: LazyInputs, given: Any, where: str, *, loss: Any) -> Split:
+    targets = _as_tensor(given, f"{where}, targets")
     if len(inputs) != len(targets) or len(inputs) == 0:
         raise UserError(
             f"{where}: {len(inputs)} inputs and {len(targets)} targets; give one target per input, and at least one"
         )
-    return inputs, _checked_labels(targets, where) if has_labels else targets
+    return inputs, _checked_targets(targets, given, where, loss=loss)
+
+
+def _what_it_is(pair: Any) -> str:
+    return f"it is a {type(pair).__name__}" + (f" of {len(pair)}" if isinstance(pair, tuple | list) else "")
+
+
+def _as_pair(pair: Any) -> str:
+    """Return how a pair is made of what was given."""
+    if isinstance(pair, Mapping) and len(pair) == 2:
+        return "({}, {})".format(*(f"data[{name!r}]" for name in pair))
+    if isinstance(pair, Dataset):
+        return "(torch.stack([x for x, _ in data]), torch.tensor([y for _, y in data]))"
+    return "(x, y)"
 
 
 def _as_tensor(value: Any, where: str) -> Tensor:
     try:
+        if isinstance(value, Tensor) and value.layout != torch.strided:
+            raise UserError(f"{where}: the tensor is sparse; use x.to_dense()")
         if isinstance(value, np.ndarray) and not value.flags.writeable:
             value = value.copy()  # a model that writes to its inputs would crash on memory that is read-only
         return torch.as_tensor(value).detach().cpu()
+    except UserError:
+        raise
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UserError(f"{where}: {type(value).__name__} is neither a tensor nor an array: {error}") from error
+        raise UserError(f"{where}: {_why_no_tensor(value)}") from error
+
+
+def _why_no_tensor(value: Any) -> str:
+    """Return why a value is no tensor, and how to make it one."""
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError):
+        return "the rows differ in length; pad them to one length and stack them, e.g. torch.stack(rows)"
+    if array.dtype.kind in "US" or any(isinstance(item, str) for item in array.flat):
+        return "they are strings; number them, e.g. for class names np.unique(y, return_inverse=True)[1]"
+    if array.ndim == 0:
+        return f"{type(value).__name__} is neither a tensor nor an array; collect the examples, e.g. torch.stack(list)"
+    return f"PyTorch has no type like {array.dtype}; convert them, e.g. np.asarray(x).astype('float32')"
 
 
 def _refuse_non_finite(tensor: Tensor, where: str) -> None:
@@ -124,20 +177,3 @@ def _refuse_non_finite(tensor: Tensor, where: str) -> None:
             value = float(tensor[tuple(index)])
             raise UserError(f"{where}: the value at index {index} is {value}; remove or replace it before training")
         offset += len(piece)
-
-
-def _checked_labels(labels: Tensor, where: str) -> Tensor:
-    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool or labels.ndim != 1:
-        raise UserError(
-            f"{where}: cross_entropy needs whole-number labels of shape (n,), got {labels.dtype} of shape "
-            f"{tuple(labels.shape)}; use class numbers, e.g. y.long()"
-        )
-    labels = labels.long()
-    if int(labels.min()) < 0:
-        index = int(labels.argmin())
-        raise UserError(f"{where}: the label at index {index} is {int(labels[index])}; labels start at 0")
-    return labels
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)

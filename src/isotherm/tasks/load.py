@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 
 from isotherm.errors import UserError, nearest
 from isotherm.tasks.builtin import TASKS, get_task
+from isotherm.tasks.raised import raised
 from isotherm.tasks.task import Task
 
 
@@ -22,12 +24,44 @@ def load_task(reference: str, *, data: Path | None = None) -> Task:
         reference: what the user named.
         data: the folder that holds the data sets; None as in `get_task`.
     """
-    if ":" not in reference or reference in TASKS:
+    if reference in TASKS:
         return get_task(reference, data=data)
+    if reference.endswith(".toml"):
+        raise UserError(f"{reference!r} is a study, not a task; run it with isotherm run {reference}, or give its task")
+    if ":" not in reference:
+        raise UserError(f"unknown task {reference!r}; {nearest(reference, TASKS)}; {own_function(reference, 'Task')}")
     made = call_reference(reference, data=data)
     if not isinstance(made, Task):
-        raise UserError(f"{reference} returned {type(made).__name__}; it must return an isotherm.Task")
+        its_own = isinstance(getattr(made, "task", None), Task)  # a sweep's
+        remedy = f", such as the task of the {type(made).__name__}: return made.task" if its_own else ""
+        raise UserError(f"{reference} returned {type(made).__name__}; let it return an isotherm.Task{remedy}")
     return made
+
+
+def own_function(reference: str, kind: str) -> str:
+    """Return how to name a function of one's own that returns a `Task` or a `Sweep`.
+
+    Args:
+        reference: what the user named instead; where it is a file of Python or its module, its functions are listed.
+        kind: of what the function returns.
+    """
+    file = Path(reference) if reference.endswith(".py") else Path(f"{reference}.py")
+    if not file.is_file():
+        return f"or give 'module:function' for a function of your own that returns an isotherm.{kind}"
+    module = ".".join(file.with_suffix("").parts)
+    names = _functions_in(file)
+    chosen = next((name for name in names if kind.lower() in name.lower()), names[0] if names else "function")
+    listed = f"; its functions: {', '.join(names)}" if names else ""
+    return f"name a function in {file} that returns an isotherm.{kind}, e.g. {module}:{chosen}{listed}"
+
+
+def _functions_in(file: Path) -> list[str]:
+    """Return the functions that a file defines; the file is not run."""
+    try:
+        parts = ast.parse(file.read_text(encoding="utf-8")).body
+    except (OSError, ValueError, SyntaxError):
+        return []
+    return [part.name for part in parts if isinstance(part, ast.FunctionDef) and not part.name.startswith("_")]
 
 
 def call_reference(reference: str, *, data: Path | None = None) -> Any:
@@ -38,6 +72,11 @@ def call_reference(reference: str, *, data: Path | None = None) -> Any:
         data: the data folder; passed as `data` to a function that has such a parameter, as `get_task` takes it.
     """
     module_name, _, function_name = reference.partition(":")
+    if not (module_name and function_name):
+        raise UserError(f"{reference!r} is not 'module:function'; name both, e.g. mycode:sweep")
+    if module_name.endswith(".py") or "/" in module_name:
+        dotted = ".".join(Path(module_name.removesuffix(".py")).parts)
+        raise UserError(f"{reference!r} names a file; name the module, {dotted}:{function_name}")
     function = _function(_module(module_name, reference), function_name, reference)
     arguments = _arguments(function, reference, data)
     try:
@@ -45,7 +84,7 @@ def call_reference(reference: str, *, data: Path | None = None) -> Any:
     except UserError as error:
         raise UserError(f"{reference}: {error}") from error
     except (Exception, SystemExit) as error:  # whatever the user's function raises
-        raise UserError(f"{reference!r} was called and raised {type(error).__name__}: {error}") from error
+        raise UserError(f"{reference!r} was called and raised {raised(error)}") from error
 
 
 def _module(name: str, reference: str) -> ModuleType:
@@ -56,7 +95,7 @@ def _module(name: str, reference: str) -> ModuleType:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:  # whatever the user's module raises on import
         raise UserError(
-            f"{reference!r}: module {name!r} cannot be imported: {type(error).__name__}: {error}; "
+            f"{reference!r}: module {name!r} cannot be imported: {raised(error)}; "
             "it is looked for in the current folder and in the environment"
         ) from error
 

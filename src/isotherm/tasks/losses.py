@@ -15,6 +15,11 @@ def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
     return -functional.log_softmax(output, dim=-1).gather(-1, target.unsqueeze(-1)).mean()
 
 
+def binary_cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    """Return the mean binary cross entropy of logits against targets from 0 to 1 of the same shape."""
+    return functional.binary_cross_entropy_with_logits(output, target.to(output.dtype))
+
+
 def mean_squared_error(output: Tensor, target: Tensor) -> Tensor:
     """Return the squared error averaged over examples and outputs."""
     return (output - target).square().mean()
@@ -27,11 +32,14 @@ def half_squared_error(output: Tensor, target: Tensor) -> Tensor:
 
 def squared_error(output: Tensor, target: Tensor) -> Tensor:
     """Return the squared error, summed over each example's outputs and averaged over examples."""
-    return (output - target).square().flatten(1).sum(dim=1).mean()
+    squares = (output - target).square()
+    return (squares.flatten(1).sum(dim=1) if squares.ndim > 1 else squares).mean()
 
 
 LOSSES: dict[str, LossFunction] = {
+    "bce": binary_cross_entropy,
     "cross_entropy": cross_entropy,
     "mean_squared_error": mean_squared_error,
+    "mse": mean_squared_error,
     "half_squared_error": half_squared_error,
 }

@@ -19,6 +19,7 @@ from torch import nn
 
 from isotherm.core.budget import updates_per_pass
 from isotherm.errors import UserError
+from isotherm.tasks.torch_warnings import without_torch_warnings
 
 
 def derive(seed: int, purpose: str) -> int:
@@ -55,6 +56,7 @@ def seeded(seed: int, purpose: str) -> Iterator[None]:
             random.setstate(python_state)
 
 
+@without_torch_warnings()
 def initial_model(build: Callable[[], nn.Module], *, seed: int) -> nn.Module:
     """Return the module as it stands before the first update of every run of this seed, on the CPU.
 
@@ -63,7 +65,9 @@ def initial_model(build: Callable[[], nn.Module], *, seed: int) -> nn.Module:
     with seeded(seed, "initialisation"):
         module = build()
     if not isinstance(module, nn.Module):
-        raise UserError(f"the model builder returned {type(module).__name__}; it must return a torch.nn.Module")
+        raise UserError(
+            f"the model builder returned {type(module).__name__}; end it with `return module`, a torch.nn.Module"
+        )
     try:
         return copy.deepcopy(module).cpu()
     except Exception as error:  # whatever the class of an attribute raises

@@ -38,7 +38,8 @@ class Task:
     Args:
         name: a label for display; results are stored under the content of the task, not its name.
         model: function without arguments that returns a fresh module; the module need not know about fleets.
-        train: inputs and targets, tensors or arrays of equal length; inputs may also be `LazyInputs`. Memory is shared.
+        train: inputs and targets, tensors or arrays of equal length; inputs may also be `LazyInputs`. Memory is shared
+            and never written to.
         test: the same for the test set.
         loss: a name from `LOSSES`, or a function (output, target) -> mean over the batch.
         metric: a name from `METRICS`, or a `Metric`; default: accuracy for
@@ -96,14 +97,14 @@ class Task:
         for part in ("train", "test", "validation"):
             if part != "validation" or self.validation is not None:
                 where = f"task {self.name!r}, {part} data"
-                has_labels = self.loss == "cross_entropy"
-                split = checks.checked_split(getattr(self, part), where=where, has_labels=has_labels)
+                split = checks.checked_split(getattr(self, part), where=where, loss=self.loss)
                 object.__setattr__(self, part, split)
         for name, choices in _CHOICES.items():
             checks.check_choice(getattr(self, name), choices, what=name, task=self.name)
         checks.check_numbers(l2=self.l2, clip_norm=self.clip_norm, task=self.name)
         if self.unroll is not None:
             checks.check_sequences(self.splits, unroll=self.unroll, task=self.name)
+            checks.check_metric_of_sequence(self.metric_definition, task=self.name)
         checks.check_shapes(self.splits, task=self.name)
 
     @property
@@ -167,6 +168,8 @@ class Task:
             settings["lazy inputs"] = lazy  # how they are read and augmented
         if self.metric_definition.exponential:
             settings["exponential"] = True
+        if self.metric_definition.over == "split":
+            settings["metric over"] = "split"
         return identity.model_parts(
             self.model,
             loss=self.loss_function,

@@ -17,6 +17,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from isotherm.core.l2 import L2Scope, is_penalised
 from isotherm.errors import UserError
 from isotherm.tasks.losses import LossFunction
+from isotherm.tasks.torch_warnings import without_torch_warnings
 
 Tensors = dict[str, Tensor]
 
@@ -95,6 +96,7 @@ class BatchGradients:
         self._loss, self._examples = loss, examples
         self._num_at_once = num_at_once
 
+    @without_torch_warnings()
     def check(self, index_KB: NDArray[np.int64]) -> None:
         """Try two small batches, raise a UserError if they cannot be measured, and choose `num_at_once`."""
         x_2B, y_2B = self._read(index_KB[:2])
@@ -102,8 +104,8 @@ class BatchGradients:
             before = _generator_states(self.device)
             try:
                 if self._num_at_once is None:
-                    self._num_at_once = self._num_that_fit(x_2B[0], y_2B[0])
-                apart, _ = self._of_batches(x_2B, y_2B)
+                    self._num_at_once = self._num_that_fit(x_2B.clone()[0], y_2B.clone()[0])
+                apart, _ = self._of_batches(x_2B.clone(), y_2B.clone())
                 joint, _ = self._of_batches(x_2B.flatten(0, 1)[None], y_2B.flatten(0, 1)[None])
             except UserError:
                 raise
@@ -127,6 +129,7 @@ class BatchGradients:
                 "batch, or the model couples the examples of a batch; return a mean, or try mode='evaluate'"
             )
 
+    @without_torch_warnings()
     def squared_norms(self, index_KB: NDArray[np.int64]) -> tuple[float, float]:
         """Return the mean squared gradient norm of small batches, and that of their union."""
         assert self._num_at_once is not None  # by `check`
@@ -150,7 +153,7 @@ class BatchGradients:
         return x.reshape(*index_KB.shape, *x.shape[1:]), y.reshape(*index_KB.shape, *y.shape[1:])
 
     def _of_batches(self, x_KB: Tensor, y_KB: Tensor) -> tuple[Tensors, Tensor]:
-        """Return the gradients of batches, with leading dimension K, and the losses (K,)."""
+        """Return the gradients of batches, with leading dimension K, and the losses (K,); x and y may change."""
         num = len(x_KB)
         of_one = grad_and_value(self._objective)
         buffers_K = {name: buffer.expand(num, *buffer.shape).clone() for name, buffer in self._buffers.items()}

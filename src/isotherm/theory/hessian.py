@@ -26,6 +26,7 @@ from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
 from isotherm.tasks.losses import LossFunction
 from isotherm.tasks.seeding import derive, seeded
 from isotherm.tasks.task import Task
+from isotherm.tasks.torch_warnings import without_torch_warnings
 from isotherm.theory.exact_arithmetic import exact_arithmetic
 from isotherm.theory.second_derivative import Tensors, failing_layers, second_derivative
 
@@ -77,6 +78,7 @@ class Hessian:
     [0.5, 4.5]
     """
 
+    @without_torch_warnings()
     def __init__(
         self,
         module: nn.Module,
@@ -191,6 +193,7 @@ class Hessian:
 
     # -- values -----------------------------------------------------------------------------------------------------
 
+    @without_torch_warnings()
     def objective(self) -> float:
         """Return the loss over all examples, penalty included."""
         with torch.no_grad(), exact_arithmetic(self._device):
@@ -201,6 +204,7 @@ class Hessian:
         with np.errstate(over="ignore"):  # a diverging run
             return mean + 0.5 * float(self._l2_P[penalised] @ self.point()[penalised] ** 2)
 
+    @without_torch_warnings()
     def gradient(self) -> Floats:
         """Return the gradient of the objective."""
         with exact_arithmetic(self._device):
@@ -210,6 +214,7 @@ class Hessian:
         """Return the parameters as one vector."""
         return self._flat(self._parameters)
 
+    @without_torch_warnings()
     def product(self, vector: Floats) -> Floats:
         """Return the Hessian times a vector, shape (num_parameters,)."""
         flat = np.asarray(vector, dtype=np.float64).reshape(-1)
@@ -291,14 +296,14 @@ class Hessian:
     def _output(self, parameters: Tensors, x: Tensor) -> Tensor:
         buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}  # a pass updates running statistics
         if self._unroll is None:
-            output: Tensor = functional_call(self._module, (parameters, buffers), (x,))
+            output: Tensor = functional_call(self._module, (parameters, buffers), (x.clone(),))
             return output
         state = self._moved(self._module.initial_state(len(x)))  # type: ignore[operator]
-        output, _ = functional_call(self._module, (parameters, buffers), (x, state))
+        output, _ = functional_call(self._module, (parameters, buffers), (x.clone(), state))
         return output
 
     def _chunk_loss(self, parameters: Tensors, x: Tensor, y: Tensor) -> Tensor:
-        loss = self._loss(self._output(parameters, x), y)
+        loss = self._loss(self._output(parameters, x), y.clone())  # copies: chunks lie in the memory of the data
         return loss if self._unroll is None else loss * self._unroll
 
     def _flat(self, tensors: Tensors) -> Floats:

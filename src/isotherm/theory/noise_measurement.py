@@ -224,9 +224,9 @@ def _examples_of(task: Task, module: nn.Module, measurement: Measurement) -> Exa
         if isinstance(inputs, Tensor):
             x = inputs[index]
         elif measurement.is_training:
-            x = inputs.fetch(index.numpy(), seed=measurement.seed, step=next(steps))
+            x = inputs.fetch(index.numpy(), seed=measurement.seed, step=next(steps)).clone()
         else:
-            x = inputs.fetch(index.numpy())
+            x = inputs.fetch(index.numpy()).clone()
         x, y = x.to(device), targets[index].to(device)
         if task.transform is None:
             return x, y

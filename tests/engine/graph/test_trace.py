@@ -206,3 +206,26 @@ def test_shapes_are_noted_by_one_mode():  # one for each value took half of the 
     values = [node.meta["val"] for node in program.graph.nodes if isinstance(node.meta.get("val"), Tensor)]
     assert len(values) > 5
     assert len({id(value.fake_mode) for value in values}) == 1
+
+
+def halved(x: Tensor, weight: Tensor, counter: Tensor) -> tuple[Tensor, ...]:
+    x.div_(2)
+    counter.add_(1)
+    return (x @ weight,)
+
+
+def test_writes_into_scratch_are_dropped_and_others_stay() -> None:
+    x, weight, counter = random(4, 3), random(3, 2), torch.zeros(())
+    program = trace(halved, x.clone(), weight, counter.clone(), scratch=[0])
+    given = x.clone()
+    for _ in range(2):
+        assert torch.allclose(program(given, weight, counter)[0], x / 2 @ weight)
+    assert torch.equal(given, x)
+    assert counter == 2
+
+
+def test_without_scratch_an_argument_is_written_as_by_the_function() -> None:
+    x, weight, counter = random(4, 3), random(3, 2), torch.zeros(())
+    given = x.clone()
+    trace(halved, x.clone(), weight, counter.clone())(given, weight, counter)
+    assert torch.equal(given, x / 2)

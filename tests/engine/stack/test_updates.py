@@ -56,9 +56,9 @@ def test_a_program_is_made_once_for_a_size(monkeypatch: pytest.MonkeyPatch) -> N
     sizes: list[int] = []
     plain = updates_module.trace
 
-    def watch(function, *arguments):  # type: ignore[no-untyped-def]
+    def watch(function, *arguments, **options):  # type: ignore[no-untyped-def]
         sizes.append(len(arguments[0]))
-        return plain(function, *arguments)
+        return plain(function, *arguments, **options)
 
     monkeypatch.setattr(updates_module, "trace", watch)
     parts = parts_of()

@@ -60,7 +60,7 @@ def test_an_error_of_the_module_is_a_refusal_but_memory_is_not(monkeypatch: pyte
     parts = parts_of(cases.blobs_task())
     for error, expected in ((KeyError("x"), NotVectorisable), (MemoryError(), MemoryError)):
 
-        def trace(*_: object, error: Exception = error) -> None:
+        def trace(*_: object, error: Exception = error, **__: object) -> None:
             raise error
 
         monkeypatch.setattr(updates, "trace", trace)

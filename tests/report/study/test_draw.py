@@ -76,7 +76,7 @@ def test_guide_train_optima_and_legend_stand_in_the_last_panel() -> None:
     assert hollow[0].get_ydata().tolist() == [0.25] * 3
     legend = panel.get_legend()
     assert isinstance(legend, Legend)
-    assert [text.get_text() for text in legend.get_texts()][:2] == ["best test accuracy", "best training loss"]
+    assert [text.get_text() for text in legend.get_texts()][:2] == ["best test accuracy", "best training loss + L2"]
 
 
 def rate_panel(limit: float) -> tuple[SweepFigure, Axes]:

@@ -55,7 +55,7 @@ def test_labels_are_the_papers_words() -> None:
     figure = figure_of(make_results())
     assert (figure.x_label, figure.test_label) == ("batch size B", "test accuracy (%)")
     assert figure.tuned_on == "test accuracy"
-    assert (figure.num_kept, figure.num_seeds) == (4, 5)
+    assert figure.runs == "the best 4 of 5 runs"
     assert figure.series[0].label == "momentum 0.9"
     assert figure.setting == "mlp_mnist1d, 2,000 steps, momentum 0.9"
 
@@ -107,21 +107,20 @@ def test_single_batch_size_has_no_guide() -> None:
     assert series.guide is None
 
 
-def test_sgd_and_momentum_share_a_law_with_one_slope() -> None:
+def test_sgd_and_momentum_have_laws_and_a_comparison() -> None:
     results = first_sweep(
         landscape_study(optimum=lambda b, m: min(b, 256 if m > 0 else 32) / 32, peak=lambda _b, _m: 0.7)
     )
     figure = figure_of(results)
     assert figure.joint == analyse(results).joint_regimes
-    assert figure.joint[0].shares_slope
     assert [s.law for s in figure.series] == [figure.joint[0].plain, figure.joint[0].heavy]
-    assert figure.findings == figure.joint[0].words
+    assert figure.findings == [*(f"{s.label}: {s.law}" for s in figure.series), *figure.joint[0].words]
     for drawn, kink in zip(figure.series, (32, 256), strict=True):
         (first, low), (corner, top), (last, end) = drawn.corners
         assert (first, last) == (pytest.approx(8), pytest.approx(1024))
         assert corner == pytest.approx(kink, rel=0.2)
         assert top == pytest.approx(end)
-        assert math.log2(top / low) / math.log2(corner / first) == pytest.approx(figure.joint[0].slope.estimate)
+        assert math.log2(top / low) / math.log2(corner / first) == pytest.approx(drawn.law.slope.estimate, rel=0.1)
 
 
 def test_other_series_have_laws_of_their_own() -> None:
@@ -131,9 +130,8 @@ def test_other_series_have_laws_of_their_own() -> None:
     )
     figure = figure_of(first_sweep(study))
     assert [pair.heavy.momentum for pair in figure.joint] == [0.5, 0.9]
-    assert not any(pair.shares_slope for pair in figure.joint)
     assert len({s.law.slope for s in figure.series if s.law is not None}) == 3
-    assert figure.findings[-1] == f"momentum 0.9: {figure.series[-1].law}"
+    assert figure.findings[2] == f"momentum 0.9: {figure.series[-1].law}"
     alone = figure_of(
         first_sweep(landscape_study(optimum=lambda b, _m: b / 64, peak=lambda _b, _m: 0.7, momenta=(0.9,)))
     )
@@ -145,7 +143,11 @@ def test_other_series_have_laws_of_their_own() -> None:
 def test_budgets_have_findings_of_their_own() -> None:
     plan = make_plan(momenta=(0.0, 0.9), budgets=(Budget.epochs(10), Budget.epochs(20)))
     findings = figure_of(make_results(plan)).findings
-    assert [words.split(":")[0] for words in findings] == ["10 epochs"] * 5 + ["20 epochs"] * 5
+    several = ["SGD, 10 epochs", "momentum 0.9, 10 epochs", "SGD, 20 epochs", "momentum 0.9, 20 epochs"]
+    joint = ["10 epochs"] * 2 + ["20 epochs"] * 2
+    found = [words.split(":")[0] for words in findings]
+    assert sorted(found[:4]) == sorted(several)
+    assert found[4:] == joint
 
 
 def test_two_batch_sizes_and_budgets_have_no_law() -> None:

@@ -12,7 +12,7 @@ from isotherm.sweep.results import StudyResults
 
 
 def example() -> StudyResults:
-    return landscape_study(optimum=broken_line(1.0, 64, 4.0), peak=lambda b, _m: 0.7 if b < 512 else 0.6)
+    return landscape_study(optimum=broken_line(1.0, 64, 4.0), peak=lambda b, _m: 0.7 if b < 512 else 0.6, noise=0.001)
 
 
 def test_one_entry_per_momentum_with_its_grids_and_regimes() -> None:
@@ -43,14 +43,28 @@ def test_one_entry_per_momentum_with_its_grids_and_regimes() -> None:
         assert entry["budget"] == {"unit": "epochs", "amount": 20}
 
 
+def test_resolution_of_sweep_and_optimum_and_the_seeds_that_confirm() -> None:
+    study = example()
+    content = study_summary(analyse(study))
+    entry = content["sweeps"][0]
+    assert (entry["resolution"], entry["num_confirm"], entry["num_seeds"], entry["num_kept"]) == ("paper", 0, 5, 4)
+    grid = entry["grids"][2]
+    assert grid["resolution"]["ratio"] == 2.0
+    assert grid["resolution"]["unresolved_gain"] > grid["resolution"]["error_of_mean"] > 0
+    assert grid["resolution"]["is_resolved"] is False
+    assert (grid["confirmed"], grid["selection_bias"]) == (None, None)
+    assert grid["selected"] == grid["test_accuracy"]
+    assert grid["test_accuracy"]["num_diverged"] == 0
+
+
 def test_plain_sgd_and_momentum_have_an_entry_together() -> None:
     study = landscape_study(optimum=lambda b, m: min(b / 16, 32 if m > 0 else 4), peak=lambda _b, _m: 0.7)
     content = study_summary(analyse(study))
     (entry,) = content["joint_regimes"]
     plain, heavy = (sweep["regimes"] for sweep in content["sweeps"])
     assert (entry["budget"], entry["momentum"]) == ("20 epochs", 0.9)
-    assert entry["shares_slope"]
-    assert plain["slope"] == heavy["slope"]
+    assert abs(plain["slope"] - 1.0) < 0.1
+    assert abs(heavy["slope"] - 1.0) < 0.1
     assert abs(entry["plateau_ratio"] - 8.0) < 1.0
     assert entry["plateau_ratio_interval"][0] < 8.0 < entry["plateau_ratio_interval"][1]
     assert abs(entry["largest_plateau_ratio"] - 19.0) < 1e-9

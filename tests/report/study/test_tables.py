@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import math
 from pathlib import Path
@@ -10,9 +11,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from helpers_report import diverged, embedded_study, failed, fill, make_plan, make_results, make_study, peaked
+from helpers_report import diverged, embedded_study, failed, fill, finished, make_plan, make_results, make_study, peaked
 from isotherm.analysis.analysis import SweepAnalysis, analyse
 from isotherm.core.budget import Budget
+from isotherm.core.rates import tidy
 from isotherm.core.records import Outcome
 from isotherm.report.study.tables import optima_rows, optima_table, optima_text, runs_rows, write_csv
 from isotherm.sweep.results import Results
@@ -151,3 +153,121 @@ def test_results_may_hold_runs_of_other_sweeps() -> None:
     plan = make_plan(batch_sizes=(8,))
     everything = {**fill(plan), **fill(make_plan(l2=0.5))}
     assert len(optima_rows(first(Results(plan=plan, by_key=everything)))) == 1
+
+
+def confirmed_results(**changes: object) -> Results:
+    """Return a sweep whose five seeds all choose 1, and whose three confirming seeds are 0.03 worse."""
+    plan = make_plan(**{"num_kept": 5, "num_confirm": 3, **changes})
+    found = fill(plan)
+    for axes in plan.grids():
+        for place, seed in enumerate(plan.confirming_seeds):
+            spec = plan.run_spec(axes, effective_learning_rate=1.0, seed=seed)
+            found[spec.key] = finished(0.692 - 0.03 + 0.01 * (place - 1))
+    return Results(plan=plan, by_key=found)
+
+
+def test_confirmed_numbers_stand_in_the_table_with_the_selection_bias() -> None:
+    content = optima_text(first(confirmed_results()))
+    assert content.title.endswith(": 5 seeds, 3 confirm")
+    row = dict(zip(content.columns, content.rows[0], strict=True))
+    assert row["test accuracy\N{NO-BREAK SPACE}%"] == "66.2 ± 1.0"
+    assert row["bias"] == "+3.0 ± 2.4"
+    assert "all seeds" not in row
+    assert content.notes[-1].startswith("bias: mean of the seeds that chose less mean of those that confirm")
+    assert "…" not in printed(confirmed_results())
+
+
+def test_confirmed_numbers_in_csv() -> None:
+    row = optima_rows(first(confirmed_results()))[0]
+    assert row["is_confirmed"] is True
+    assert (row["num_kept"], row["num_seeds"], row["num_diverged_seeds"]) == (3, 3, 0)
+    assert row["test_metric_mean"] == row["test_metric_mean_all"] == pytest.approx(0.662)
+    assert row["selection_bias"] == pytest.approx(0.03)
+    assert row["selection_bias_standard_error"] == pytest.approx(0.0242, abs=1e-4)
+    plain = optima_rows(first(make_results()))[0]
+    assert (plain["is_confirmed"], plain["selection_bias"]) == (False, None)
+
+
+def test_table_says_which_optima_are_not_confirmed() -> None:
+    results = confirmed_results()
+    spec = results.plan.run_spec(results.plan.grids()[1], effective_learning_rate=1.0, seed=6)
+    found = dict(results.by_key)
+    found[spec.key] = diverged()
+    assert (
+        "1 confirming seed diverged; means are over the others"
+        in optima_text(first(Results(plan=results.plan, by_key=found))).notes
+    )
+    del found[spec.key]
+    content = optima_text(first(Results(plan=results.plan, by_key=found)))
+    assert "not confirmed yet: B = 32" in content.notes
+    assert content.rows[1][4] == "–"
+    gone = {
+        results.plan.run_spec(results.plan.grids()[2], effective_learning_rate=1.0, seed=seed).key: diverged()
+        for seed in results.plan.confirming_seeds
+    }
+    notes = optima_text(first(Results(plan=results.plan, by_key={**results.by_key, **gone}))).notes
+    assert "every confirming seed diverged, numbers are of the seeds that chose: B = 128" in notes
+
+
+def test_all_seeds_say_how_many_diverged() -> None:
+    def give(axes, rate, place):  # type: ignore[no-untyped-def]
+        return diverged() if place == 4 and rate == 1.0 else peaked(axes, rate, place)
+
+    content = optima_text(first(make_results(give=give)))
+    assert dict(zip(content.columns, content.rows[0], strict=True))["all seeds"] == "71.5 ± 1.3, 1 div."
+
+
+def test_what_a_grid_leaves_unresolved_is_flagged_and_in_csv() -> None:
+    def rounded(axes, rate, place):  # type: ignore[no-untyped-def]
+        return finished(0.7 - 0.1 * math.log2(rate) ** 2 + 0.001 * place)
+
+    sweep = first(make_results(give=rounded))
+    content = optima_text(sweep)
+    assert content.rows[0][-1] == "~"
+    assert content.notes == ("~ test accuracy may be better by up to 5.0 points between the learning rates tried",)
+    row = optima_rows(sweep)[0]
+    assert (row["ratio"], row["is_resolved"]) == (2.0, False)
+    assert row["unresolved_gain"] == pytest.approx(0.05)
+    assert row["error_of_mean"] < 0.001
+
+
+def test_training_optimum_with_and_without_the_penalty() -> None:
+    def give(axes, rate, place):  # type: ignore[no-untyped-def]
+        result = peaked(axes, rate, place)
+        assert result is not None
+        return dataclasses.replace(result, l2_penalty=0.4 / rate)  # loss 0.1 rate: together least at 2
+
+    sweep = first(make_results(give=give))
+    content = optima_text(sweep)
+    assert dict(zip(content.columns, content.rows[0], strict=True))["train ε_eff"] == "2"
+    places = ", ".join(f"1/4 at B = {size}" for size in (8, 32, 128))
+    assert content.notes[-1] == f"train ε_eff is that of training loss + L2; of the loss alone: {places}"
+    row = optima_rows(sweep)[0]
+    assert row["train_optimal_effective_learning_rate"] == 2.0
+    assert row["train_loss_optimal_effective_learning_rate"] == 0.25
+
+
+def test_table_of_refined_grids_fits_a_terminal_of_80_columns() -> None:
+    def give(axes, rate, place):  # type: ignore[no-untyped-def]
+        off = math.log2(rate) + 0.23
+        return diverged() if off > 2 else finished(0.7 - 0.05 * off**2 + 0.0125 * (place - 2))
+
+    plan = make_plan(
+        batch_sizes=(8, 1024),
+        learning_rates=(tuple(tidy(2.0 ** (k / 4)) for k in range(-9, 10)),) * 2,
+        num_kept=5,
+        num_confirm=5,
+    )
+    found = fill(plan, give)
+    for axes in plan.grids():
+        for seed in plan.confirming_seeds:
+            found[plan.run_spec(axes, effective_learning_rate=0.840896415253715, seed=seed).key] = finished(0.68)
+    text = printed(Results(plan=plan, by_key=found))
+    assert "0.841 (0.59–1.2)" in text
+    assert "1,024" in text
+    assert "…" not in text
+
+
+def test_column_of_diverged_runs_is_there_where_some_did() -> None:
+    assert "div." not in optima_text(first(make_results())).columns
+    assert "div." in optima_text(first(embedded_study().sweeps[0])).columns

@@ -17,6 +17,7 @@ from isotherm.engine.reference import run_reference
 from isotherm.engine.stack import updates
 from isotherm.errors import UserError
 from isotherm.running.executors import local
+from isotherm.running.executors.checkpoints import CheckpointFolder
 from isotherm.running.executors.local import LocalExecutor
 from isotherm.running.executors.options import FleetOptions
 from isotherm.running.store import StoredRun
@@ -135,7 +136,7 @@ def test_default_fleets_count_the_tokens_of_a_window():
 
 @pytest.mark.parametrize("fleet_size", [0, -1])
 def test_a_fleet_size_below_one_is_refused(fleet_size):
-    with pytest.raises(UserError, match=f"fleet_size={fleet_size} is not a positive number; leave it out"):
+    with pytest.raises(UserError, match=f"fleet_size={fleet_size} is not a positive whole number; leave it out"):
         executor_for(cases.blobs_task(), fleet_size=fleet_size)
 
 
@@ -350,6 +351,30 @@ def test_a_failed_fleet_is_tried_one_at_a_time(monkeypatch, caplog):
     placed = place_task(task, precision="float64")
     assert [stored[spec.key].result for spec in specs] == [run_reference(placed, spec) for spec in specs]
     assert "trying them one at a time: a kernel is missing" in caplog.text
+
+
+@pytest.mark.parametrize("where", ["run_fleet", "run_reference"])
+def test_a_fault_of_the_gpu_ends_the_process_and_not_the_runs(where, monkeypatch, tmp_path):
+    """No call to the GPU works after it: every run would be stored as failed, and its checkpoint removed."""
+
+    def fail(*_, **__):
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nSearch for it")
+
+    def other(*_, **__):
+        raise RuntimeError("a kernel is missing")
+
+    monkeypatch.setattr(local, "run_fleet", other)
+    monkeypatch.setattr(local, where, fail)
+    task = cases.blobs_task()
+    specs = [cases.spec(task, num_steps=4, seed=seed) for seed in range(3)]
+    folder = CheckpointFolder(path=tmp_path / "checkpoints", seconds=1.0)
+    checkpoint = folder.checkpoint(specs, device=torch.device("cpu"))
+    checkpoint.save({"stacks": []})
+    with pytest.raises(
+        UserError, match=r"any more: CUDA error: an illegal memory access was encountered; run it again"
+    ):
+        run_all(executor_for(task, checkpoints=folder), specs)
+    assert checkpoint.path.exists()
 
 
 def test_specs_are_stored_as_given():

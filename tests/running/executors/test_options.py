@@ -12,7 +12,7 @@ from isotherm.running.executors.options import FleetOptions
 
 @pytest.mark.parametrize("size", [0, -3])
 def test_a_fleet_has_at_least_one_run(size: int) -> None:
-    with pytest.raises(UserError, match=rf"fleet_size={size} is not a positive number; leave it out"):
+    with pytest.raises(UserError, match=rf"fleet_size={size} is not a positive whole number; leave it out"):
         FleetOptions(fleet_size=size)
 
 

@@ -16,7 +16,7 @@ from isotherm.running.executors.local import LocalExecutor
 from isotherm.running.executors.options import FleetOptions
 from isotherm.running.executors.pool import PoolExecutor, num_cores
 from isotherm.running.runner import run
-from isotherm.sweep.protocol import missing_runs
+from isotherm.sweep.rounds import missing_runs
 from isotherm.sweep.sweep import Sweep
 from isotherm.tasks.task import Task
 
@@ -113,7 +113,7 @@ def test_workers_are_refused_once_cuda_was_used(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_workers_are_refused_where_they_make_no_sense() -> None:
-    with pytest.raises(UserError, match="num_workers=0"):
+    with pytest.raises(UserError, match="workers=0"):
         PoolExecutor({}, num_workers=0)
     with pytest.raises(UserError, match="workers=1"):
         run(tiny_sweep(), device="cuda", workers=2)

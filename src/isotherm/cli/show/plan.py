@@ -9,21 +9,25 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from isotherm.cli.common import escaped
+from isotherm.report.wording import count_text
 from isotherm.running.cost import Estimate, FleetCost
 
 
 def print_plan(name: str, cost: Estimate, *, store: Path, console: Console) -> None:
     """Print the runs to do, a row for every batch size and budget, and the total."""
-    console.print(f"[bold]{name}[/]: {cost.num_runs} runs to do, {cost.num_stored} stored in {store}")
+    console.print(
+        f"[bold]{escaped(name)}[/]: {cost.num_runs} runs to do, {cost.num_stored} stored in {escaped(str(store))}"
+    )
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("task", "B", "steps", "runs", "fleet", "examples", "TFLOP", "MiB", "seconds"):
         table.add_column(column, justify="left" if column == "task" else "right", no_wrap=True)
     for fleet in sorted(cost.costs, key=lambda c: (c.task, c.num_steps * c.batch_size, c.batch_size)):
-        table.add_row(*_row(fleet))
+        table.add_row(*map(escaped, _row(fleet)))
     console.print(table)
     console.print(
         f"In all {cost.num_examples:,} examples, {cost.flop / 1e12:.3g} TFLOP, about {_duration(cost.seconds)} here. "
-        "Grids whose optimum lies at an edge will add to it.",
+        f"{' '.join(_to_come(cost))}",
         highlight=False,
     )
 
@@ -34,12 +38,23 @@ def plan_content(name: str, cost: Estimate) -> dict[str, Any]:
         "study": name,
         "num_runs": cost.num_runs,
         "num_stored": cost.num_stored,
+        "num_confirming": cost.num_confirming,
+        "num_refining": cost.num_refining,
         "num_examples": cost.num_examples,
         "flop": cost.flop,
         "memory_bytes": cost.memory_bytes,
         "seconds": cost.seconds,
         "fleets": [{name: getattr(fleet, name) for name in fleet.__slots__} for fleet in cost.costs],
     }
+
+
+def _to_come(cost: Estimate) -> list[str]:
+    """Say which runs confirm, and what cannot be known before the first ones are done."""
+    confirming = (
+        [f"{count_text(cost.num_confirming, 'run')} of them confirm the choice."] if cost.num_confirming else []
+    )
+    refining = [f"Refining the grids will add about {cost.num_refining:,}."] if cost.num_refining else []
+    return [*confirming, *refining, "Grids whose optimum lies at an edge will add to it."]
 
 
 def _row(cost: FleetCost) -> list[str]:

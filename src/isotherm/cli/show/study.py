@@ -15,8 +15,8 @@ from isotherm.cli.common import EXIT_FAILED_RUNS, errors, escaped
 from isotherm.report.study.folder import write_report
 from isotherm.report.study.summary import study_summary
 from isotherm.report.study.tables import optima_table
-from isotherm.sweep.protocol import all_runs
 from isotherm.sweep.results import StudyResults
+from isotherm.sweep.rounds import all_runs
 
 
 def present(results: StudyResults, folder: Path, *, console: Console, start: float | None = None) -> dict[str, Any]:
@@ -34,12 +34,13 @@ def present(results: StudyResults, folder: Path, *, console: Console, start: flo
     console.print(f"\n[bold]Written to[/] {escaped(str(folder))}/", highlight=False)
     console.print(f"  {files.page.name}: everything on one page, works offline")
     formats = " and ".join(sorted({f.suffix.lstrip(".").upper() for f in files.figures}, reverse=True))
-    console.print(f"  figures ({formats}): {', '.join(sorted({f.stem for f in files.figures}))}", highlight=False)
+    figures = ", ".join(sorted({f.stem for f in files.figures}))
+    console.print(f"  figures ({formats}): {escaped(figures)}", highlight=False)
     numbers = sorted(file.name for file in (*files.tables, files.summary))
-    console.print(f"  {', '.join(numbers)}: the numbers", highlight=False)
+    console.print(f"  {escaped(', '.join(numbers))}: the numbers", highlight=False)
     seconds = _since(start)
     if seconds is not None:
-        console.print(f"  {results.plan.name}.sqlite: every run; this took {seconds:.0f} s", highlight=False)
+        console.print(f"  {escaped(results.plan.name)}.sqlite: every run; this took {seconds:.0f} s", highlight=False)
     return study_summary(analysis, seconds=seconds)
 
 

@@ -28,7 +28,8 @@ class NotVectorisable(Exception):
     @classmethod
     def because(cls, error: Exception) -> NotVectorisable:
         """Return the refusal that an error of the module amounts to."""
-        return cls(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
+        first_sentence = str(error).strip().partition("\n")[0].partition(". ")[0]
+        return cls(f"{type(error).__name__}: {first_sentence}")
 
 
 class StackedModel:
@@ -42,6 +43,7 @@ class StackedModel:
     def __init__(self, plan: StackPlan, module: nn.Module) -> None:
         self._plan, self._placed, self._module = plan, plan.placed, module
         self.ghost_layers = ghost_layers(module) if plan.placed.reestimates else {}
+        self._shares_batch: bool | None = None  # whether one copy of a batch serves all runs; found out by trying
 
     def _over_runs(self, function: Callable[..., Any], in_dims: tuple[int | None, ...]) -> Callable[..., Any]:
         """Return a function of one run as one of all runs; of a single run without `vmap`."""
@@ -57,6 +59,37 @@ class StackedModel:
             return torch.utils._pytree.tree_map(lambda t: t.unsqueeze(0), function(*alone))
 
         return single
+
+    def _over_runs_of_one_batch(
+        self, function: Callable[..., Any], in_dims: tuple[int | None, ...]
+    ) -> Callable[..., Any]:
+        """Return a function of one run as one of all runs that see the same batch, the fourth and fifth argument.
+
+        A module that writes a run's own values into its inputs, as in `x.sub_(self.mean)`, needs a copy for every run.
+        """
+        shared = self._over_runs(function, in_dims)
+        apart = self._over_runs(function, (*in_dims[:3], 0, 0, *in_dims[5:]))
+
+        def by_copies(*arguments: Any) -> Any:
+            num = len(next(iter(arguments[0].values())))
+            copies = [values.expand(num, *values.shape).clone() for values in arguments[3:5]]
+            return apart(*arguments[:3], *copies, *arguments[5:])
+
+        def of_all_runs(*arguments: Any) -> Any:
+            if self._shares_batch is not None:
+                return (shared if self._shares_batch else by_copies)(*arguments)
+            try:
+                found = shared(*arguments[:3], *(values.clone() for values in arguments[3:5]), *arguments[5:])
+            except RuntimeError as error:
+                if is_out_of_memory(error):
+                    raise
+                found = by_copies(*arguments)  # an error with another reason is raised again
+                self._shares_batch = False
+            else:
+                self._shares_batch = True
+            return found
+
+        return of_all_runs
 
     # -- training ---------------------------------------------------------------------------------------------------
 
@@ -93,8 +126,9 @@ class StackedModel:
             shared_batch: all runs see one batch; else every run has its own.
         """
         self._module.train()
-        dim = None if shared_batch else 0
-        return self._over_runs(self._buffers_of_run, in_dims=(0, 0, 0, dim, dim, 0, None))
+        if shared_batch:
+            return self._over_runs_of_one_batch(self._buffers_of_run, in_dims=(0, 0, 0, None, None, 0, None))
+        return self._over_runs(self._buffers_of_run, in_dims=(0, 0, 0, 0, 0, 0, None))
 
     def _buffers_of_run(
         self, parameters: Tensors, fixed: Tensors, buffers: Tensors, x: Tensor, y: Tensor, keys: Tensor, step: Tensor
@@ -109,7 +143,7 @@ class StackedModel:
     def scores(self) -> Callable[..., Any]:
         """Return parameters, fixed, buffers, x, y -> loss and metric of every run in evaluation mode."""
         self._module.eval()
-        return self._over_runs(self._scores_of_run, in_dims=(0, 0, 0, None, None))
+        return self._over_runs_of_one_batch(self._scores_of_run, in_dims=(0, 0, 0, None, None))
 
     def _scores_of_run(self, parameters: Tensors, fixed: Tensors, buffers: Tensors, x: Tensor, y: Tensor) -> Any:
         return self._placed.evaluation_scores(self._call(parameters, fixed, buffers), x, y)

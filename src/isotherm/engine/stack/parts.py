@@ -26,6 +26,7 @@ class StackParts:
         state: parameters, velocities, buffers and counts.
         updates: the programs that change the state.
         divergence: which runs are in the stack, and which diverged.
+        has_fallback: `vmap` computes an operation of the module run by run; known after the check.
     """
 
     plan: StackPlan
@@ -34,6 +35,7 @@ class StackParts:
     state: StackState
     updates: Updates
     divergence: Divergence
+    has_fallback: bool = False
 
     @classmethod
     def of(cls, plan: StackPlan) -> StackParts:

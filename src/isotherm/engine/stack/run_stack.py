@@ -14,7 +14,7 @@ import torch
 from isotherm.core.records import CurvePoint, RunResult
 from isotherm.engine.checkpoint_file import State
 from isotherm.engine.evaluation import Tensors
-from isotherm.engine.stack import scoring, vmap_check
+from isotherm.engine.stack import scoring, slow_paths, vmap_check
 from isotherm.engine.stack.parts import StackParts
 from isotherm.engine.stack.plan import StackPlan
 
@@ -64,6 +64,10 @@ class RunStack:
     def check_gradients(self) -> None:
         """Raise `NotVectorisable` unless the stack's gradients are those of plain autograd."""
         vmap_check.check_gradients(self._parts)
+
+    def slow_path(self) -> str | None:
+        """Return what is slow about this stack, in a sentence; None if nothing is. Only after a check."""
+        return slow_paths.fallback(self._parts)
 
     def check_program(self) -> None:
         """Raise `NotVectorisable` unless the module can be traced and evaluated for all runs at once."""

@@ -172,7 +172,9 @@ class Updates:
         feed.bind(x_MB, y_MB)
         states = [*state.weights.values, *state.fixed_M.values(), *state.buffers_M.values()]
         step_function = self._model.step_function(state.weights, list(state.fixed_M), list(state.buffers_M))
-        traced = trace(step_function, *states, x_MB, y_MB, feed.key_M, torch.zeros_like(self._step))
+        step = torch.zeros_like(self._step)
+        batch = range(len(states), len(states) + 2)  # made anew for every update, so a model may write into it
+        traced = trace(step_function, *states, x_MB, y_MB, feed.key_M, step, scratch=batch)
         if plan.convolves and has_plain_convolutions(traced.graph):
             raise NotVectorisable("the kernels do not support convolutions of images of this size")
         if writes(traced):

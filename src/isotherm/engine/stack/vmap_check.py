@@ -6,7 +6,6 @@ Shape suffixes: M runs, B batch.
 from __future__ import annotations
 
 import math
-import warnings
 
 import torch
 from torch import Tensor
@@ -17,6 +16,7 @@ from isotherm.engine.stack.parts import StackParts
 from isotherm.engine.stack.scoring import evaluator
 from isotherm.errors import UserError
 from isotherm.tasks.identity import module_attributes
+from isotherm.tasks.torch_warnings import counted_torch_warnings
 
 
 def check_gradients(parts: StackParts) -> None:
@@ -50,14 +50,14 @@ def check_program(parts: StackParts) -> None:
         NotVectorisable: the module raises an error.
     """
     try:
-        with warnings.catch_warnings():  # vmap warns of slow paths, which do not matter here
-            warnings.simplefilter("ignore")
+        with counted_torch_warnings() as found:
             parts.updates.prepare(*parts.feed.batch_of(0))
             _check_evaluation(parts)
     except Exception as error:  # whatever a user's module may raise under vmap
         if is_out_of_memory(error) or isinstance(error, UserError | NotVectorisable):
             raise
         raise NotVectorisable.because(error) from error
+    parts.has_fallback = bool(found) and not parts.plan.is_single
 
 
 def _check_evaluation(parts: StackParts) -> None:
@@ -90,7 +90,7 @@ def _by_autograd(parts: StackParts, position: int, x: Tensor, y: Tensor, step: i
         for name, buffer in model.named_buffers():
             buffer.copy_(buffers[name])
         now = torch.tensor(earlier, device=placed.device)
-        loss = placed.training_loss(model, x, y, parts.feed.key_M[position], now)
+        loss = placed.training_loss(model, x.clone(), y.clone(), parts.feed.key_M[position], now)
     changed = [name for name, value in module_attributes(model).items() if attributes.get(name) != value]
     if changed:
         raise NotVectorisable(f"its forward pass changes {', '.join(changed)}, neither parameter nor buffer")

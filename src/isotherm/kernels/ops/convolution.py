@@ -49,16 +49,27 @@ def convolution(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
 ) -> Tensor | None:
-    """Return what `torch.conv2d` returns for a run's images, or None where the kernels do not support the call."""
+    """Return what `torch.conv2d` returns for a run's images, or None where PyTorch is to be asked itself."""
     steps, edges = _common(stride), None if isinstance(padding, str) else _common(padding)
-    if steps is None or edges is None or _common(dilation) != 1 or groups != 1:
-        return None
-    if not fits(input, weight, stride=steps, padding=edges):
-        return None
+    is_dense = _common(dilation) == groups == 1
+    if steps is None or edges is None or not is_dense or not fits(input, weight, stride=steps, padding=edges):
+        return _by_pytorch(input, weight, bias, stride, padding, dilation, groups)
     x = _padded(input.to(torch.bfloat16), dims=(1,))
     y: Tensor = _Convolution.apply(x, _padded(weight, dims=(1, 0)), steps, edges)  # type: ignore[no-untyped-call]
     y = y[:, : weight.shape[0]] if weight.shape[0] % ALIGNED else y
     return y if bias is None else y + bias.to(y.dtype).view(-1, 1, 1)
+
+
+def _by_pytorch(input: Tensor, weight: Tensor, bias: Tensor | None, *settings: Any) -> Tensor | None:
+    """Return PyTorch's convolution of images that a kernel made and filters that autocast would round, else None.
+
+    Under `vmap` PyTorch refuses images in bfloat16 with a bias in float32 before autocast rounds the bias.
+    """
+    parameters = [weight] if bias is None else [weight, bias]
+    has_one_dtype = all(tensor.dtype == input.dtype for tensor in parameters)
+    if has_one_dtype or not _half_precision_is_asked_for(input, *parameters):
+        return None
+    return torch.conv2d(input.bfloat16(), weight.bfloat16(), None if bias is None else bias.bfloat16(), *settings)
 
 
 def _common(values: int | Sequence[int]) -> int | None:

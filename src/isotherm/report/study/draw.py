@@ -45,6 +45,7 @@ from isotherm.report.study.figures import (
     SweepSeries,
 )
 from isotherm.report.style import ARROW_GAP, Style, dodges, ordered_styles, series_styles
+from isotherm.report.wording import TRAIN_OBJECTIVE
 from isotherm.sweep.protocol import Edge
 
 LEGEND_WIDTH = 0.9
@@ -124,7 +125,7 @@ def _draw_sweep(record: SweepFigure, axes: Sequence[Axes]) -> None:
         x = [point.x * factor for point in series.points]
         _error_bars(test_axes, x, [point.test for point in series.points], style, label=series.label)
         _error_bars(loss_axes, x, [point.train_loss for point in series.points], style, label=series.label)
-        _draw_optima(rate_axes, x, series, style, show_train=record.tuned_on != TRAIN_LOSS_LABEL)
+        _draw_optima(rate_axes, x, series, style, show_train=record.tuned_on != TRAIN_OBJECTIVE)
     for start, end in {series.guide for series in record.series if series.guide is not None}:
         rate_axes.plot(*zip(start, end, strict=True), linestyle=":", color=INK, linewidth=1.1, zorder=1)
     test_axes.yaxis.set_major_locator(MaxNLocator(nbins=MAX_TICKS + 2, steps=[1, 2, 5, 10]))
@@ -185,8 +186,8 @@ def _draw_kinks(axes: Axes, record: SweepFigure) -> None:
 def _explain_optima(axes: Axes, record: SweepFigure) -> None:
     """Explain filled and hollow markers and the dotted line, for all series."""
     handles = [_proxy(f"best {record.tuned_on}", marker="o", markersize=4.5)]
-    if record.tuned_on != TRAIN_LOSS_LABEL:
-        handles.append(_proxy(f"best {TRAIN_LOSS_LABEL}", marker="o", markersize=7, markerfacecolor="white"))
+    if record.tuned_on != TRAIN_OBJECTIVE:
+        handles.append(_proxy(f"best {TRAIN_OBJECTIVE}", marker="o", markersize=7, markerfacecolor="white"))
     if any(series.law is not None and series.law.shows_kink for series in record.series):
         handles.append(_proxy("kink, 95 % interval", marker="d", markersize=4))
     if any(series.guide is not None for series in record.series):

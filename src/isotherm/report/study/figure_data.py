@@ -27,7 +27,7 @@ from isotherm.report.study.figures import (
     SweepPoint,
     SweepSeries,
 )
-from isotherm.report.wording import is_percent, metric_label, momentum_label, objective_words
+from isotherm.report.wording import is_percent, kept_words, metric_label, momentum_label, objective_words, runs_words
 from isotherm.sweep.plan import GridAxes, SweepPlan
 from isotherm.sweep.protocol import Cell, Estimate
 
@@ -87,8 +87,7 @@ def sweep_figure(sweep: SweepAnalysis, *others: SweepAnalysis, joint: Sequence[J
         test_label=metric_label(plan.metric),
         tuned_on=objective_words(plan.objective, plan.metric),
         percent=is_percent(plan.metric),
-        num_kept=plan.num_kept,
-        num_seeds=len(plan.seeds),
+        runs=runs_words(plan),
         series=series,
         joint=tuple(pair for pair in joint if {id(pair.plain), id(pair.heavy)} <= laws),
         missing=tuple(
@@ -111,7 +110,7 @@ def learning_rate_figures(sweep: SweepAnalysis) -> list[LearningRateFigure]:
             test_label=metric_label(plan.metric),
             tuned_on=objective_words(plan.objective, plan.metric),
             percent=is_percent(plan.metric),
-            num_kept=plan.num_kept,
+            runs=kept_words(plan),
             num_seeds=len(plan.seeds),
             series=tuple(_learning_rate_series(tuned, plan) for tuned in family),
         )
@@ -135,7 +134,8 @@ def _sweep_points(family: Sequence[TunedGrid], plan: SweepPlan) -> tuple[SweepPo
 
 def _sweep_point(tuned: TunedGrid, plan: SweepPlan) -> SweepPoint | None:
     best, train_best, test, train_loss = tuned.optimum, tuned.train_optimum, tuned.test, tuned.train_loss
-    if best is None or train_best is None or test is None or train_loss is None:
+    plain_best = tuned.train_loss_optimum
+    if best is None or train_best is None or plain_best is None or test is None or train_loss is None:
         return None
     return SweepPoint(
         x=_x(tuned, plan),
@@ -147,6 +147,7 @@ def _sweep_point(tuned: TunedGrid, plan: SweepPlan) -> SweepPoint | None:
         interval=best.interval,
         edge=best.edge,
         train_optimal_effective_learning_rate=train_best.effective_learning_rate,
+        train_loss_optimal_effective_learning_rate=plain_best.effective_learning_rate,
     )
 
 

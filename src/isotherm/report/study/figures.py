@@ -31,7 +31,7 @@ class CellState(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spread:
-    """A quantity over the best k of n runs, and over all runs that have it."""
+    """A quantity over the runs that count, and over all that have it."""
 
     mean: float
     standard_deviation: float
@@ -53,7 +53,10 @@ class MissingGrid:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepPoint:
-    """One grid at its optimum. `test` and `train_loss` are over the same runs, the k best by what was tuned."""
+    """One grid at its optimum; `test` and `train_loss` are over the same runs.
+
+    The training optimum is that of loss + L2, with that of the loss alone beside it.
+    """
 
     x: float
     axes: GridAxes
@@ -64,6 +67,7 @@ class SweepPoint:
     interval: tuple[float, float]
     edge: Edge
     train_optimal_effective_learning_rate: float
+    train_loss_optimal_effective_learning_rate: float
 
     @property
     def at_edge(self) -> bool:
@@ -97,7 +101,10 @@ class SweepSeries:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepFigure:
-    """Three panels against batch size or budget; series without points are left out."""
+    """Three panels against batch size or budget; series without points are left out.
+
+    `runs` says in words from which runs the numbers come.
+    """
 
     name: str
     setting: str
@@ -105,20 +112,18 @@ class SweepFigure:
     test_label: str
     tuned_on: str
     percent: bool
-    num_kept: int
-    num_seeds: int
+    runs: str
     series: tuple[SweepSeries, ...]
     joint: tuple[JointRegimes, ...]
     missing: tuple[MissingGrid, ...]
 
     @property
     def findings(self) -> list[str]:
-        """The two regimes in words: SGD and momentum together, then every other series."""
-        together = [fit for pair in self.joint if pair.shares_slope for fit in (pair.plain, pair.heavy)]
+        """The two regimes in words: every series, then SGD beside momentum."""
         several = len({series.law.budget for series in self.series if series.law is not None}) > 1
         found = [f"{pair.plain.budget}: {words}" if several else words for pair in self.joint for words in pair.words]
-        alone = [series for series in self.series if series.law is not None and series.law not in together]
-        return [*found, *(f"{series.label}: {series.law}" for series in alone)]
+        alone = [f"{series.label}: {series.law}" for series in self.series if series.law is not None]
+        return [*alone, *found]
 
     @property
     def points(self) -> list[SweepPoint]:
@@ -156,7 +161,10 @@ class LearningRateSeries:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LearningRateFigure:
-    """Two panels against effective learning rate, one series per grid; `family` names it within its sweep."""
+    """Two panels against effective learning rate, one series per grid; `family` names it within its sweep.
+
+    `runs` says in words from which runs the numbers come: those that choose, also where others confirm.
+    """
 
     name: str
     family: str
@@ -164,7 +172,7 @@ class LearningRateFigure:
     test_label: str
     tuned_on: str
     percent: bool
-    num_kept: int
+    runs: str
     num_seeds: int
     series: tuple[LearningRateSeries, ...]
 

@@ -41,7 +41,7 @@ def write_report(
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"the folder {path} cannot be created: {error.strerror}; choose another") from error
+        raise UserError(f"the folder {path} cannot be created: {error.strerror}; name another folder") from error
     figures = study_figures(analysis)
     return ReportFiles(
         page=write_page(analysis, figures, path / "report.html", seconds=seconds),

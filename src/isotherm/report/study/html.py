@@ -15,8 +15,9 @@ from isotherm.report.page import library_versions, page_environment
 from isotherm.report.study.figures import LearningRateFigure, StudyFigures, SweepFigure
 from isotherm.report.study.interactive import LegendEntry, legend, panels
 from isotherm.report.study.methods import protocol_paragraphs
+from isotherm.report.study.rounding import rounding_paragraphs
 from isotherm.report.study.tables import optima_text
-from isotherm.report.wording import count_text, duration_text, objective_words
+from isotherm.report.wording import TRAIN_OBJECTIVE, count_text, duration_text, objective_words
 from isotherm.sweep.protocol import Edge
 
 TEMPLATE = "report.html.jinja"
@@ -70,7 +71,10 @@ def _content(analysis: Analysis, records: StudyFigures, seconds: float | None, g
         "figures": figures,
         "rate_figures": rate_figures,
         "tables": [optima_text(sweep) for sweep in analysis.sweeps],
-        "protocol": protocol_paragraphs(analysis.plan.sweeps),
+        "protocol": [
+            *protocol_paragraphs(analysis.plan.sweeps),
+            *rounding_paragraphs(analysis.results.provenance_of_runs()),
+        ],
         "versions": library_versions(),
         "definition": json_text(analysis.plan.to_json()).rstrip(),
         "generated": generated,
@@ -130,7 +134,7 @@ def _page_figure(record: SweepFigure | LearningRateFigure, identifier: str) -> P
 def _sweep_caption(record: SweepFigure) -> str:
     text = (
         f"{record.setting}. Each point is a grid at the learning rate with the best {record.tuned_on}: mean and "
-        f"standard deviation of the best {record.num_kept} of {record.num_seeds} runs. On the right, bars span every "
+        f"standard deviation of {record.runs}. On the right, bars span every "
         "learning rate within one standard deviation of the optimum"
     )
     if any(series.guide for series in record.series):
@@ -140,8 +144,8 @@ def _sweep_caption(record: SweepFigure) -> str:
             ", other lines are broken lines fitted to the optima, dashed where the optima determine no kink; at the "
             "bottom, the batch size at the kink with its 95 % interval"
         )
-    if record.tuned_on != "training loss":
-        text += ", hollow markers are the learning rates with the lowest training loss"
+    if record.tuned_on != TRAIN_OBJECTIVE:
+        text += f", hollow markers are the learning rates with the lowest {TRAIN_OBJECTIVE}"
     if any(point.edge in (Edge.LOWER, Edge.UPPER, Edge.BOTH) for point in record.points):
         text += "; arrows mark bars that touch an end of the grid"
     return f"{text}."
@@ -149,6 +153,6 @@ def _sweep_caption(record: SweepFigure) -> str:
 
 def _rate_caption(record: LearningRateFigure) -> str:
     return (
-        f"{record.setting}. Mean and standard deviation of the best {record.num_kept} of {record.num_seeds} runs; "
+        f"{record.setting}. Mean and standard deviation of {record.runs}; "
         "rings mark optima, broad bands their intervals, crosses learning rates at which too many runs diverged."
     )

@@ -44,7 +44,7 @@ from isotherm.report.study.plotly_parts import (
     spread_bars,
 )
 from isotherm.report.style import ARROW_GAP, Style, dodges, ordered_styles, series_styles
-from isotherm.report.wording import interval_text, power_text, rate_text, spread_text
+from isotherm.report.wording import TRAIN_OBJECTIVE, interval_text, power_text, rate_text, spread_text
 from isotherm.sweep.protocol import Edge
 
 
@@ -104,7 +104,7 @@ def _sweep_panels(record: SweepFigure) -> list[Panel]:
         loss[-1]["error_y"] = spread_bars([p.train_loss for p in series.points], style)
         if series.guide is not None:
             rates.append(_guide_trace(index, series.guide))
-        if record.tuned_on != TRAIN_LOSS_LABEL:
+        if record.tuned_on != TRAIN_OBJECTIVE:
             rates.append(_train_optima_trace(index, x, series.points, style))
         rates.append(series_trace(index, x, [p.effective_learning_rate for p in series.points], style, hover))
         rates[-1]["error_y"] = interval_bars(series.points, style)
@@ -136,7 +136,8 @@ def _sweep_hover(record: SweepFigure, label: str, point: SweepPoint) -> str:
         f"<b>{plotly_text(label)}</b>, B = {point.axes.batch_size:,}, {point.num_steps:,} steps",
         f"ε<sub>eff</sub> = {interval_text(rate, point.interval)}, T = {degrees}",
         *_spread_lines(record, point.test, point.train_loss),
-        f"lowest training loss at ε<sub>eff</sub> = {rate_text(point.train_optimal_effective_learning_rate)}",
+        f"lowest {TRAIN_OBJECTIVE} at ε<sub>eff</sub> = {rate_text(point.train_optimal_effective_learning_rate)}, "
+        f"without L2 at {rate_text(point.train_loss_optimal_effective_learning_rate)}",
     ]
     if point.at_edge:
         lines.append(f"interval: {point.edge}")
@@ -148,7 +149,8 @@ def _spread_lines(record: SweepFigure | LearningRateFigure, test: Spread, train_
     everyone = spread_text(test.mean_all, test.standard_deviation_all, percent=record.percent)
     loss = spread_text(train_loss.mean, train_loss.standard_deviation, percent=False)
     return [
-        f"{plotly_text(record.test_label)}: {kept} (best {record.num_kept} of {record.num_seeds}), {everyone} (all)",
+        f"{plotly_text(record.test_label)}: {kept} ({record.runs})"
+        + (f", {everyone} (all)" if everyone != kept else ""),
         f"{TRAIN_LOSS_LABEL}: {loss}",
     ]
 
@@ -193,7 +195,7 @@ def _kink_height(record: SweepFigure, index: int) -> float:
 
 def _train_optima_trace(index: int, x: Sequence[float], points: Sequence[SweepPoint], style: Style) -> Plain:
     y = [point.train_optimal_effective_learning_rate for point in points]
-    hover = [f"lowest training loss at ε<sub>eff</sub> = {rate_text(value)}" for value in y]
+    hover = [f"lowest {TRAIN_OBJECTIVE} at ε<sub>eff</sub> = {rate_text(value)}" for value in y]
     trace = series_trace(index, x, y, style, hover)
     marker = {"symbol": f"{style.symbol}-open", "size": MARKER_SIZE + 4, "color": style.colour}
     return trace | {"mode": "markers", "marker": marker}

@@ -31,11 +31,11 @@ def selection_bias(num_kept: int, num_seeds: int) -> tuple[float, float]:
 
 
 _LAW = (
-    "The law of the optima is a broken line fitted by least squares: log ε_eff rises with log B up to a kink and is "
-    "constant beyond. SGD and momentum share the slope where both were run. The points are the peaks of parabolas "
-    "through the best learning rate and its neighbours, or the best learning rate itself where results fall off "
-    "steeply above it. The 95 % intervals combine resampling the seeds of every grid, the spacing of the learning "
-    "rates, and the scatter of the points about the line."
+    "At every batch size the metric over log ε_eff is fitted as a peak with a height and an optimum of its own; its "
+    "shape, which may be steeper above the optimum than below, is shared by all batch sizes. The law of the optima is "
+    "a broken line: log ε_eff rises with log B up to a kink and is constant beyond. Estimates are medians, intervals "
+    "95 % of the posterior; they include the seeds, the spacing of the learning rates, the shape of the peaks and the "
+    "scatter of the optima about the line."
 )
 
 
@@ -44,10 +44,12 @@ def protocol_paragraphs(plans: Sequence[SweepPlan]) -> list[str]:
     return [
         *_distinct(_selection(plan) for plan in plans),
         *_distinct(_extension(plan) for plan in plans),
+        *_distinct(_refinement(plan) for plan in plans),
         f"{_sharing(plans)} "
         "Learning rates are thus compared with common random numbers: error bars show the spread over seeds at one "
         "learning rate, not the error of a difference between two.",
         *_distinct(_bias(plan.num_kept, len(plan.seeds)) for plan in plans),
+        *_distinct(_confirmation(plan) for plan in plans),
         *([_LAW] if any(len(plan.batch_sizes) >= 3 for plan in plans) else []),
         *_distinct(_tuning(plan) for plan in plans),
         *_distinct(_training(plan) for plan in plans),
@@ -95,13 +97,38 @@ def _extension(plan: SweepPlan) -> str:
     )
 
 
+def _refinement(plan: SweepPlan) -> str:
+    bound = "what a curve that is concave in log ε may still gain between neighbouring learning rates"
+    if plan.resolution == "paper":
+        return f"Grids are not refined; {bound} is given with every optimum, and flagged where it exceeds the error."
+    which = "the optimum" if plan.extend_for == "tuned" else "the optimum and around that of training loss + L2"
+    return (
+        f"Around {which}, learning rates halfway to the neighbours are added, round by round, until {bound} is below "
+        f"the error of the mean, or their ratio is at most {plan.smallest_ratio:.3g}."
+    )
+
+
+def _confirmation(plan: SweepPlan) -> str:
+    if not plan.num_confirm:
+        return (
+            "What is reported at an optimum comes from the seeds that chose it: the best of several noisy means is "
+            "optimistic, the more so the finer the grid."
+        )
+    return (
+        f"What is reported at an optimum comes from {count_text(plan.num_confirm, 'further seed')}, which took no part "
+        "in choosing it. The selection bias is the mean over the seeds that chose less the mean over those."
+    )
+
+
 def _bias(num_kept: int, num_seeds: int) -> str:
     if num_seeds == 1:
         return "One run per learning rate says nothing about spread: standard deviations are 0, intervals one point."
     others = [pair for pair in _PAPERS_CHOICES if pair != (num_kept, num_seeds)]
     compare = "; ".join(f"best {k} of {n}: {_bias_numbers(k, n)}" for k, n in others)
     if num_kept == num_seeds:
-        return f"All {num_seeds} runs are kept, so selection does not bias the means (the paper's choices: {compare})."
+        return (
+            f"All {num_seeds} runs are kept: the mean at a learning rate is unbiased (the paper's choices: {compare})."
+        )
     return (
         f"Keeping the best {num_kept} of {num_seeds} runs is optimistic: for Gaussian runs, it shifts the mean of the "
         f"ranked quantity by {selection_bias(num_kept, num_seeds)[0]:+.2f} standard deviations and shrinks the sample "
@@ -122,12 +149,20 @@ def _tuning(plan: SweepPlan) -> str:
             f"Learning rates are chosen by {tuned}. The test set takes no part in choosing learning rates or runs, so "
             "test results have no selection bias."
         )
+    if plan.tune_on == "test" and plan.num_confirm:
+        return (
+            f"Learning rates are chosen by {tuned}, on the same set that is reported, as in the paper. Confirming "
+            "seeds take away what chance between seeds adds to the results, not what suits this test set by chance."
+        )
     if plan.tune_on == "test":
         return (
             f"Learning rates are chosen by {tuned}, on the same set that is reported, as in the paper: test results at "
             "the optimum are optimistic, slightly more so for a finer grid."
         )
-    return "Learning rates are chosen by the final training loss; the test set takes no part in the choice."
+    return (
+        "Learning rates are chosen by what SGD minimises, the final training loss plus L2 penalty; the test set takes "
+        "no part in the choice."
+    )
 
 
 _PRECISIONS: dict[Precision, str] = {

@@ -36,6 +36,11 @@ def _sweep_entries(sweep: SweepAnalysis) -> list[dict[str, Any]]:
             "task": plan.task,
             "metric": plan.metric,
             "tuned_on": plan.objective,
+            "resolution": plan.resolution,
+            "smallest_ratio": plan.smallest_ratio,
+            "num_seeds": len(plan.seeds),
+            "num_kept": plan.num_kept,
+            "num_confirm": plan.num_confirm,
             "budget": {"unit": str(budget.unit), "amount": budget.amount},
             "momentum": momentum,
             "regimes": _regimes_entry(sweep.law(budget, momentum)),
@@ -61,12 +66,16 @@ def _grid_entry(tuned: TunedGrid, metric: str) -> dict[str, Any]:
         "edge": str(tuned.edge),
         "temperature": tuned.temperature,
         "learning_rate": tuned.learning_rate,
+        "resolution": None if best is None else _resolution_entry(best),
         f"test_{metric}": _estimate_entry(tuned.test),
+        "selected": _estimate_entry(tuned.selected),
+        "confirmed": _estimate_entry(tuned.confirmed),
+        "selection_bias": None if tuned.selection_bias is None else dataclasses.asdict(tuned.selection_bias),
         "train_loss": None if tuned.train_loss is None else tuned.train_loss.mean,
         "train_objective": None if tuned.train_objective is None else tuned.train_objective.mean,
         "train_optimal_effective_learning_rate": _rate(train_best),
         "train_optimum_at_end": None if train_best is None else train_best.lies_at_end_of(grid),
-        "train_objective_optimal_effective_learning_rate": _rate(tuned.train_objective_optimum),
+        "train_loss_optimal_effective_learning_rate": _rate(tuned.train_loss_optimum),
         "num_diverged": grid.num_diverged,
         "num_runs": grid.num_runs,
         "effective_learning_rates": [cell.effective_learning_rate for cell in grid.cells],
@@ -81,9 +90,19 @@ def _estimate_entry(estimate: Estimate | None) -> dict[str, Any] | None:
         "standard_deviation": estimate.standard_deviation,
         "num_kept": estimate.num_kept,
         "num_seeds": estimate.num_seeds,
+        "num_diverged": estimate.num_diverged,
         "mean_all": estimate.mean_all,
         "standard_deviation_all": estimate.standard_deviation_all,
         "interval_all": [estimate.interval_all.low, estimate.interval_all.high],
+    }
+
+
+def _resolution_entry(best: Optimum) -> dict[str, Any]:
+    return {
+        "ratio": best.ratio,
+        "unresolved_gain": best.unresolved_gain,
+        "error_of_mean": best.error,
+        "is_resolved": best.is_resolved,
     }
 
 
@@ -111,7 +130,6 @@ def _joint_entry(fit: JointRegimes) -> dict[str, Any]:
     return {
         "budget": fit.plain.budget,
         "momentum": fit.heavy.momentum,
-        "shares_slope": fit.shares_slope,
         "offset_octaves": fit.offset.estimate,
         "offset_interval": _limits(fit.offset),
         "same_line": fit.same_line,

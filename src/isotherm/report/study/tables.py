@@ -20,6 +20,7 @@ from isotherm.analysis.series import TunedGrid
 from isotherm.core.records import RunResult, RunSpec
 from isotherm.core.temperature import temperature
 from isotherm.report.files import write_atomically
+from isotherm.report.study.table_notes import UNRESOLVED_FLAG, is_unresolved, table_notes
 from isotherm.report.wording import (
     EDGE_FLAGS,
     interval_text,
@@ -28,23 +29,19 @@ from isotherm.report.wording import (
     momentum_label,
     power_text,
     rate_text,
+    seeds_words,
     spread_text,
 )
 from isotherm.sweep.plan import SweepPlan
-from isotherm.sweep.protocol import Edge, all_runs
+from isotherm.sweep.protocol import Estimate
 from isotherm.sweep.results import StudyResults
+from isotherm.sweep.rounds import all_runs
 
 Row = dict[str, Any]
 
-FLAG_WORDS = {
-    Edge.LOWER: "the optimum or its interval touches the lowest learning rate tried",
-    Edge.UPPER: "the optimum or its interval touches the highest learning rate tried",
-    Edge.BOTH: "the interval spans every learning rate tried",
-    Edge.INCOMPLETE: "runs are missing; the optimum may move",
-    Edge.NO_OPTIMUM: "no learning rate is stable",
-}
 MAX_WIDTH = 78
 HEADER_WIDTH = 9  # in the terminal; headers wrap so that columns are no wider than their numbers
+DIVERGED = "div."  # a column that is left out where no run diverged
 _NOTHING = "–"
 
 
@@ -81,7 +78,7 @@ def write_csv(analysis: Analysis, folder: str | Path) -> list[Path]:
 
 def _optimum_row(plan: SweepPlan, tuned: TunedGrid) -> Row:
     best, train_best, test, train_loss = tuned.optimum, tuned.train_optimum, tuned.test, tuned.train_loss
-    axes, grid = tuned.axes, tuned.grid
+    axes, grid, plain_best, bias = tuned.axes, tuned.grid, tuned.train_loss_optimum, tuned.selection_bias
     return {
         "sweep": plan.name,
         "batch_size": axes.batch_size,
@@ -98,8 +95,10 @@ def _optimum_row(plan: SweepPlan, tuned: TunedGrid) -> Row:
         "metric": plan.metric,
         "test_metric_mean": None if test is None else test.mean,
         "test_metric_standard_deviation": None if test is None else test.standard_deviation,
-        "num_kept": plan.num_kept,
-        "num_seeds": len(plan.seeds),
+        "is_confirmed": tuned.is_confirmed,
+        "num_kept": plan.num_kept if test is None else test.num_kept,
+        "num_seeds": len(plan.seeds) if test is None else test.num_seeds,
+        "num_diverged_seeds": None if test is None else test.num_diverged,
         "test_metric_mean_all": None if test is None else test.mean_all,
         "test_metric_standard_deviation_all": None if test is None else test.standard_deviation_all,
         "test_metric_t_interval_low": None if test is None else test.interval_all.low,
@@ -107,6 +106,15 @@ def _optimum_row(plan: SweepPlan, tuned: TunedGrid) -> Row:
         "train_loss_mean": None if train_loss is None else train_loss.mean,
         "train_loss_standard_deviation": None if train_loss is None else train_loss.standard_deviation,
         "train_optimal_effective_learning_rate": None if train_best is None else train_best.effective_learning_rate,
+        "train_loss_optimal_effective_learning_rate": None
+        if plain_best is None
+        else plain_best.effective_learning_rate,
+        "selection_bias": None if bias is None else bias.difference,
+        "selection_bias_standard_error": None if bias is None else bias.standard_error,
+        "ratio": None if best is None else best.ratio,
+        "unresolved_gain": None if best is None else best.unresolved_gain,
+        "error_of_mean": None if best is None else best.error,
+        "is_resolved": None if best is None else best.is_resolved,
         "num_diverged": grid.num_diverged,
         "num_runs": grid.num_runs,
     }
@@ -161,14 +169,14 @@ def optima_text(sweep: SweepAnalysis) -> OptimaTable:
         varying.append(("budget", [str(tuned.axes.budget) for tuned in grids]))
     if len(plan.momenta) > 1:
         varying.append(("m", [f"{tuned.axes.momentum:g}" for tuned in grids]))
-    edges = dict.fromkeys(tuned.edge for tuned in grids)
+    columns = (*(name for name, _ in varying), *_columns(plan))
+    rows = [(*(values[index] for _, values in varying), *_text_row(plan, tuned)) for index, tuned in enumerate(grids)]
+    shown = [k for k, name in enumerate(columns) if name != DIVERGED or any(row[k] for row in rows)]
     return OptimaTable(
         title=_title(plan),
-        columns=(*(name for name, _ in varying), *_columns(plan)),
-        rows=tuple(
-            (*(values[index] for _, values in varying), *_text_row(plan, tuned)) for index, tuned in enumerate(grids)
-        ),
-        notes=tuple(f"{EDGE_FLAGS[edge]} {FLAG_WORDS[edge]}" for edge in edges if edge in FLAG_WORDS),
+        columns=tuple(columns[k] for k in shown),
+        rows=tuple(tuple(row[k] for k in shown) for row in rows),
+        notes=table_notes(plan, grids),
     )
 
 
@@ -183,7 +191,7 @@ def optima_table(sweep: SweepAnalysis) -> Table:
         caption_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
-        padding=(0, 1, 0, 0),
+        padding=(0, 1 if _width(content) <= MAX_WIDTH else 0, 0, 0),
         min_width=min(len(content.title), MAX_WIDTH),  # keeps the title on one line
     )
     for name in content.columns:
@@ -194,38 +202,59 @@ def optima_table(sweep: SweepAnalysis) -> Table:
     return table
 
 
+def _width(content: OptimaTable) -> int:
+    """Return how wide a table is with two spaces between columns; headers wrap."""
+    return sum(max(2, *(len(row[k]) for row in content.rows)) + 2 for k in range(len(content.columns)))
+
+
 def _title(plan: SweepPlan) -> str:
     parts = [plan.name, plan.task]
     if len(plan.budgets) == 1:
         parts.append(str(plan.budgets[0]))
     if len(plan.momenta) == 1:
         parts.append(momentum_label(plan.momenta[0]))
-    return f"{', '.join(parts)}: best {plan.num_kept} of {len(plan.seeds)} seeds"
+    return f"{', '.join(parts)}: {seeds_words(plan)}"
 
 
 def _columns(plan: SweepPlan) -> tuple[str, ...]:
     test = metric_label(plan.metric).replace(" (%)", "\N{NO-BREAK SPACE}%")
-    return ("B", "ε_eff (interval)", "T", test, "all seeds", "train loss", "train ε_eff", "div.", "")
+    beside = ["bias"] if plan.num_confirm else ["all seeds"] if plan.num_kept < len(plan.seeds) else []
+    return ("B", "ε_eff (interval)", "T", test, *beside, "train loss", "train ε_eff", DIVERGED, "")
 
 
 def _text_row(plan: SweepPlan, tuned: TunedGrid) -> tuple[str, ...]:
-    batch_size, flag = f"{tuned.axes.batch_size:,}", EDGE_FLAGS[tuned.edge]
+    batch_size, flag = f"{tuned.axes.batch_size:,}", EDGE_FLAGS[tuned.edge] + UNRESOLVED_FLAG * is_unresolved(tuned)
     diverged = str(tuned.grid.num_diverged or "")
     best, train_best, test, train_loss = tuned.optimum, tuned.train_optimum, tuned.test, tuned.train_loss
     if best is None or train_best is None or test is None or train_loss is None:
-        return (batch_size, *[_NOTHING] * 6, diverged, flag)
+        return (batch_size, *[_NOTHING] * (len(_columns(plan)) - 3), diverged, flag)
     percent = is_percent(plan.metric)
     scale = 100.0 if percent else 1.0
     return (
         batch_size,
         interval_text(best.effective_learning_rate, best.interval),
-        power_text(temperature(best.effective_learning_rate, tuned.axes.batch_size)),
+        power_text(temperature(best.effective_learning_rate, tuned.axes.batch_size), digits=2),
         spread_text(scale * test.mean, scale * test.standard_deviation, percent=percent, num=test.num_kept),
-        spread_text(
-            scale * test.mean_all, scale * test.standard_deviation_all, percent=percent, num=len(test.values_all)
-        ),
+        *_beside(plan, tuned, test, scale=scale),
         f"{train_loss.mean:.3g}",
         rate_text(train_best.effective_learning_rate),
         diverged,
         flag,
     )
+
+
+def _beside(plan: SweepPlan, tuned: TunedGrid, test: Estimate, *, scale: float) -> list[str]:
+    """Return what stands beside the reported mean: the selection bias, or all seeds where not all are kept."""
+    percent = is_percent(plan.metric)
+    if plan.num_confirm:
+        bias = tuned.selection_bias
+        if bias is None:
+            return [_NOTHING]
+        text = spread_text(scale * bias.difference, scale * bias.standard_error, percent=percent)
+        return [text if text.startswith("-") else f"+{text}"]
+    if plan.num_kept == len(plan.seeds):
+        return []
+    everyone = spread_text(
+        scale * test.mean_all, scale * test.standard_deviation_all, percent=percent, num=len(test.values_all)
+    )
+    return [f"{everyone}, {test.num_diverged} div." if test.num_diverged else everyone]

@@ -14,7 +14,8 @@ from isotherm.core.records import Outcome, Precision, RunResult, RunSpec
 from isotherm.engine.checkpoint import report_unusable
 from isotherm.engine.fleet import run_fleet
 from isotherm.engine.fleet_checks import FleetChecks
-from isotherm.engine.memory import is_out_of_memory, runs_that_fit
+from isotherm.engine.fleet_speed import one_by_one
+from isotherm.engine.memory import is_fault_of_gpu, is_out_of_memory, runs_that_fit
 from isotherm.engine.placed_task import PlacedTask, checked_device, place_task
 from isotherm.engine.reference import run_reference
 from isotherm.errors import UserError
@@ -84,6 +85,7 @@ class LocalExecutor:
         self._checks: dict[tuple[str, str, Precision], FleetChecks] = {}
         self._sizes: dict[tuple[str, str, Precision, int], int] = {}
         self._num_workers = num_workers
+        self._trained_with: dict[str, int] = {}  # fleet size of every run of the present fleet, which may be halved
 
     def run(self, specs: Sequence[RunSpec]) -> Iterator[list[StoredRun]]:
         """Yield the finished runs of one fleet after another, the smallest work first."""
@@ -146,14 +148,17 @@ class LocalExecutor:
     def run_one_fleet(self, specs: Sequence[RunSpec]) -> list[StoredRun]:
         """Train runs of one shape together; a fleet that does not fit into memory is halved."""
         start, self._seconds_before = time.perf_counter(), 0.0
+        self._trained_with.clear()
         try:
             results = self._results(list(specs))
         except _ListenerError as stop:
             raise stop.error from None
         seconds = (time.perf_counter() - start + self._seconds_before) / len(specs)
-        provenance = {**_provenance(self._device), "fleet_size": len(specs), "seconds_per_run": seconds}
+        provenance = {**_provenance(self._device), "seconds_per_run": seconds}
         return [
-            StoredRun(spec=spec, result=result, provenance=provenance)
+            StoredRun(
+                spec=spec, result=result, provenance={**provenance, "fleet_size": self._trained_with.get(spec.key, 1)}
+            )
             for spec, result in zip(specs, results, strict=True)
         ]
 
@@ -179,16 +184,22 @@ class LocalExecutor:
                 checks=self.checks(specs[0]),
             )
             self._seconds_before += 0.0 if checkpoint is None else checkpoint.seconds_before
+            is_alone = self.checks(specs[0]).are_one_by_one(batch_size)
+            self._trained_with.update({spec.key: 1 if is_alone else len(specs) for spec in specs})
             return results
         except UserError:
             raise
         except Exception as error:  # the user's module may raise anything
+            if is_fault_of_gpu(error):  # no fault of these runs; their checkpoint stays
+                raise _lost_gpu(error) from error
             if not is_out_of_memory(error):
                 if checkpoint is not None and checkpoint.seconds_before > 0 and not has_begun:
                     report_unusable(checkpoint.path, error)
                     checkpoint.remove()
                     return self._results(specs)
-                logger.warning("a fleet of %d runs failed, trying them one at a time: %s", len(specs), error)
+                logger.warning(
+                    "a fleet of %d runs failed, trying them one at a time: %s; %s", len(specs), error, one_by_one()
+                )
                 return [self._result_alone(spec) for spec in specs]
         if len(specs) == 1:
             raise UserError(
@@ -217,9 +228,20 @@ class LocalExecutor:
                 on_evaluation=lambda point: self._tell(self._options.on_evaluation, spec, point),
             )
         except Exception as error:  # the user's module may raise anything
+            if is_fault_of_gpu(error):
+                raise _lost_gpu(error) from error
             return RunResult(outcome=Outcome.FAILED, error=f"{type(error).__name__}: {error}")
+
+
+def _lost_gpu(error: Exception) -> UserError:
+    reason = str(error).strip().partition("\n")[0]
+    return UserError(
+        f"the GPU cannot be used by this process any more: {reason}; run it again, which continues from what is "
+        "stored and from checkpoints. If it comes again, look for indices out of range in the model and the data"
+    )
 
 
 def _provenance(device: torch.device) -> dict[str, Any]:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
-    return {"isotherm": __version__, "torch": torch.__version__, "device": f"{device.type}: {name}"}
+    threads = {"num_threads": torch.get_num_threads()} if device.type == "cpu" else {}
+    return {"isotherm": __version__, "torch": torch.__version__, "device": f"{device.type}: {name}", **threads}

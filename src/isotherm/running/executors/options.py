@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from isotherm.core.checks import is_whole
 from isotherm.core.records import CurvePoint, RunSpec
 from isotherm.errors import UserError
 from isotherm.running.executors.checkpoints import CheckpointFolder
@@ -32,7 +33,9 @@ class FleetOptions:
     on_evaluation: Callable[[RunSpec, CurvePoint], None] = _ignore
 
     def __post_init__(self) -> None:
-        if self.fleet_size is not None and self.fleet_size < 1:
+        if self.fleet_size is None:
+            return
+        if not is_whole(self.fleet_size) or self.fleet_size < 1:
             raise UserError(
-                f"fleet_size={self.fleet_size} is not a positive number; leave it out for an automatic choice"
+                f"fleet_size={self.fleet_size} is not a positive whole number; leave it out for an automatic choice"
             )

@@ -21,6 +21,7 @@ from typing import Any, Self
 
 import torch
 
+from isotherm.core.checks import is_whole
 from isotherm.core.records import RunSpec
 from isotherm.errors import UserError
 from isotherm.running.executors.local import LocalExecutor
@@ -55,11 +56,11 @@ class PoolExecutor:
         self, tasks: Mapping[tuple[str, str], Task], options: FleetOptions | None = None, *, num_workers: int
     ) -> None:
         options = options or FleetOptions()
-        if num_workers < 1:
-            raise UserError(f"num_workers={num_workers} is not a positive number; use at most one worker per core")
+        if not is_whole(num_workers) or num_workers < 1:
+            raise UserError(f"workers={num_workers} is not a positive whole number; use at most one worker per core")
         if cuda_is_in_use():
             raise UserError(
-                f"num_workers={num_workers}: this process has used CUDA, so workers cannot be forked from it; "
+                f"workers={num_workers}: this process has used CUDA, so workers cannot be forked from it; "
                 "use workers=1, or run from a fresh process"
             )
         self._planner = LocalExecutor(tasks, options, device="cpu", num_workers=num_workers)
@@ -68,6 +69,7 @@ class PoolExecutor:
             "evaluation": options.on_evaluation,
         }
         self._workers: dict[Connection, BaseProcess] = {}
+        self._logged: set[str] = set()
         context = multiprocessing.get_context("fork")
         for _ in range(num_workers):
             ours, theirs = context.Pipe()
@@ -94,13 +96,19 @@ class PoolExecutor:
                     self._listeners[kind](*content)
                     continue
                 if kind == "warning":
-                    logger.warning("%s", content)
+                    self._log(*content)
                     continue
                 busy.remove(connection)
                 idle.append(connection)
                 if kind == "error":
                     raise content
                 yield content
+
+    def _log(self, kind: str, text: str) -> None:
+        """Log a worker's line, unless another worker has said the same or something of its kind."""
+        if kind not in self._logged:
+            self._logged.add(kind)
+            logger.warning("%s", text)
 
     def close(self) -> None:
         """End the workers; of a fleet in training only its checkpoint is left."""
@@ -149,7 +157,7 @@ class _Forwarder(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Send one line."""
-        self._connection.send(("warning", record.getMessage()))
+        self._connection.send(("warning", (getattr(record, "kind", record.getMessage()), record.getMessage())))
 
 
 def _work(

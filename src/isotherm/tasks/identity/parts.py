@@ -17,6 +17,7 @@ from isotherm.tasks.identity.source import Sources
 from isotherm.tasks.identity.unseen import Reach, warn_of
 from isotherm.tasks.identity.values import tensor_content
 from isotherm.tasks.identity.walk import Walk, deep_recursion
+from isotherm.tasks.raised import raised
 from isotherm.tasks.seeding import initial_model
 
 _DIGITS = 32  # of a part: 128 bits, and still read in a terminal
@@ -99,7 +100,7 @@ def _built(model: Callable[[], nn.Module]) -> nn.Module:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"building the model raised {type(error).__name__}: {error}") from error
+        raise UserError(f"building the model raised {raised(error)}") from error
 
 
 def _classes(walk: Walk, module: nn.Module) -> list[object]:

@@ -1,0 +1,236 @@
+"""A curve family: the metric over learning rates at every batch size, fitted as peaks of one shape.
+
+The shape is shared along the isotherm; every batch size has an optimum and a height of its own. The fit gives draws
+from the posterior: where the optima lie between the learning rates that were tried, and how high the curves are there.
+What the grids do not resolve is thus part of every interval. docs/statistics.md says how well it is calibrated.
+
+Shapes are drawn by adaptive importance sampling, with the optima integrated out numerically and the heights exactly.
+"""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from isotherm.analysis import peak
+from isotherm.analysis.broken_line import LineDraws, draw_lines
+from isotherm.analysis.chains import walk
+from isotherm.analysis.curves import Curves, curves
+from isotherm.core.records import Direction
+from isotherm.core.statistics import Floats, log_sum_exp
+from isotherm.sweep.protocol import Grid
+
+NUM_DRAWS = 4000
+
+# The fewest batch sizes that a broken line is fitted to.
+LEAST_FOR_LINE = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FamilyFit:
+    """Draws from the posterior of a curve family; every row is one draw.
+
+    `optima` are log2 of the optimal effective learning rates, `heights` the quantity there, in its own units; shapes
+    (num_draws, num_grids). `lines` are broken lines through the optima; None below three batch sizes.
+    """
+
+    batch_sizes: tuple[int, ...]
+    optima: Floats
+    heights: Floats
+    lines: LineDraws | None
+
+    @property
+    def slopes(self) -> Floats:
+        """Of the rising parts, shape (num_draws,)."""
+        return self._lines.slopes
+
+    @property
+    def kinks(self) -> Floats:
+        """Log2 of the batch sizes where the rise ends; NaN where it does not."""
+        return self._lines.kinks
+
+    @property
+    def plateaus(self) -> Floats:
+        """Log2 of the optimal learning rate at the largest batch size."""
+        return self._lines.plateaus
+
+    @property
+    def _lines(self) -> LineDraws:
+        if self.lines is None:
+            raise ValueError(f"a broken line needs three batch sizes or more, not {len(self.batch_sizes)}")
+        return self.lines
+
+
+def fit_family(
+    grids: Sequence[Grid],
+    *,
+    objective: str | None = None,
+    direction: Direction | None = None,
+    num_draws: int = NUM_DRAWS,
+) -> FamilyFit:
+    """Return the fit of grids over rising batch sizes, each with an optimum; by default of the tuned quantity.
+
+    Fits of different series or quantities are drawn independently of each other.
+    """
+    first = grids[0]
+    name = first.objective if objective is None else objective
+    way = first.direction if direction is None else direction
+    sizes = tuple(grid.axes.batch_size for grid in grids)
+    label = f"{name} {first.axes.budget} {first.axes.momentum} {sizes}"
+    return _fit(curves(grids, objective=name, direction=way), sizes, way.sign, label, num_draws)
+
+
+@functools.lru_cache(maxsize=64)  # a study is often analysed more than once
+def _fit(found: Curves, batch_sizes: tuple[int, ...], sign: int, label: str, num_draws: int) -> FamilyFit:
+    """Return the fit of curves; the label seeds its generator."""
+    generator = np.random.default_rng(zlib.crc32(label.encode()))
+    window = _Window(found)
+    drawn = _Shapes(window)
+    shapes = drawn.draw(generator, num_draws)
+    optima, heights = _places(window, shapes, generator)
+    lines = None
+    if len(batch_sizes) >= LEAST_FOR_LINE:
+        lines = draw_lines(found, np.log2(batch_sizes), drawn.log_prior, generator, shapes=shapes, log_optima=optima)
+    return FamilyFit(batch_sizes=batch_sizes, optima=optima, heights=sign * heights, lines=lines)
+
+
+# First importance sampling finds where the shapes lie, in a few rounds; then chains draw them.
+NUM_PROPOSALS, NUM_SHAPES = 5, 200
+NUM_CHAINS, NUM_NARROWINGS, NUM_ROUNDS, NUM_IGNORED = 60, 3, 80, 20
+NUM_POINTS, NUM_FINAL_POINTS = 24, 48  # over which an optimum is integrated
+NEGLIGIBLE = 1e-5  # of the largest posterior density
+LEAST_EFFECTIVE = 40.0  # weights are flattened until this many shapes count
+
+
+class _Window:
+    """Where the optima may lie: a range per batch size, narrowed as the fit proceeds."""
+
+    def __init__(self, found: Curves) -> None:
+        self.curves = found
+        self._low, self._high = found.low, found.high
+
+    def points(self, num_points: int) -> Floats:
+        """Return learning rates in the middle of equal parts, shape (num_points, num_grids)."""
+        parts = (np.arange(num_points) + 0.5) / num_points
+        return np.asarray(self._low + (self._high - self._low) * parts[:, None])
+
+    def log_areas(self, shapes: Floats, num_points: int) -> Floats:
+        """Return log likelihoods times the width of a part, shape (num_shapes, num_points, num_grids)."""
+        fitted = peak.fit_heights(self.curves, shapes[:, None], self.points(num_points))
+        return np.asarray(fitted.log_likelihoods + np.log(self.width(num_points)))
+
+    def width(self, num_points: int) -> Floats:
+        """Return the width of a part, shape (num_grids,)."""
+        return np.asarray((self._high - self._low) / num_points)
+
+    def narrow(self, log_areas: Floats, weights: Floats) -> None:
+        """Leave out where, by the weighted shapes, no optimum lies."""
+        num_points = log_areas.shape[1]
+        density = np.einsum("s,spg->pg", weights, np.exp(log_areas - log_sum_exp(log_areas, axis=1)[:, None]))
+        likely = density > NEGLIGIBLE * density.max(axis=0)
+        first = np.argmax(likely, axis=0) - 1
+        last = num_points - np.argmax(likely[::-1], axis=0) + 1
+        low, width = self._low, self.width(num_points)
+        self._low = np.maximum(self.curves.low, low + first * width)
+        self._high = np.minimum(self.curves.high, low + last * width)
+
+
+class _Shapes:
+    """Draws shapes from their posterior."""
+
+    def __init__(self, window: _Window) -> None:
+        found = self._curves = window.curves
+        self._window = window
+        most = max(found.spread, found.error) / min(1.0, found.step) ** 2
+        self._limits_a = (float(np.log(0.02 * found.error)), float(np.log(8.0 * most)))
+        self._freedom = max(1.0, found.freedom)
+
+    def draw(self, generator: np.random.Generator, num_draws: int) -> Floats:
+        """Return shapes, shape (num_draws, 5), and narrow the window to where their optima lie."""
+        shapes = self._starts(generator)
+        for _ in range(NUM_NARROWINGS):
+            shapes = walk(self._log_density, shapes, generator, num_rounds=NUM_IGNORED, num_ignored=NUM_IGNORED - 1)
+            self._window.narrow(self._window.log_areas(shapes, NUM_POINTS), np.full(len(shapes), 1 / len(shapes)))
+        drawn = walk(self._log_density, shapes, generator, num_rounds=NUM_ROUNDS, num_ignored=NUM_IGNORED)
+        return np.asarray(drawn[generator.choice(len(drawn), size=num_draws)])
+
+    def _starts(self, generator: np.random.Generator) -> Floats:
+        """Return shapes near their posterior, by adaptive importance sampling, shape (num_chains, 5)."""
+        shapes = peak.prior_draws(generator, 3 * NUM_SHAPES, freedom=self._freedom, limits_a=self._limits_a)
+        log_areas = self._window.log_areas(shapes, 3 * NUM_POINTS)
+        weights = log_sum_exp(log_areas, axis=1).sum(axis=-1)
+        for _ in range(NUM_PROPOSALS):
+            self._window.narrow(log_areas, _flattened(weights))
+            proposal = _Proposal(shapes, _flattened(weights))
+            shapes = proposal.draw(generator, NUM_SHAPES)
+            shapes = shapes[np.isfinite(self.log_prior(shapes))]
+            log_areas = self._window.log_areas(shapes, NUM_POINTS)
+            weights = (
+                log_sum_exp(log_areas, axis=1).sum(axis=-1) + self.log_prior(shapes) - proposal.log_density(shapes)
+            )
+        chances = _flattened(weights)
+        return np.asarray(shapes[generator.choice(len(shapes), size=NUM_CHAINS, p=chances, replace=False)])
+
+    def log_prior(self, shapes: Floats) -> Floats:
+        """Return the logarithm of the prior density."""
+        return peak.log_prior(shapes, freedom=self._freedom, limits_a=self._limits_a)
+
+    def _log_density(self, shapes: Floats) -> Floats:
+        """Return log posterior densities, with all optima integrated out."""
+        found = self.log_prior(shapes)
+        inside = np.isfinite(found)
+        found[inside] += log_sum_exp(self._window.log_areas(shapes[inside], NUM_POINTS), axis=1).sum(axis=-1)
+        return found
+
+
+class _Proposal:
+    """A Student-t distribution of shapes with the moments of weighted ones."""
+
+    FREEDOM = 5
+
+    def __init__(self, shapes: Floats, weights: Floats) -> None:
+        self._centre = weights @ shapes
+        away = shapes - self._centre
+        covariance = (weights[:, None] * away).T @ away
+        self._root = np.linalg.cholesky(1.3 * covariance + 1e-6 * np.eye(len(covariance)))
+
+    def draw(self, generator: np.random.Generator, num_draws: int) -> Floats:
+        """Return shapes, shape (num_draws, 5)."""
+        normal = generator.standard_normal((num_draws, len(self._centre)))
+        tails = np.sqrt(self.FREEDOM / generator.chisquare(self.FREEDOM, size=(num_draws, 1)))
+        return np.asarray(self._centre + tails * normal @ self._root.T)
+
+    def log_density(self, shapes: Floats) -> Floats:
+        """Return the logarithm of the density, up to a constant."""
+        standard = np.linalg.solve(self._root, (shapes - self._centre).T)
+        num_parameters = len(self._centre)
+        return -0.5 * (self.FREEDOM + num_parameters) * np.log1p(np.sum(standard**2, axis=0) / self.FREEDOM)
+
+
+def _flattened(log_weights: Floats) -> Floats:
+    """Return normalised weights, flattened until enough of them count."""
+    power = 1.0
+    while True:
+        weights = np.exp(power * (log_weights - np.max(log_weights)))
+        weights /= weights.sum()
+        if 1.0 / np.sum(weights**2) >= LEAST_EFFECTIVE or power < 1e-4:
+            return np.asarray(weights)
+        power *= 0.7
+
+
+def _places(window: _Window, shapes: Floats, generator: np.random.Generator) -> tuple[Floats, Floats]:
+    """Return optima and heights drawn for every shape, shapes (num_shapes, num_grids)."""
+    different, inverse = np.unique(shapes, axis=0, return_inverse=True)
+    log_areas = window.log_areas(different, NUM_FINAL_POINTS)
+    chances = np.exp(log_areas - log_areas.max(axis=1, keepdims=True)).cumsum(axis=1)
+    chances /= chances[:, -1:]
+    num_grids = window.curves.num_grids
+    index = np.sum(chances[inverse.ravel()] < generator.random((len(shapes), 1, num_grids)), axis=1)
+    within = (generator.random(index.shape) - 0.5) * window.width(NUM_FINAL_POINTS)
+    optima = window.points(NUM_FINAL_POINTS)[index, np.arange(num_grids)] + within
+    fitted = peak.fit_heights(window.curves, shapes, optima)
+    return optima, fitted.heights + np.sqrt(fitted.height_variances) * generator.standard_normal(optima.shape)

@@ -1,0 +1,73 @@
+"""What is slow about a stack although its numbers are right, with how slow it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from isotherm.engine.fleet_speed import SPEED_OF_FLEETS
+from isotherm.engine.stack.parts import StackParts
+from isotherm.engine.stack.scoring import evaluator
+
+
+def fallback(parts: StackParts) -> str | None:
+    """Return what the log says of a stack with an operation that `vmap` computes run by run; None if there is none.
+
+    Args:
+        parts: of a stack that was checked.
+    """
+    if not parts.has_fallback or not _needs_fallback(parts):
+        return None
+    return (
+        "torch.func.vmap computes an operation of this model or its loss run by run, not for all runs at once: a fleet "
+        f"of {parts.state.num_runs} makes {_speed(parts):.2g} times as many updates a second as one run at a time "
+        "(measured); without such an operation, a small MLP makes "
+        + ", ".join(f"{times} times as many at B = {batch_size}" for batch_size, times in SPEED_OF_FLEETS.items())
+    )
+
+
+def _needs_fallback(parts: StackParts) -> bool:
+    """Tell whether the step or the evaluation fails where `vmap` may not compute run by run."""
+    x_MB, y_MB = parts.feed.batch_of(0)
+    state, placed = parts.state, parts.plan.placed
+    states = [*state.weights.values, *state.fixed_M.values(), *state.buffers_M.values()]
+    step_function = parts.model.step_function(state.weights, list(state.fixed_M), list(state.buffers_M))
+    torch._C._functorch._set_vmap_fallback_enabled(False)  # type: ignore[attr-defined]
+    try:
+        step_function(*states, x_MB, y_MB, parts.feed.key_M, torch.zeros((), dtype=torch.int64, device=placed.device))
+        if placed.unroll is None:
+            with torch.no_grad():
+                evaluator(parts, state.buffers_M).batch(*placed.evaluation_batch("test", 0, 2))
+    except RuntimeError:
+        return True
+    finally:
+        torch._C._functorch._set_vmap_fallback_enabled(True)  # type: ignore[attr-defined]
+    return False
+
+
+def _speed(parts: StackParts) -> float:
+    """Return how many times as fast the gradients of all runs are as those of one run after another."""
+    plan, placed = parts.plan, parts.plan.placed
+    x_MB, y_MB = parts.feed.batch_of(0)
+    model = placed.model(seed=plan.seeds[0], batch_size=plan.batch_size).train()
+    trained = [p for p in model.parameters() if p.requires_grad]
+    step = torch.zeros((), dtype=torch.int64, device=placed.device)
+
+    def alone() -> None:
+        loss = placed.training_loss(model, x_MB[0].clone(), y_MB[0].clone(), parts.feed.key_M[0], step)
+        torch.autograd.grad(loss, trained, allow_unused=True)
+
+    together = _seconds(lambda: parts.updates.gradients(x_MB, y_MB, step=0))
+    return parts.state.num_runs * _seconds(alone) / together
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    """Return the shortest of three times."""
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return min(times)

@@ -1,0 +1,206 @@
+"""Curve families whose truth is known."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from families import Family, coverage_families, simulate
+from helpers_landscape import landscape_grids, parabola, steeper
+from isotherm.analysis.curves import curves
+from isotherm.analysis.family import fit_family
+from isotherm.core.records import Direction
+from isotherm.sweep.protocol import Grid
+
+SIZES = (16, 64, 256, 1024)
+
+
+def grids_between(off: float, *, steep: float = 1.0, num_seeds: int = 5, noise: float = 0.003) -> list[Grid]:
+    """Return grids whose optima lie so many octaves above a learning rate that was tried; heights are 0.7."""
+
+    def shape(octaves: float) -> float:
+        return steeper(steep, octaves)
+
+    optimum = {size: 2.0 ** (off + k) for k, size in enumerate(SIZES)}
+    return landscape_grids(
+        lambda size: optimum[size],
+        np.random.default_rng(1),
+        shape=shape,
+        noise=noise,
+        num_seeds=num_seeds,
+        num_kept=num_seeds,
+        sizes=SIZES,
+    )
+
+
+@pytest.mark.parametrize(("off", "steep"), [(0.0, 1.0), (0.45, 1.0), (-0.3, 1.0), (0.2, 10.0), (-0.3, 10.0)])
+def test_optimum_and_height_are_found_between_the_learning_rates(off: float, steep: float) -> None:
+    found = fit_family(grids_between(off, steep=steep))
+    for column, truth in enumerate(off + np.arange(len(SIZES))):
+        low, high = np.quantile(found.optima[:, column], [0.005, 0.995])
+        assert low <= truth <= high
+        assert high - low < 0.8
+        low, high = np.quantile(found.heights[:, column], [0.005, 0.995])
+        assert low <= 0.7 <= high
+        assert high - low < 0.05
+
+
+def test_a_difference_of_heights_is_no_artefact_of_the_grid() -> None:
+    """One batch size has its optimum on a learning rate, the other half way between two: the best means differ."""
+    on, between = grids_between(0.0)[0], grids_between(0.5)[1]
+    best, other = on.optimum(), between.optimum()
+    assert best is not None
+    assert other is not None
+    assert best.estimate.mean - other.estimate.mean > 0.005
+    rows = [*grids_between(0.0)[:1], *grids_between(0.5)[1:]]
+    found = fit_family(rows)
+    low, high = np.quantile(found.heights[:, 0] - found.heights[:, 1], [0.025, 0.975])
+    assert low < 0 < high
+
+
+def test_losses_are_turned_round_and_come_back_in_their_own_units() -> None:
+    grids = grids_between(0.2)
+    losses = [
+        dataclasses.replace(
+            grid,
+            objective="test_loss",
+            direction=Direction.MINIMISE,
+            cells=tuple(
+                dataclasses.replace(
+                    cell,
+                    results=tuple(
+                        dataclasses.replace(run, test_loss=5.0 - (run.test_metric or 0.0))
+                        for run in cell.results
+                        if run is not None
+                    ),
+                )
+                for cell in grid.cells
+            ),
+        )
+        for grid in grids
+    ]
+    metric, loss = fit_family(grids), fit_family(losses)
+    assert np.median(loss.heights, axis=0) == pytest.approx(5.0 - np.median(metric.heights, axis=0), abs=0.002)
+    assert np.median(loss.optima, axis=0) == pytest.approx(np.median(metric.optima, axis=0), abs=0.05)
+
+
+def test_beyond_an_unstable_learning_rate_no_optimum_lies() -> None:
+    grids = simulate(Family(shape="cliff", sizes=SIZES), np.random.default_rng(0)).grids()
+    found = fit_family(grids)
+    for column, grid in enumerate(grids):
+        unstable = [cell.effective_learning_rate for cell in grid.cells if not cell.is_usable]
+        assert found.optima[:, column].max() <= math.log2(min(unstable))
+
+
+def test_a_flat_metric_leaves_the_optimum_open() -> None:
+    flat = landscape_grids(lambda size: size / 64, np.random.default_rng(0), shape=lambda _: 0.0, sizes=SIZES)
+    found = fit_family(flat)
+    low, high = np.quantile(found.optima, [0.025, 0.975], axis=0)
+    assert (high - low > 2.0).all()
+    assert np.median(found.heights) == pytest.approx(0.7, abs=0.01)
+
+
+@pytest.mark.parametrize("value", [1.0, 0.0])
+def test_equal_values_everywhere_break_nothing(value: float) -> None:
+    grids = landscape_grids(
+        lambda size: size / 64, np.random.default_rng(0), shape=lambda _: 0.0, noise=0.0, sizes=SIZES
+    )
+    level = [
+        dataclasses.replace(
+            grid,
+            cells=tuple(
+                dataclasses.replace(
+                    cell, results=tuple(dataclasses.replace(run, test_metric=value) for run in cell.results if run)
+                )
+                for cell in grid.cells
+            ),
+        )
+        for grid in grids
+    ]
+    found = fit_family(level)
+    assert np.allclose(found.heights, value, atol=1e-3)
+    assert (np.ptp(found.optima, axis=0) > 2.0).all()
+
+
+def test_what_a_seed_does_everywhere_widens_heights_and_not_optima() -> None:
+    """The same runs with a luck of each seed added in all cells: optima stay, heights know less."""
+    grids = grids_between(0.2, noise=0.002)
+    luck = np.random.default_rng(5).normal(scale=0.03, size=(len(grids), 5))
+    lucky = [
+        dataclasses.replace(
+            grid,
+            cells=tuple(
+                dataclasses.replace(
+                    cell,
+                    results=tuple(
+                        dataclasses.replace(run, test_metric=(run.test_metric or 0.0) + float(mine))
+                        for run, mine in zip(cell.results, row, strict=True)
+                        if run is not None
+                    ),
+                )
+                for cell in grid.cells
+            ),
+        )
+        for grid, row in zip(grids, luck, strict=True)
+    ]
+    plain, shared = fit_family(grids), fit_family(lucky)
+    assert np.std(shared.heights, axis=0).min() > 4 * np.std(plain.heights, axis=0).max()
+    assert np.std(shared.optima, axis=0) == pytest.approx(np.std(plain.optima, axis=0), rel=0.6)
+
+
+def test_draws_are_repeatable_and_independent_between_quantities() -> None:
+    grids = grids_between(0.2)
+    first, second = fit_family(grids), fit_family(list(grids))
+    assert (first.optima == second.optima).all()
+    heavy = fit_family([dataclasses.replace(g, axes=dataclasses.replace(g.axes, momentum=0.5)) for g in grids])
+    assert abs(np.corrcoef(first.heights[:, 0], heavy.heights[:, 0])[0, 1]) < 0.1
+
+
+def test_a_line_needs_three_batch_sizes() -> None:
+    found = fit_family(grids_between(0.2)[:2])
+    assert found.lines is None
+    with pytest.raises(ValueError, match="three batch sizes or more, not 2"):
+        _ = found.slopes
+
+
+def test_confirming_runs_count() -> None:
+    grids = grids_between(0.0)
+    more = []
+    for grid in grids:
+        best = grid.optimum()
+        assert best is not None
+        cell = grid.cells[best.index]
+        cells = list(grid.cells)
+        cells[best.index] = dataclasses.replace(cell, confirmed=cell.results)
+        more.append(dataclasses.replace(grid, cells=tuple(cells)))
+    few, many = (curves(g, objective="test_metric", direction=Direction.MAXIMISE) for g in (grids, more))
+    assert many.variances.min() < 0.6 * few.variances.min()
+
+
+@pytest.mark.parametrize("index", [2, 7, 13])
+def test_intervals_hold_the_truth(index: int) -> None:
+    """A quick look: twelve sweeps of three families; docs/statistics.md has the whole table."""
+    family = coverage_families()[index]
+    held = np.zeros((12, 4))
+    for number in range(12):
+        simulated = simulate(family, np.random.default_rng([index, number]))
+        fit, truth = fit_family(simulated.grids(), num_draws=1000), simulated.truth
+        corners = np.where(np.isnan(fit.kinks), np.inf, fit.kinks)
+        heights = np.array([truth.height(size) for size in fit.batch_sizes])
+        for column, (draws, value) in enumerate(
+            [(fit.slopes, family.slope), (corners, truth.kink), (fit.plateaus, truth.plateau)]
+        ):
+            low, high = np.quantile(draws, [0.025, 0.975], method="inverted_cdf")
+            held[number, column] = low <= value <= high
+        low, high = np.quantile(fit.heights, [0.025, 0.975], axis=0)
+        held[number, 3] = np.mean((low <= heights) & (heights <= high))
+    assert (held.mean(axis=0) >= 0.8).all(), held.mean(axis=0)
+
+
+def test_parabolas_are_found_as_such() -> None:
+    grids = landscape_grids(lambda size: size / 64, np.random.default_rng(3), shape=parabola, noise=0.001, sizes=SIZES)
+    found = fit_family(grids)
+    assert np.median(found.optima, axis=0) == pytest.approx([math.log2(size / 64) for size in SIZES], abs=0.05)

@@ -1,0 +1,67 @@
+"""A slow path is right, and said once with its factor; nothing of PyTorch's own wording is seen."""
+
+import dataclasses
+import logging
+import re
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import cases
+from helpers_engines import assert_same, by_fleet, by_reference
+from isotherm.engine.fleet_checks import FleetChecks
+from isotherm.engine.fleet_speed import one_by_one
+from isotherm.engine.placed_task import place_task
+
+
+class WithoutRule(nn.Module):
+    """Calls an operation for which `vmap` has no batching rule."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x.clone().remainder_(2.0))
+
+
+def specs_of(task, num: int = 3):
+    return [cases.spec(task, seed=seed, num_steps=5, num_evaluations=1) for seed in range(num)]
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "isotherm"]
+
+
+def test_an_operation_without_a_rule_is_said_once_with_its_factor(caplog, recwarn):
+    task = dataclasses.replace(cases.blobs_task(), model=WithoutRule)
+    placed, checks = place_task(task, precision="float64"), FleetChecks()
+    with caplog.at_level(logging.WARNING, logger="isotherm"):
+        for _ in range(2):
+            ours = by_fleet(placed, specs_of(task), checks=checks)
+    assert_same(ours, [by_reference(placed, spec) for spec in specs_of(task)])
+    [text] = lines(caplog)
+    assert "run by run" in text
+    assert re.search(r"a fleet of 3 makes [\d.]+ times as many updates", text)
+    assert not recwarn.list
+    assert torch._C._functorch._is_vmap_fallback_enabled()
+
+
+def test_a_model_with_rules_for_all_has_nothing_said(caplog):
+    task = cases.dropout_task()
+    by_fleet(place_task(task, precision="float64"), specs_of(task))
+    assert lines(caplog) == []
+
+
+def test_one_at_a_time_is_said_once_with_its_factor(caplog, recwarn):
+    task = cases.unvectorisable_task()
+    placed, checks = place_task(task, precision="float64"), FleetChecks()
+    with caplog.at_level(logging.WARNING, logger="isotherm"):
+        for _ in range(2):
+            by_fleet(placed, specs_of(task, 2), checks=checks)
+    [text] = lines(caplog)
+    assert "one run at a time" in text
+    assert text.endswith(one_by_one())
+    assert "github.com" not in text
+    assert not recwarn.list
