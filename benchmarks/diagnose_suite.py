@@ -30,7 +30,7 @@ from pages.blocks import Page
 from pages.results import NOT_MEASURED, load
 
 MINUTES = 5.0
-AT_ONCE = 5
+AT_ONCE = 1
 
 
 def measure(path: Path, *, names: list[str], num_seeds: int) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from isotherm.diagnose import DiagnoseOptions, Diagnosis, diagnose, procedure
+from isotherm.diagnose import DiagnoseOptions, Diagnosis, diagnose
 from isotherm.diagnose.boundary import ceiling
 from isotherm.errors import UserError
 from isotherm.tasks.inputs import Split
@@ -38,16 +38,8 @@ def make_task(model: Callable[[], nn.Module] = build, **changes: Any) -> Task:
     return Task(name="rays", model=model, **{**fields, **changes})
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _cheap() -> Iterator[None]:
-    """Half of the runs that a diagnosis may cost, and no time for speeds."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(procedure, "MOST_TRAININGS", 30.0)
-        yield
-
-
 @pytest.fixture(scope="module")
-def found(_cheap: None) -> Diagnosis:
+def found() -> Diagnosis:
     """One diagnosis with more time than it can use."""
     return diagnose(
         make_task(), DiagnoseOptions(epochs=20, minutes=20, batch_size=16, learning_rate=0.1, momentum=MOMENTUM)
@@ -74,7 +66,8 @@ def test_everything_is_found(found: Diagnosis) -> None:
 
 def test_plain_sgd_is_judged_as_what_it_is() -> None:
     """Momentum 0.9 is looked at beside it; the present setting is that of plain SGD."""
-    found = diagnose(make_task(), DiagnoseOptions(epochs=20, minutes=20, batch_size=16, learning_rate=0.1, momentum=0.0))
+    options = DiagnoseOptions(epochs=20, minutes=20, batch_size=16, learning_rate=0.1, momentum=0.0)
+    found = diagnose(make_task(), options)
     assert [s.momentum for s in found.stability] == [0.0, 0.9]
     assert found.momentum == 0.9
     assert found.current is not None

@@ -38,13 +38,12 @@ def constant_loss(task: Task, *, judged_by: str) -> float:
 
     optimiser = torch.optim.LBFGS([constant], lr=1.0, max_iter=100, line_search_fn="strong_wolfe")
 
-    def closure() -> Tensor:
-        optimiser.zero_grad()
+    def closure() -> float:
         value = loss(targets)
-        value.backward()
-        return value
+        (constant.grad,) = torch.autograd.grad(value, constant)
+        return float(value.detach())
 
-    optimiser.step(closure)
+    optimiser.step(closure)  # type: ignore[no-untyped-call]
     with torch.no_grad():
         return float(loss(held_out))
 

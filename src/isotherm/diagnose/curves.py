@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from isotherm.core.statistics import Floats
 
@@ -72,7 +73,7 @@ def curve(*, batch_size: int, num_examples: float, rates: Sequence[float], score
 
     A seed's part that is common to all learning rates cancels in their comparison and does not count as error.
     """
-    usable = np.isfinite(scores_RS).all(axis=1)
+    usable = np.asarray(np.isfinite(scores_RS).all(axis=1))
     means = np.full(len(rates), -np.inf)
     means[usable] = scores_RS[usable].mean(axis=1)
     return Curve(
@@ -84,7 +85,7 @@ def curve(*, batch_size: int, num_examples: float, rates: Sequence[float], score
     )
 
 
-def _errors(scores_RS: Floats, usable: Floats) -> Floats:
+def _errors(scores_RS: Floats, usable: NDArray[np.bool_]) -> Floats:
     """Return standard errors of the means, each smoothed with those of the best learning rate and its neighbours."""
     num_rates, num_seeds = scores_RS.shape
     errors = np.zeros(num_rates)
@@ -126,6 +127,8 @@ def _height(c: Curve, log_rate: float) -> float:
     """Return a curve's value between its learning rates: 0 at the best, -1 where it fails or is at its lowest."""
     if not np.isfinite(c.means).any():
         return -1.0
-    fall = max(float(c.means.max() - c.means[0]), 1e-12)
-    heights = np.maximum(-1.0, (np.nan_to_num(c.means, neginf=-1e300) - c.means.max()) / fall)
+    best, first = float(c.means.max()), float(c.means[0])
+    fall = best - first if math.isfinite(first) and best > first else 1.0
+    below = np.where(np.isfinite(c.means), c.means, best - fall) - best
+    heights = np.maximum(-1.0, np.maximum(below, -fall) / fall)
     return float(np.interp(log_rate, c.log_rates, heights, left=-1.0, right=-1.0))

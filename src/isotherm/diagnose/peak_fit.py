@@ -109,7 +109,8 @@ class PeakFit:
         for _ in range(_NUM_WINDOWS):  # windows move with the peaks
             self._select()
             self._theta = self._solved(self._theta[None], self._values[None], 1.0, np.zeros((1, 6)))[0]
-        self.law, self.inflation, self.misfit = self._laws(self._theta[None])[0], *self._quality()
+        self.law: Floats = self._laws(self._theta[None])[0]
+        self.inflation, self.misfit = self._quality()
 
     @property
     def shape(self) -> Shape:
