@@ -353,5 +353,5 @@ def test_where_every_sensible_learning_rate_is_perfect_the_interval_is_wide() ->
     )
     assert found.isotherm.is_plateau
     assert found.isotherm.temperature is not None
-    assert found.isotherm.temperature.high > 16 * found.isotherm.temperature.low
+    assert found.isotherm.temperature.high > 8 * found.isotherm.temperature.low
     assert found.recommended

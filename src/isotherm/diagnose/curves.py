@@ -18,6 +18,8 @@ from isotherm.core.statistics import Floats
 PLATEAU = 4.0
 # Standard errors by which two means must differ to be told apart, and the part of the fall to the lowest learning rate.
 _APART, _LEVEL = 2.5, 0.05
+# Lengths closer than this, in octaves, are one: updates are whole.
+_SAME_LENGTH = 0.3
 # Octaves from the common isotherm within which a coarse grid's own best counts.
 _NEAR = 2.25
 
@@ -45,6 +47,13 @@ class Curve:
         """The middle of the learning rates tied for the highest mean."""
         tied = self.means >= self.means.max()
         return float(self.log_rates[tied].mean())
+
+    @property
+    def is_plateau(self) -> bool:
+        """Whether the best value is shared by learning rates far apart; less far up to an end of the grid."""
+        low, high = self.range
+        is_at_end = low == self.log_rates[0] or high == self.log_rates[-1]
+        return high - low >= (PLATEAU - 1.0 if is_at_end else PLATEAU) - 0.1
 
     @property
     def is_usable(self) -> bool:
@@ -106,8 +115,10 @@ def _errors(scores_RS: Floats, usable: NDArray[np.bool_]) -> Floats:
 
 
 def have_plateau(curves: Sequence[Curve]) -> bool:
-    """Tell whether on most curves the best value is shared by learning rates far apart."""
-    return 2 * sum(c.range[1] - c.range[0] >= PLATEAU for c in curves) > len(curves)
+    """Tell whether on most curves of the greatest length the best value is shared by learning rates far apart."""
+    longest = max(c.log_length for c in curves)
+    longer = [c for c in curves if c.log_length > longest - _SAME_LENGTH]
+    return 2 * sum(c.is_plateau for c in longer) > len(longer)
 
 
 def common_peaks(curves: Sequence[Curve]) -> list[float]:
