@@ -255,7 +255,7 @@ def test_paths_that_cannot_be_written_are_refused_before_any_work(asked: Answer)
 def test_tasks_and_batch_sizes_that_make_no_sense(asked: Answer) -> None:
     made = asked(make_diagnosis())
     assert "did you mean 'mlp_mnist1d'" in refused("mlp_mnist1")
-    assert "mytask:number returned int; it must return an isotherm.Task" in refused("mytask:number")
+    assert "mytask:number returned int; let it return an isotherm.Task" in refused("mytask:number")
     assert "has no function 'tusk'" in refused("mytask:tusk")
     assert "--batch-sizes 8,many: these are not whole numbers" in refused("mytask:task", "--batch-sizes", "8,many")
     assert made.calls == []

@@ -26,8 +26,8 @@ CORE = {"start_up": 0.3, "update": 2e-4, "example": 2e-6}
 GPU = {"start_up": 2.0, "update": 3e-4, "example": 1e-8}
 LARGE_NETWORK = {"start_up": 1.0, "update": 0.01, "example": 1e-3}
 MACHINES = [
-    pytest.param(CORE, (0.2, 0.25, 0.5, 3.0), id="core"),
-    pytest.param(GPU, (0.8, 1.0, 2.0, 6.0), id="gpu"),
+    pytest.param(CORE, (0.2, 0.5, 1.0, 2.0, 3.0), id="core"),
+    pytest.param(GPU, (0.8, 2.0, 3.0, 4.0, 6.0), id="gpu"),
     pytest.param(LARGE_NETWORK, (25.0, 80.0, 200.0, 300.0, 1500.0), id="large network"),
 ]
 
