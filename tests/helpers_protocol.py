@@ -76,6 +76,7 @@ def make_plan(**changes: Any) -> SweepPlan:
         "num_train": 64,
         "metric": "accuracy",
         "metric_direction": Direction.MAXIMISE,
+        "metric_bounds": (0.0, 1.0),
         "batch_sizes": tuple(batch_sizes),
         "learning_rates": tuple(tuple(rates) for _ in batch_sizes),
         "budgets": (Budget.steps(10),),

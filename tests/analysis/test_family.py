@@ -148,7 +148,7 @@ def test_what_a_seed_does_everywhere_widens_heights_and_not_optima() -> None:
     ]
     plain, shared = fit_family(grids), fit_family(lucky)
     assert np.std(shared.heights, axis=0).min() > 4 * np.std(plain.heights, axis=0).max()
-    assert np.std(shared.optima, axis=0) == pytest.approx(np.std(plain.optima, axis=0), rel=0.6)
+    assert np.std(shared.optima, axis=0).max() < 3 * np.std(plain.optima, axis=0).min()
 
 
 def test_draws_are_repeatable_and_independent_between_quantities() -> None:

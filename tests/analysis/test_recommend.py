@@ -186,6 +186,16 @@ def test_the_temperature_is_kept_only_where_the_law_found_says_so(last: int) -> 
     assert "temperature is not constant" in other
 
 
+def test_without_a_kink_the_law_found_holds_for_smaller_batches() -> None:
+    sizes = SIZES[:4]
+    rising = landscape_study(optimum=broken_line(1.0, 1024, 16.0), peak=lambda _b, _m: 0.7, momenta=(0.9,), sizes=sizes)
+    (advice,) = analyse(rising).recommendations
+    assert "No kink is shown; for smaller batches, keep the temperature, ε_eff ∝ B (found: B^" in advice.evidence
+    flat = landscape_study(optimum=lambda _b, _m: 1.0, peak=lambda _b, _m: 0.7, momenta=(0.9,), sizes=sizes)
+    (advice,) = analyse(flat).recommendations
+    assert "These batch sizes do not determine how the learning rate scales" in advice.evidence
+
+
 def test_a_square_root_law_does_not_keep_the_temperature() -> None:
     (law,) = analyse(landscape_study(optimum=LINE, peak=lambda _b, _m: 0.7, momenta=(0.9,))).regimes
     fit = dataclasses.replace(law, slope=Interval(estimate=0.5, low=0.4, high=0.7))

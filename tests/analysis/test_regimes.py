@@ -350,7 +350,7 @@ def test_lines_that_differ_below_the_kink_are_said_to(offset: float) -> None:
 
 
 def test_lines_too_uncertain_to_compare_are_said_to_be() -> None:
-    found = pair(shape=cliff)  # every optimum may lie up to the next learning rate
+    found = pair(shape=cliff, step=2.0)  # every optimum may lie up to the next learning rate
     assert found.same_line is None
     assert "too uncertain to tell if they agree" in str(found)
 

@@ -66,7 +66,7 @@ def test_stored_runs_of_the_same_task_tell_noise_and_curvature() -> None:
     assert found.noise.num_runs == 3 * 5 * len(SIZES)
     assert found.hidden == pytest.approx(0.75, rel=0.3)  # 3 points per octave squared, half an octave off
     assert found.seeds_needed is None
-    assert "no more than the grid hides: no number of seeds shows it" in str(found)
+    assert "no more than the grid hides: seeds alone do not show it" in str(found)
     (wider,) = power(earlier.plan, results=earlier, difference=2.0)
     assert wider.seeds_needed is not None
     others = [seeded(5, data_id="another"), seeded(5, model_id="another"), seeded(5, metric="loss")]
@@ -105,6 +105,8 @@ def test_verdicts_of_all_sweeps_share_the_level() -> None:
     # Twice proportional and kink, and momentum below and above the kink.
     assert [found.num_verdicts for found in power(both)] == [6, 6]
     assert [found.num_verdicts for found in power(plain)] == [2]
+    assert "give no verdict" not in str(power(plain)[0])
+    assert "Fewer than 3 seeds give no verdict." in str(power(seeded(2))[0])
 
 
 @pytest.mark.parametrize("name", ["noise", "difference"])

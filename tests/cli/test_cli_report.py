@@ -23,7 +23,12 @@ def test_run_status_report_by_function() -> None:
     assert content["counts"] == {"finished": 18, "diverged": 0, "failed": 0, "missing": 0}
     assert [g["batch_size"] for g in content["sweeps"][0]["grids"]] == [8, 16, 32]
     assert content["verdicts"]
-    assert all(set(v) == {"claim", "holds", "evidence", "remedy"} for v in content["verdicts"])
+    told = {"claim", "holds", "state", "evidence", "remedy", "command", "p_holds", "p_fails", "p_corrected"}
+    assert all(set(v) == {*told, "num_verdicts_corrected"} for v in content["verdicts"])
+    assert {v["state"] for v in content["verdicts"]} == {"not determined"}  # two seeds are not enough
+    assert {v["command"] for v in content["verdicts"]} == {"isotherm run mycode:sweep --seeds 5"}
+    assert "? not determined" in text
+    assert "isotherm run mycode:sweep --seeds 5" in text
     assert "Verdicts" in text
 
     code, text = invoke("status", "tiny.sqlite", "--json", "status.json")

@@ -74,6 +74,24 @@ def test_json_to_standard_output_is_pure_json() -> None:
     assert "Verdicts" in told
 
 
+def test_seeds_and_extensions_change_every_sweep_of_a_study() -> None:
+    run_tiny("tiny.sqlite")
+    before = rows("tiny.sqlite")
+    code, text = invoke("run", "mycode:sweep", "--workers", "1", "--seeds", "3", "--json", "run.json")
+    assert code == 0, text
+    assert json.loads(Path("run.json").read_text())["counts"]["finished"] == 27
+    assert all(row in rows("tiny.sqlite") for row in before)
+    code, text = invoke("run", "mycode:sweep", "--workers", "1", "--max-extensions", "1", "--json", "run.json")
+    assert code == 0, text
+    assert json.loads(Path("run.json").read_text())["counts"]["finished"] > 18  # optima lie at ends of their grids
+
+
+def test_the_command_of_an_open_verdict_uses_the_same_store() -> None:
+    invoke("run", "mycode:sweep", "--store", "other.sqlite", "--workers", "1", "--json", "run.json")
+    verdicts = json.loads(Path("run.json").read_text())["verdicts"]
+    assert {v["command"] for v in verdicts} == {"isotherm run mycode:sweep --store other.sqlite --seeds 5"}
+
+
 def test_several_workers_give_the_numbers_of_one() -> None:
     run_tiny("one.sqlite")
     code, text = invoke("run", "mycode:sweep", "--store", "two.sqlite", "--workers", "2")
@@ -86,7 +104,7 @@ def test_several_workers_give_the_numbers_of_one() -> None:
     [
         (('steps = 10', 'stepz = 10'), ["stepz", "did you mean 'steps'"]),
         (('name = "file"', 'name = "file"\nquestoin = "?"'), ["questoin", "did you mean 'question'"]),
-        (('batch_sizes = [8, 16]', 'batch_sizes = ["8"]'), ["sweep.1.batch_sizes.1", "'8'", "integer"]),
+        (('batch_sizes = [8, 16]', 'batch_sizes = ["8"]'), ["sweep.1.batch_sizes.1", "'8'", "whole number"]),
         (('batch_sizes = [8, 16]', 'batch_sizes = []'), ["batch_sizes is empty"]),
         (('[0.125, 0.5, 2.0]', '[]'), ["effective_learning_rates is empty"]),
         (('[0.125, 0.5, 2.0]', '[0.125, -0.5]'), ["-0.5", "must be a positive number"]),
@@ -131,7 +149,7 @@ def test_a_bad_study_file_is_refused_with_place_reason_and_remedy(change: tuple[
         ("mycode:swoop", ["no function 'swoop'"]),
         ("mycode:broken_function", ["KeyError"]),
         ("mycode:wrong_return", ["returned int"]),
-        ("mycode:misfit", ["label 1 is out of range", "1 outputs"]),
+        ("mycode:misfit", ["needs logits of shape (batch, classes)", "loss='bce'"]),
     ],
 )
 def test_a_bad_study_is_refused_and_no_store_is_made(reference: str, expected: list[str]) -> None:

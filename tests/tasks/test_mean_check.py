@@ -200,3 +200,22 @@ def test_neither_outputs_nor_targets_are_changed():
     check_means(task, output, target)
     assert torch.equal(output, before)
     assert target.min() == 1
+
+
+def percent(output: Tensor, target: Tensor) -> Tensor:
+    return 100 * (output.argmax(dim=-1) == target).float().mean()
+
+
+def test_a_metric_stays_within_its_bounds_and_an_accuracy_is_a_fraction():
+    def made(name: str, function=percent, **settings) -> Task:
+        metric = Metric(name=name, function=function, direction="maximise", **settings)
+        return cases.classification("mine", cases.build_mlp, metric=metric)
+
+    said = refusal(made("accuracy"))
+    assert said.endswith("and it lies from 0 to 1; return such a value, or give the metric another name")
+    check_model(made("accuracy", METRICS["accuracy"].function))
+    check_model(made("accuracy", lambda o, t: percent(o, t) / 100))
+    check_model(made("percent right"))
+    assert refusal(made("percent right", bounds=(0, 1))).endswith("lies from 0 to 1; correct bounds=")
+    check_model(made("percent right", bounds=(0, 100)))
+    assert "lies from 0 to 1" in refusal(made("percent right", bounds=(0, 1), over="split"))

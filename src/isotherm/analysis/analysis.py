@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from isotherm.analysis.recommend import Recommendation, recommendation
 from isotherm.analysis.regimes import JointRegimes, Regimes
 from isotherm.analysis.series import Series, TunedGrid, fitted_series, pairs_of, tuned_grids
-from isotherm.analysis.verdicts import Verdict, judge, judge_scaling
+from isotherm.analysis.verdicts import Verdict, judge
 from isotherm.core.budget import Budget
 from isotherm.errors import UserError
 from isotherm.sweep.plan import StudyPlan, SweepPlan
@@ -57,10 +57,15 @@ class Analysis:
         return "\n".join([*map(str, self.recommendations), *map(str, self.verdicts)])
 
 
-def analyse(results: Results | StudyResults) -> Analysis:
+def analyse(results: Results | StudyResults, *, run: Sequence[str] | None = None) -> Analysis:
     """Return what the results of a sweep or a study say: optima, regimes, verdicts, recommendations.
 
     Results may be incomplete; what they do not determine is left out or said to be open.
+
+    Args:
+        results: of the sweep or study.
+        run: the command that runs the study, word by word, from which open verdicts make the one that would decide
+            them; `isotherm run` with the study's name by default.
     """
     if not isinstance(results, Results | StudyResults):
         raise UserError(f"results is {type(results).__name__}; give what isotherm.run or isotherm.open_results returns")
@@ -69,8 +74,8 @@ def analyse(results: Results | StudyResults) -> Analysis:
     found = [fitted_series(plan, grids) for plan, grids in zip(study.plan.sweeps, tuned, strict=True)]
     series = [s for members in found for s in members]
     pairs = pairs_of(series)
-    scaling = [judge_scaling(s) for s in series]
-    advice = (recommendation(s, verdict) for s, verdict in zip(series, scaling, strict=True))
+    judged = judge(series, pairs, run=("isotherm", "run", study.plan.name) if run is None else run)
+    advice = (recommendation(s, verdict) for s, verdict in zip(series, judged.scaling, strict=True))
     return Analysis(
         results=study,
         counts=study.counts(),
@@ -79,7 +84,7 @@ def analyse(results: Results | StudyResults) -> Analysis:
             for plan, grids, members in zip(study.plan.sweeps, tuned, found, strict=True)
         ),
         joint_regimes=tuple(pair.joint for pair in pairs),
-        verdicts=tuple(judge(series, pairs, scaling)),
+        verdicts=judged.verdicts,
         recommendations=tuple(one for one in advice if one is not None),
     )
 

@@ -37,8 +37,9 @@ class Curves:
     `best` are the best means, `below_best` the means less those. `used` marks cells with a mean; others are padding, or
     unstable. `variances` are those of the means, without what a
     seed does at every learning rate alike, which `common_variance` holds, shape (num_grids,). `drops` are how far a
-    mean lies below the best of its row, larger beyond an octave: the scale of what the shape of the peak may miss. The
-    optimum lies between `low` and `high`, one step beyond the grid or at the first unstable learning rate.
+    mean lies below the best of its row, larger beyond an octave: the scale of what the shape of the peak may miss.
+    `falls` are how far a curve falls at least where it no longer steepens, as at the foot of a cliff; 0 elsewhere. The
+    optimum lies between `low` and `high`: one step beyond the grid, or where a curve has fallen or runs diverge.
     `freedom` is how many degrees of freedom the variances have.
     """
 
@@ -49,6 +50,7 @@ class Curves:
     variances: Floats
     common_variance: Floats
     drops: Floats
+    falls: Floats
     low: Floats
     high: Floats
     freedom: float
@@ -105,15 +107,18 @@ def curves(grids: Sequence[Grid], *, objective: str, direction: Direction) -> Cu
     below_best = np.where(used, means - best[:, None], 0.0)
     away = np.abs(log_rates - log_rates[np.arange(len(grids)), top][:, None])
     noise = _noise(values, near=_near(used, top))
-    low, high = _ends(log_rates, used, top, [len(grid.cells) for grid in grids])
+    variances = np.where(used, noise.cells / np.maximum(counts, 1), 1.0)
+    falls = _falls(log_rates, below_best, variances, used, top)
+    low, high = _ends(log_rates, used & (falls == 0), top, [len(grid.cells) for grid in grids])
     return Curves(
         log_rates=log_rates,
         best=best,
         below_best=below_best,
-        used=used,
-        variances=np.where(used, noise.cells / np.maximum(counts, 1), 1.0),
+        used=used & (falls == 0),
+        variances=variances,
         common_variance=noise.common / np.array([max(1, len(grid.cells[0].results)) for grid in grids]),
         drops=-below_best * (1 + FARTHER * np.maximum(0.0, away - 1.0)),
+        falls=np.where(np.isfinite(falls), falls, 0.0),
         low=low,
         high=high,
         freedom=noise.freedom,
@@ -148,7 +153,33 @@ def _runs(cell: Cell, objective: str) -> list[float]:
 
 def _near(used: NDArray[np.bool_], best: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return the best cells and their neighbours."""
-    return used & (np.abs(np.arange(used.shape[1]) - best[:, None]) <= 1)
+    return np.asarray(used & (np.abs(np.arange(used.shape[1]) - best[:, None]) <= 1))
+
+
+def _falls(
+    log_rates: Floats, below_best: Floats, variances: Floats, used: NDArray[np.bool_], top: NDArray[np.int64]
+) -> Floats:
+    """Return how far curves fall at least where they stop to steepen; infinite beyond, where they say nothing more.
+
+    A peak falls ever faster to either side. Where a curve falls less steeply than before, beyond its errors, it has
+    left the peak: at the foot of a cliff all that is seen is that it fell.
+    """
+    falls = np.zeros_like(below_best)
+    for row, best in enumerate(top):
+        for way in (-1, 1):
+            cells = [int(j) for j in np.arange(best, -1 if way < 0 else used.shape[1], way) if used[row, j]]
+            for near, at, far in zip(cells, cells[1:], cells[2:], strict=False):
+                steps = np.abs(np.diff(log_rates[row, [near, at, far]]))
+                if (steps == 0).any():  # padding
+                    break
+                slopes = -np.diff(below_best[row, [near, at, far]]) / steps
+                error = math.sqrt(float(np.sum(variances[row, [near, at, far]]))) / float(steps.min())
+                if slopes[0] > 4 * error and slopes[1] < slopes[0] - 3 * error:
+                    falls[row, cells[cells.index(at) + 1 :]] = np.inf
+                    if slopes[1] < slopes[0] / 2:
+                        falls[row, at] = -below_best[row, at] / 2
+                    break
+    return falls
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from isotherm.analysis import peak
-from isotherm.analysis.broken_line import LineDraws, draw_lines
+from isotherm.analysis.broken_line import NUM_SHAPES as NUM_LINE_SHAPES
+from isotherm.analysis.broken_line import LineDraws, OptimaTable, draw_lines
 from isotherm.analysis.chains import walk
 from isotherm.analysis.curves import Curves, curves
 from isotherm.core.records import Direction
@@ -94,13 +95,15 @@ def _fit(found: Curves, batch_sizes: tuple[int, ...], sign: int, label: str, num
     optima, heights = _places(window, shapes, generator)
     lines = None
     if len(batch_sizes) >= LEAST_FOR_LINE:
-        lines = draw_lines(found, np.log2(batch_sizes), drawn.log_prior, generator, shapes=shapes, log_optima=optima)
+        table = window.table(shapes[:NUM_LINE_SHAPES])
+        lines = draw_lines(table, np.log2(batch_sizes), optima, generator, num_draws=num_draws)
     return FamilyFit(batch_sizes=batch_sizes, optima=optima, heights=sign * heights, lines=lines)
 
 
 # First importance sampling finds where the shapes lie, in a few rounds; then chains draw them.
 NUM_PROPOSALS, NUM_SHAPES = 5, 200
-NUM_CHAINS, NUM_NARROWINGS, NUM_ROUNDS, NUM_IGNORED = 60, 3, 80, 20
+NUM_CHAINS, NUM_ROUNDS = 60, 80
+BLOCK, MOST_BLOCKS, SETTLED = 20, 20, 0.5  # rounds, and by how much their mean log density still grows
 NUM_POINTS, NUM_FINAL_POINTS = 24, 48  # over which an optimum is integrated
 NEGLIGIBLE = 1e-5  # of the largest posterior density
 LEAST_EFFECTIVE = 40.0  # weights are flattened until this many shapes count
@@ -127,6 +130,12 @@ class _Window:
         """Return the width of a part, shape (num_grids,)."""
         return np.asarray((self._high - self._low) / num_points)
 
+    def table(self, shapes: Floats) -> OptimaTable:
+        """Return where the optima of shapes lie."""
+        log_areas = self.log_areas(shapes, NUM_FINAL_POINTS)
+        areas = np.exp(log_areas - log_sum_exp(log_areas, axis=1)[:, None])
+        return OptimaTable(points=self.points(NUM_FINAL_POINTS), areas=areas)
+
     def narrow(self, log_areas: Floats, weights: Floats) -> None:
         """Leave out where, by the weighted shapes, no optimum lies."""
         num_points = log_areas.shape[1]
@@ -151,16 +160,27 @@ class _Shapes:
 
     def draw(self, generator: np.random.Generator, num_draws: int) -> Floats:
         """Return shapes, shape (num_draws, 5), and narrow the window to where their optima lie."""
-        shapes = self._starts(generator)
-        for _ in range(NUM_NARROWINGS):
-            shapes = walk(self._log_density, shapes, generator, num_rounds=NUM_IGNORED, num_ignored=NUM_IGNORED - 1)
-            self._window.narrow(self._window.log_areas(shapes, NUM_POINTS), np.full(len(shapes), 1 / len(shapes)))
-        drawn = walk(self._log_density, shapes, generator, num_rounds=NUM_ROUNDS, num_ignored=NUM_IGNORED)
+        shapes = self._settled(self._starts(generator), generator)
+        drawn = walk(self._log_density, shapes, generator, num_rounds=NUM_ROUNDS, num_ignored=0)
         return np.asarray(drawn[generator.choice(len(drawn), size=num_draws)])
+
+    def _settled(self, shapes: Floats, generator: np.random.Generator) -> Floats:
+        """Return where chains are once their density no longer grows, and narrow the window on the way."""
+        equal = np.full(len(shapes), 1 / len(shapes))
+        reached, num_settled = -np.inf, 0
+        for _ in range(MOST_BLOCKS):
+            if num_settled == 2:
+                break
+            shapes = walk(self._log_density, shapes, generator, num_rounds=BLOCK, num_ignored=BLOCK - 1)
+            self._window.narrow(self._window.log_areas(shapes, NUM_POINTS), equal)
+            density = float(np.mean(self._log_density(shapes)))
+            num_settled = num_settled + 1 if density < reached + SETTLED else 0
+            reached = max(reached, density)
+        return shapes
 
     def _starts(self, generator: np.random.Generator) -> Floats:
         """Return shapes near their posterior, by adaptive importance sampling, shape (num_chains, 5)."""
-        shapes = peak.prior_draws(generator, 3 * NUM_SHAPES, freedom=self._freedom, limits_a=self._limits_a)
+        shapes = peak.rough_shapes(self._curves, generator, 3 * NUM_SHAPES)
         log_areas = self._window.log_areas(shapes, 3 * NUM_POINTS)
         weights = log_sum_exp(log_areas, axis=1).sum(axis=-1)
         for _ in range(NUM_PROPOSALS):
@@ -208,7 +228,8 @@ class _Proposal:
         """Return the logarithm of the density, up to a constant."""
         standard = np.linalg.solve(self._root, (shapes - self._centre).T)
         num_parameters = len(self._centre)
-        return -0.5 * (self.FREEDOM + num_parameters) * np.log1p(np.sum(standard**2, axis=0) / self.FREEDOM)
+        reached = np.log1p(np.sum(standard**2, axis=0) / self.FREEDOM)
+        return np.asarray(-0.5 * (self.FREEDOM + num_parameters) * reached)
 
 
 def _flattened(log_weights: Floats) -> Floats:

@@ -1,6 +1,6 @@
 """The optimum of a grid of learning rates, located between the rates that were tried, with a range.
 
-Sweeps and diagnoses share this fit; each resamples seeds in its own way. Pure NumPy; logarithms are to base 2.
+For the few runs of a diagnosis; a sweep fits whole curve families (`family.py`). Pure NumPy; logarithms are to base 2.
 """
 
 from __future__ import annotations

@@ -19,9 +19,13 @@ from isotherm.core.statistics import Floats
 LOG_A, LOG_R, LOG_KAPPA, POWER, LOG_ERROR = range(5)
 NUM_PARAMETERS = 5
 
-# Priors. Above the optimum a curve falls off between a thirty-second as steeply and 128 times as steeply as below.
+# Relative error of how far a curve is seen to fall at least.
+FALL_ERROR = 0.2
+
+# Priors. Above the optimum a curve falls off between a thirty-second as steeply and 128 times as steeply as below. None
+# is taken to follow the shape to better than a hundredth.
 LEAST_R, MOST_R = np.log(1 / 32), np.log(128.0)
-MIDDLE_KAPPA, SPREAD_KAPPA = np.log(0.04), 0.8
+LEAST_KAPPA, MOST_KAPPA, MIDDLE_KAPPA, SPREAD_KAPPA = np.log(0.01), np.log(0.5), np.log(0.03), 0.8
 MIDDLE_POWER, SPREAD_POWER, LEAST_POWER, MOST_POWER = 2.0, 0.4, 0.9, 3.0
 
 
@@ -51,6 +55,7 @@ def fit_heights(curves: Curves, shapes: Floats, log_optima: Floats) -> Fitted:
         log_away = np.log(np.abs(away))
     values = power * log_away + log_a + np.where(away > 0, log_r, 0.0)
     np.exp(values, out=values)
+    missed = _missed_falls(curves, values)
     values += curves.below_best
     variances = np.exp(2 * log_error) * curves.variances + (np.exp(log_kappa) * curves.drops) ** 2
     weights = np.where(curves.used, 1.0 / variances, 0.0)
@@ -60,10 +65,20 @@ def fit_heights(curves: Curves, shapes: Floats, log_optima: Floats) -> Fitted:
     scale = np.sum(np.where(curves.used, np.log(variances), 0.0), axis=-1) + np.log(total)
     inside = (log_optima >= curves.low) & (log_optima <= curves.high)
     return Fitted(
-        log_likelihoods=np.where(inside, -0.5 * (misfit + scale), -np.inf),
+        log_likelihoods=np.where(inside, -0.5 * (misfit + scale + missed), -np.inf),
         heights=heights + curves.best,
         height_variances=1.0 / total + np.exp(2 * log_error[..., 0]) * curves.common_variance,
     )
+
+
+def _missed_falls(curves: Curves, losses: Floats) -> Floats | float:
+    """Return the misfit of curves that do not fall as far as was seen, shape (..., num_grids)."""
+    seen = curves.falls > 0
+    if not seen.any():
+        return 0.0
+    falls = np.where(seen, curves.falls, 1.0)
+    short = np.where(seen, np.maximum(0.0, 1.0 - losses / falls), 0.0) / FALL_ERROR
+    return np.asarray(np.sum(short**2, axis=-1))
 
 
 def log_prior(shapes: Floats, *, freedom: float, limits_a: tuple[float, float]) -> Floats:
@@ -71,21 +86,36 @@ def log_prior(shapes: Floats, *, freedom: float, limits_a: tuple[float, float]) 
     log_a, log_r, log_kappa, power, log_error = np.moveaxis(shapes, -1, 0)
     inside = (log_a >= limits_a[0]) & (log_a <= limits_a[1]) & (log_r >= LEAST_R) & (log_r <= MOST_R)
     inside &= (power >= LEAST_POWER) & (power <= MOST_POWER)
+    inside &= (log_kappa >= LEAST_KAPPA) & (log_kappa <= MOST_KAPPA)
     found = -0.5 * ((log_kappa - MIDDLE_KAPPA) / SPREAD_KAPPA) ** 2
     found = found - 0.5 * ((power - MIDDLE_POWER) / SPREAD_POWER) ** 2
     found = found - freedom * log_error - 0.5 * freedom * np.exp(-2 * log_error)
     return np.where(inside, found, -np.inf)
 
 
-def prior_draws(
-    generator: np.random.Generator, num_draws: int, *, freedom: float, limits_a: tuple[float, float]
-) -> Floats:
-    """Return shapes drawn from the prior, shape (num_draws, 5)."""
-    shapes = np.empty((num_draws, NUM_PARAMETERS))
-    shapes[:, LOG_A] = generator.uniform(*limits_a, size=num_draws)
-    shapes[:, LOG_R] = generator.uniform(LEAST_R, MOST_R, size=num_draws)
-    shapes[:, LOG_KAPPA] = generator.normal(MIDDLE_KAPPA, SPREAD_KAPPA, size=num_draws)
-    powers = generator.normal(MIDDLE_POWER, SPREAD_POWER, size=num_draws)
+def rough_shapes(curves: Curves, generator: np.random.Generator, num_shapes: int) -> Floats:
+    """Return shapes around what the neighbours of the best learning rates suggest, shape (num_shapes, 5)."""
+    below, above = _steepness(curves)
+    known = below[(below > 0) & np.isfinite(below)]
+    log_a = np.log(np.median(known)) if len(known) else np.log(curves.error)
+    ratios = (above / np.maximum(below, 1e-300))[(below > 0) & (above > 0) & np.isfinite(below + above)]
+    log_r = np.clip(np.log(np.median(ratios)) if len(ratios) else np.log(8.0), LEAST_R + 1, MOST_R - 1)
+    shapes = np.empty((num_shapes, NUM_PARAMETERS))
+    shapes[:, LOG_A] = generator.normal(log_a, 1.0, size=num_shapes)
+    shapes[:, LOG_R] = np.clip(generator.normal(log_r, 1.5, size=num_shapes), LEAST_R, MOST_R)
+    shapes[:, LOG_KAPPA] = generator.uniform(LEAST_KAPPA, MIDDLE_KAPPA + SPREAD_KAPPA, size=num_shapes)
+    powers = generator.normal(MIDDLE_POWER, SPREAD_POWER, size=num_shapes)
     shapes[:, POWER] = np.clip(powers, LEAST_POWER, MOST_POWER)
-    shapes[:, LOG_ERROR] = -0.5 * np.log(generator.chisquare(freedom, size=num_draws) / freedom)
+    shapes[:, LOG_ERROR] = generator.normal(0.0, 0.05, size=num_shapes)
     return shapes
+
+
+def _steepness(curves: Curves) -> tuple[Floats, Floats]:
+    """Return how far curves fall per octave squared to the neighbours below and above the best; NaN without one."""
+    found = np.full((2, curves.num_grids), np.nan)
+    for row, (used, drops, x) in enumerate(zip(curves.used, -curves.below_best, curves.log_rates, strict=True)):
+        best = int(np.argmin(np.where(used, drops, np.inf)))
+        for side, index in enumerate((best - 1, best + 1)):
+            if 0 <= index < len(x) and used[index] and x[index] != x[best]:
+                found[side, row] = drops[index] / (x[index] - x[best]) ** 2
+    return found[0], found[1]

@@ -16,11 +16,10 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import optimize, stats
 
+from isotherm.analysis.verdicts.margins import LEVEL
 from isotherm.core.statistics import Floats
 
-# The chance to see what is there, and the chance to see what is not, over all verdicts of a study together.
-POWER = 0.8
-LEVEL = 0.05
+POWER = 0.8  # the chance to see what is there
 
 # The most seeds worth naming.
 MANY_SEEDS = 100_000

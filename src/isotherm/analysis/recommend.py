@@ -17,12 +17,11 @@ from isotherm.analysis.family import FamilyFit
 from isotherm.analysis.regimes import Regimes
 from isotherm.analysis.series import Series, TunedGrid
 from isotherm.analysis.verdicts import Verdict
+from isotherm.analysis.verdicts.margins import LEVEL, metric_margin
 from isotherm.core.rates import tidy
 from isotherm.core.statistics import Interval, percentile_limits
 from isotherm.core.temperature import bare_learning_rate
 from isotherm.sweep.protocol import Estimate, Optimum
-
-LEVEL = 0.05  # the chance that any batch size is wrongly said to cost nothing
 
 _DATA = {"validation": "the validation set", "test": "the test set", "train": "the training set"}
 
@@ -164,9 +163,8 @@ class _Rival:
 
 def _margin(series: Series, fit: FamilyFit) -> float:
     """Return the loss on the tuned quantity that is too small to matter."""
-    if series.is_percent and series.plan.objective.endswith("_metric"):
-        return 0.005
-    return 0.01 * float(np.median(np.abs(np.median(fit.heights, axis=0))))
+    bounds = series.plan.metric_bounds if series.plan.objective.endswith("_metric") else None
+    return metric_margin(bounds, [fit.heights])
 
 
 def _pick_words(series: Series, best: _Choice, chosen: _Choice, larger: Sequence[_Rival], margin: float) -> list[str]:
@@ -250,14 +248,19 @@ def _number(series: Series, value: float) -> str:
 
 def _smaller_batches(fit: Regimes | None, scaling: Verdict | None, size: int) -> str:
     """Say how to scale the learning rate for smaller batches, as far as the sweep can tell."""
-    if fit is None or not fit.shows_kink or fit.kink is None:
+    if fit is None or fit.at_end or fit.slope.low <= 0:
         return "These batch sizes do not determine how the learning rate scales with the batch size."
-    kink, slope = f"B ≈ {fit.kink.estimate:.0f}", fit.slope
+    slope = fit.slope
     found = f"B^{slope.estimate:.2f} [{slope.low:.2f}, {slope.high:.2f}]"
-    if size > fit.kink.estimate:
-        where = f"This batch size lies above the kink at {kink}: keep the learning rate down to the kink; below it,"
+    if fit.kink is None or not fit.shows_kink:
+        where = "No kink is shown; for smaller batches,"
+    elif size > fit.kink.estimate:
+        where = (
+            f"This batch size lies above the kink at B ≈ {fit.kink.estimate:.0f}: keep the learning rate down to the "
+            "kink; below it,"
+        )
     else:
-        where = f"Below {kink},"
+        where = f"Below B ≈ {fit.kink.estimate:.0f},"
     if slope.contains(1.0) and scaling is not None and scaling.holds:
         return f"{where} keep the temperature, ε_eff ∝ B (found: {found})."
     doubt = "whether that is proportional is not determined"

@@ -15,14 +15,13 @@ from isotherm.analysis import power as formulas
 from isotherm.analysis.family import LEAST_FOR_LINE
 from isotherm.analysis.noise import RunNoise, measured_noise
 from isotherm.analysis.series import same_but_momentum
+from isotherm.analysis.verdicts.margins import LEVEL, PROPORTIONAL
+from isotherm.analysis.verdicts.remedies import LEAST_SEEDS
 from isotherm.core.budget import BudgetUnit
 from isotherm.core.checks import require_positive
 from isotherm.sweep.plan import StudyPlan, SweepPlan
 from isotherm.sweep.protocol import Grid
 from isotherm.sweep.results import Results, StudyResults
-
-# A slope inside this range counts as proportional.
-PROPORTIONAL = (0.8, 1.25)
 
 
 class Planned(Protocol):
@@ -57,9 +56,8 @@ class SlopePower:
         low, high = PROPORTIONAL
         if self.power_of_proportional is not None:
             return (
-                f"If all batch sizes lie below the kink and the metric is a parabola around its optimum, a slope of 1 "
-                f"is shown to lie inside [{low:g}, {high:g}] with a chance of "
-                f"{math.floor(100 * self.power_of_proportional):d} %."
+                "If all batch sizes lie below the kink and the metric is a parabola around its optimum, a slope of 1 "
+                f"is shown to lie inside [{low:g}, {high:g}] with a chance of {_chance(self.power_of_proportional)}."
             )
         enough = "enough" if self.grid_error <= 1 - low else "too coarse"
         return (
@@ -119,9 +117,11 @@ class SweepPower:
     @property
     def level_words(self) -> str:
         """What is compared, and at which level."""
+        too_few = f" Fewer than {LEAST_SEEDS} seeds give no verdict." if self.num_seeds < LEAST_SEEDS else ""
         return (
-            f"A difference is one between two batch sizes on the test set, at level {formulas.LEVEL:g} / "
+            f"A difference is one between two batch sizes on the test set, at level {LEVEL:g} / "
             f"({_count(self.num_comparisons, 'comparison')} with the best × {_count(self.num_verdicts, 'verdict')})."
+            f"{too_few}"
         )
 
     @property
@@ -133,7 +133,9 @@ class SweepPower:
         if self.noise is None:
             return [f"{difference}: how many seeds it needs depends on the noise between seeds. Give --noise."]
         if self.hidden is not None and self.wanted <= self.hidden:
-            return [f"{difference} {self.unit} is no more than the grid hides: no number of seeds shows it."]
+            return [
+                f"{difference} {self.unit} is no more than the grid hides: seeds alone do not show it; refine it first."
+            ]
         if self.seeds_needed is None:
             return [f"{difference} {self.unit} needs more than {formulas.MANY_SEEDS:,} seeds."]
         now = self.num_seeds + self.num_confirm
@@ -200,7 +202,7 @@ def _sweep_power(
         measured_noise(grids, "test_metric", plan.metric_direction), None if given is None else given / scale
     )
     num_comparisons = max(1, len(plan.batch_sizes) - 1)
-    level = formulas.LEVEL / (num_comparisons * num_verdicts)
+    level = LEVEL / (num_comparisons * num_verdicts)
     spacing = _log_spacing(plan)
     is_refined = plan.resolution == "adaptive" and spacing > math.log2(plan.smallest_ratio)
     finest = math.log2(plan.smallest_ratio) if is_refined else spacing
@@ -226,7 +228,7 @@ def _sweep_power(
         ratio=2.0**finest,
         is_refined=is_refined,
         hidden=hidden,
-        slope=_slope_power(plan, grids, noise, level=formulas.LEVEL / num_verdicts),
+        slope=_slope_power(plan, grids, noise, level=LEVEL / num_verdicts),
         wanted=wanted,
         seeds_needed=seeds,
     )
@@ -261,6 +263,15 @@ def _slope_power(plan: SweepPlan, grids: Sequence[Grid], noise: RunNoise | None,
         smallest_deviation=formulas.smallest_slope_deviation(error, level=level),
         power_of_proportional=formulas.power_of_proportionality(error, within=PROPORTIONAL, level=level),
     )
+
+
+def _chance(value: float) -> str:
+    """Return a chance in percent, never 0 or 100.
+
+    >>> _chance(0.9996), _chance(0.834), _chance(0.0)
+    ('more than 99 %', '83 %', 'less than 1 %')
+    """
+    return "more than 99 %" if value > 0.99 else "less than 1 %" if value < 0.01 else f"{100 * value:.0f} %"
 
 
 def _count(number: int, noun: str) -> str:
@@ -308,8 +319,8 @@ def _num_rates(plan: SweepPlan) -> int:
 
 
 def _num_verdicts(plans: Sequence[SweepPlan]) -> int:
-    """Return how many verdicts a study makes if every grid has an optimum; at least one."""
-    judged = [plan for plan in plans if len(plan.batch_sizes) >= LEAST_FOR_LINE and len(plan.seeds) > 1]
+    """Return how many verdicts a study makes if it has seeds enough and every optimum lies inside; at least one."""
+    judged = [plan for plan in plans if len(plan.batch_sizes) >= LEAST_FOR_LINE]
     series = [(plan, budget, momentum) for plan in judged for budget in plan.budgets for momentum in plan.momenta]
     pairs = [
         (a, b)

@@ -70,7 +70,14 @@ class CellOptions:
     momentum: Annotated[
         float | None, _option("--momentum", metavar="M", text="Heavy-ball momentum; default: 0.9; 0 is plain SGD.")
     ] = None
-    num_seeds: Annotated[int | None, _option("--seeds", metavar="N", text="Number of runs; default: 1.")] = None
+    num_seeds: Annotated[
+        int | None,
+        _option(
+            "--seeds",
+            metavar="N",
+            text="Number of runs; default: 1. Of a study: runs per learning rate; default: its own.",
+        ),
+    ] = None
     first_seed: Annotated[
         int | None, _option("--first-seed", metavar="SEED", text="Seed of the first run; default: 0.")
     ] = None

@@ -30,6 +30,7 @@ class QuickstartOptions:
 def quickstart(options: QuickstartOptions) -> None:
     """Run the embedded study on a CPU: tables, verdicts and report.html in under two minutes."""
     from isotherm.cli.show.study import exit_if_failed, present
+    from isotherm.cli.stores import run_command
     from isotherm.cli.training import train_study
     from isotherm.studies import STUDIES
 
@@ -37,8 +38,8 @@ def quickstart(options: QuickstartOptions) -> None:
     start = time.perf_counter()
     check_json(options.json_path)
     compute = ComputeOptions(workers=options.workers, fleet_size=options.fleet_size)
-    results = train_study(
-        STUDIES["quickstart"](None), options.output / "quickstart.sqlite", compute=compute, console=console
-    )
-    give_json(options.json_path, present(results, options.output, console=console, start=start))
+    store = options.output / "quickstart.sqlite"
+    results = train_study(STUDIES["quickstart"](None), store, compute=compute, console=console)
+    run = run_command("quickstart", "quickstart", store)
+    give_json(options.json_path, present(results, options.output, console=console, run=run, start=start))
     exit_if_failed(results)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +18,8 @@ from isotherm.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from isotherm.sweep.study import Study
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +36,14 @@ class RunOptions:
     data: DataOption = None
     resolution: ResolutionOption = None
     compute: ComputeOptions
+    max_extensions: Annotated[
+        int | None,
+        typer.Option(
+            "--max-extensions",
+            metavar="N",
+            help="How often a grid is extended at its ends; default: the study's value.",
+        ),
+    ] = None
     checkpoint_seconds: Annotated[
         float | None,
         typer.Option(
@@ -63,7 +74,7 @@ def _check_kind(options: RunOptions) -> None:
     remedy = "give STUDY for a study, or --task, --batch-size, --effective-learning-rate and --steps for one cell"
     if study is not None and cell.task is not None:
         raise UserError(f"the study {study!r} and --task {cell.task} are both given; {remedy}")
-    if study is not None and (given := cell.given()):
+    if study is not None and (given := [name for name in cell.given() if name != "--seeds"]):
         raise UserError(
             f"{given[0]} applies only with --task; a study sets its own value: leave it out, or change it there"
         )
@@ -74,6 +85,8 @@ def _check_kind(options: RunOptions) -> None:
     if options.resolution is not None:
         raise UserError("--resolution applies to a study; one cell has one learning rate: leave it out")
     cell.check()
+    if options.max_extensions is not None:
+        raise UserError("--max-extensions applies only to a study: one cell has no grid; leave it out")
     if workers not in (None, 1):
         raise UserError(f"--workers {workers}: one cell trains in one process, all seeds as a fleet; leave it out")
 
@@ -81,24 +94,31 @@ def _check_kind(options: RunOptions) -> None:
 def _run_study(options: RunOptions, console: Console) -> None:
     from isotherm.analysis.analysis import analyse
     from isotherm.cli.show.study import exit_if_failed, print_results
-    from isotherm.cli.stores import default_store
+    from isotherm.cli.stores import default_store, run_command
     from isotherm.cli.training import train_study
     from isotherm.report.study.summary import study_summary
     from isotherm.studies.load import load_study
 
     assert options.study is not None
     start = time.perf_counter()
-    study = load_study(options.study, data=options.data, resolution=options.resolution)
+    study = _changed(load_study(options.study, data=options.data, resolution=options.resolution), options)
     print_notes((note for sweep in study.sweeps for note in sweep.task.notes), console)
     store = options.store or default_store(study.name)
     results = train_study(
         study, store, compute=options.compute, console=console, checkpoint_seconds=_checkpoint_seconds(options)
     )
-    analysis = analyse(results)
+    analysis = analyse(results, run=run_command(options.study, study.name, store))
     print_results(analysis, console)
     _print_store(store, console)
     give_json(options.json_path, study_summary(analysis, seconds=time.perf_counter() - start))
     exit_if_failed(results)
+
+
+def _changed(study: Study, options: RunOptions) -> Study:
+    """Return the study with what the options change in every sweep."""
+    given = {"num_seeds": options.cell.num_seeds, "max_extensions": options.max_extensions}
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    return dataclasses.replace(study, sweeps=tuple(dataclasses.replace(s, **changes) for s in study.sweeps))
 
 
 def _run_cell(options: RunOptions, console: Console) -> None:

@@ -25,6 +25,17 @@ def store_path(reference: str) -> Path:
     return _only_store(path) if path.is_dir() else path
 
 
+def run_command(reference: str, name: str, store: Path) -> list[str]:
+    """Return the words of the command that runs a study into a store; a study known by its name alone may be a file.
+
+    >>> run_command("mine", "mine", Path("runs/mine.sqlite"))
+    ['isotherm', 'run', 'mine.toml', '--store', 'runs/mine.sqlite']
+    """
+    known = reference in STUDIES or reference.endswith(".toml") or ":" in reference
+    place = [] if store == default_store(name) else ["--store", str(store)]
+    return ["isotherm", "run", reference if known else f"{name}.toml", *place]
+
+
 def _only_store(folder: Path) -> Path:
     stores = sorted(folder.glob("*.sqlite"))
     if len(stores) != 1:

@@ -29,7 +29,8 @@ def loss_at_start(placed: PlacedTask, *, seed: int, batch_size: int, num_steps: 
     num = max(1, min(MOST_BATCHES, num_steps, NUM_EXAMPLES // (batch_size * (placed.unroll or 1))))
     keys = run_keys(seed).to(placed.device)
     sums = torch.zeros(2, dtype=torch.float64, device=placed.device)
-    with seeded(seed, "untrained"):
+    keeps_graph = placed.device.type == "cpu"  # a GPU may be full; a model that differentiates within itself needs it
+    with seeded(seed, "untrained"), torch.set_grad_enabled(keeps_graph):
         model = placed.model(seed=seed, batch_size=batch_size).train()
         for step in range(num):
             x, y = placed.batch(order.block(step, 1)[0], seed=seed, step=step)

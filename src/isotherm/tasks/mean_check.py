@@ -84,6 +84,22 @@ def check_means(task: Task, output: Tensor, target: Tensor) -> None:
     )
 
 
+def check_bounds(task: Task, output: Tensor, target: Tensor) -> None:
+    """Refuse a user's metric that leaves its bounds; one named like a built-in metric has the bounds of that."""
+    metric = task.metric_definition
+    bounds = metric.bounds or (METRICS[metric.name].bounds if metric.name in METRICS else None)
+    if bounds is None:
+        return
+    for tried in (output, _as_if_trained(output, target)):
+        value = _value(metric.function, tried, target)
+        if math.isfinite(value) and not bounds[0] - _TOLERANCE <= value <= bounds[1] + _TOLERANCE:
+            remedy = "correct bounds=" if metric.bounds else "return such a value, or give the metric another name"
+            raise UserError(
+                f"task {task.name!r}: metric {metric.name!r} is {value:.4g} for some outputs, and it lies from "
+                f"{bounds[0]:g} to {bounds[1]:g}; {remedy}"
+            )
+
+
 def first_difference(function: MetricFunction, output: Tensor, target: Tensor) -> Comparison | None:
     """Return the first comparison in which a function is no mean over examples; None if it always is.
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from isotherm.errors import UserError
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
 from isotherm.tasks.inputs import Split
-from isotherm.tasks.mean_check import NUM_EXAMPLES, check_means, has_own_mean
+from isotherm.tasks.mean_check import NUM_EXAMPLES, check_bounds, check_means, has_own_mean
 from isotherm.tasks.metrics import METRICS
 from isotherm.tasks.model_remedies import remedy_for_inputs, what_it_returns
 from isotherm.tasks.output_check import check_output, check_split_metric
@@ -91,6 +91,7 @@ def _check_own_functions(task: Task, module: nn.Module) -> None:
     x, y = _examples(task, task.train, index) if task.unroll is None else example_batch(task, NUM_EXAMPLES // 8)
     output = _outputs(task, module, x)
     check_means(task, output, _like(y, output))
+    check_bounds(task, output, _like(y, output))
     if not is_over_split:
         return
     try:

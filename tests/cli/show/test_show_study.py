@@ -1,11 +1,16 @@
-"""What is said of failed runs."""
+"""What is said of results and of failed runs."""
 
 from __future__ import annotations
 
-import pytest
+import io
 
+import pytest
+from rich.console import Console
+
+from helpers_report import make_plan, make_study
+from isotherm.analysis.analysis import analyse
 from isotherm.cli.common import EXIT_FAILED_RUNS
-from isotherm.cli.show.study import failed_runs
+from isotherm.cli.show.study import failed_runs, print_results
 
 
 def test_failed_runs_are_counted_and_their_reasons_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -16,3 +21,15 @@ def test_failed_runs_are_counted_and_their_reasons_named(capsys: pytest.CaptureF
     )
     failed_runs(2, {"b", "a"})
     assert "2 runs failed; they are tried again next time: a; b" in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_answer_comes_first() -> None:
+    analysis = analyse(make_study(make_plan()))
+    console = Console(file=io.StringIO(), width=120)
+    print_results(analysis, console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    answer, rest = text.split("What to use")[1].split("constant_steps, ", 1)
+    assert not answer.strip()
+    assert "not determined" in rest.split("test accuracy", 1)[0]
+    (advice,) = analysis.recommendations
+    assert str(advice) in " ".join(text.split())

@@ -26,7 +26,7 @@ from isotherm.sweep.results import StudyResults
 
 HOLDS = Verdict(claim="Noise helps", holds=True, evidence="76.0 against 64.9")
 FAILS = Verdict(claim="Curvature <b>rules</b>", holds=False, evidence="ε_eff < 1 & more")
-OPEN = Verdict(claim="Who knows", holds=None, evidence="0 ± 1", remedy="run more seeds")
+OPEN = Verdict(claim="Who knows", holds=None, evidence="0 ± 1", remedy="run 9 seeds", command="isotherm run x")
 NASTY = '<img src="x" onerror="alert(1)"></script>'
 
 
@@ -113,7 +113,7 @@ def test_summary_says_runs_tasks_seeds_tuning_and_time(page: Page) -> None:
 def test_verdicts_are_told_in_words_not_by_colour_alone(page: Page) -> None:
     assert "✓ holds Noise helps 76.0 against 64.9" in page.words
     assert "✗ does not hold Curvature <b>rules</b>" in page.words
-    assert "? not determined Who knows 0 ± 1 To decide it: run more seeds." in page.words
+    assert "? not determined Who knows 0 ± 1. To decide it, run 9 seeds: isotherm run x" in page.words
 
 
 def test_plots_are_valid_plotly_with_error_bars(page: Page) -> None:
@@ -267,7 +267,7 @@ def test_protocol_says_what_was_done() -> None:
         ({"num_kept": 5}, "All 5 runs are kept: the mean at a learning rate is unbiased"),
         ({"seeds": (0,), "num_kept": 1}, "says nothing about spread"),
         ({"l2": 0.0}, "no L2 penalty"),
-        ({}, "resampling the seeds of every grid"),
+        ({}, "is fitted as a peak with a height and an optimum of its own"),
     ],
 )
 def test_protocol_follows_the_plan(change: dict[str, object], words: str) -> None:

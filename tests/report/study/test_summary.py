@@ -19,7 +19,7 @@ def test_one_entry_per_momentum_with_its_grids_and_regimes() -> None:
     analysis = analyse(example())
     content = study_summary(analysis, seconds=1.5)
     assert content["seconds"] == 1.5
-    assert content["verdicts"] == [dataclasses.asdict(verdict) for verdict in analysis.verdicts]
+    assert content["verdicts"] == [{**dataclasses.asdict(v), "state": v.state} for v in analysis.verdicts]
     assert [advice["batch_size"] for advice in content["recommendations"]] == [256, 256]
     assert [entry["momentum"] for entry in content["sweeps"]] == [0.0, 0.9]
     for entry in content["sweeps"]:

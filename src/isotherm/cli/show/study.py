@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from isotherm.analysis.analysis import Analysis, analyse
+from isotherm.analysis.verdicts import Verdict
 from isotherm.cli.common import EXIT_FAILED_RUNS, errors, escaped
 from isotherm.report.study.folder import write_report
 from isotherm.report.study.summary import study_summary
@@ -19,16 +21,19 @@ from isotherm.sweep.results import StudyResults
 from isotherm.sweep.rounds import all_runs
 
 
-def present(results: StudyResults, folder: Path, *, console: Console, start: float | None = None) -> dict[str, Any]:
+def present(
+    results: StudyResults, folder: Path, *, console: Console, run: Sequence[str], start: float | None = None
+) -> dict[str, Any]:
     """Write every file of a report, print tables, verdicts and what was written; return the summary.
 
     Args:
         results: of the study.
         folder: of the files; it is made.
         console: where to print.
+        run: the command that runs the study, word by word.
         start: when the command began, by `time.perf_counter`, where its duration is to be told.
     """
-    analysis = analyse(results)
+    analysis = analyse(results, run=run)
     files = write_report(analysis, folder, seconds=_since(start))
     print_results(analysis, console)
     console.print(f"\n[bold]Written to[/] {escaped(str(folder))}/", highlight=False)
@@ -45,7 +50,11 @@ def present(results: StudyResults, folder: Path, *, console: Console, start: flo
 
 
 def print_results(analysis: Analysis, console: Console) -> None:
-    """Print the optima of every sweep, then the verdicts."""
+    """Print what to use, the optima of every sweep, then the verdicts."""
+    if analysis.recommendations:
+        console.print("\n[bold]What to use[/]")
+    for advice in analysis.recommendations:
+        console.print(escaped(str(advice)), highlight=False)
     for sweep in analysis.sweeps:
         console.print()
         console.print(optima_table(sweep))
@@ -53,11 +62,19 @@ def print_results(analysis: Analysis, console: Console) -> None:
         console.print("\n[bold]Verdicts[/], computed from these runs")
     lines = Table.grid(padding=(0, 2))
     for verdict in analysis.verdicts:
-        colour = {True: "green", False: "red", None: "yellow"}[verdict.holds]
-        remedy = f"; to decide it, {verdict.remedy}" if verdict.remedy else ""
-        evidence = escaped(f"{verdict.evidence}{remedy}")
-        lines.add_row(f"[{colour}]{verdict.state}[/]", f"{escaped(verdict.claim)}\n[dim]{evidence}[/]")
+        colour = {True: "green", False: "red", None: "bright_black"}[verdict.holds]
+        evidence = escaped("; ".join(filter(None, (verdict.evidence, verdict.p_words))))
+        told = f"{escaped(verdict.claim)}\n[dim]{evidence}[/]{_remedy_lines(verdict)}"
+        lines.add_row(f"[{colour}]{verdict.mark} {verdict.state}[/]", told)
     console.print(lines, highlight=False)
+
+
+def _remedy_lines(verdict: Verdict) -> str:
+    """Return what would decide an open verdict, the command on a line of its own."""
+    if not verdict.remedy:
+        return ""
+    command = f":\n{escaped(verdict.command)}" if verdict.command else ""
+    return f"\nto decide it, {escaped(verdict.remedy)}{command}"
 
 
 def exit_if_failed(results: StudyResults) -> None:

@@ -21,7 +21,7 @@ def study_summary(analysis: Analysis, *, seconds: float | None = None) -> dict[s
         "seconds": seconds,
         "counts": dict(analysis.counts),
         "recommendations": [dataclasses.asdict(advice) for advice in analysis.recommendations],
-        "verdicts": [dataclasses.asdict(verdict) for verdict in analysis.verdicts],
+        "verdicts": [{**dataclasses.asdict(verdict), "state": verdict.state} for verdict in analysis.verdicts],
         "sweeps": [entry for sweep in analysis.sweeps for entry in _sweep_entries(sweep)],
         "joint_regimes": [_joint_entry(fit) for fit in analysis.joint_regimes],
     }

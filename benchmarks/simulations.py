@@ -1,0 +1,181 @@
+"""How often intervals hold the truth, and verdicts are right, over synthetic families."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from families import STEEPNESS, Family, Simulated, coverage_families, simulate
+from isotherm.analysis.analysis import analyse
+from isotherm.analysis.family import FamilyFit, fit_family
+from isotherm.analysis.verdicts import Verdict
+from isotherm.core.statistics import Floats, percentile_limits
+
+MARGIN = 0.005  # of accuracies: half a point
+NUM_STUDIES, NUM_SWEEPS = 1, 2  # in a block, of every family
+QUANTITIES = ("slope", "kink", "plateau", "height")
+
+# A word of the claim that no other claim has.
+CLAIMS = {
+    "proportional": "proportional to the batch size",
+    "kink": "ends at a kink",
+    "no help below": "momentum does not help",
+    "helps above": "momentum helps",
+    "large batches": "generalises worse",
+    "test above train": "lies above the one that fits best",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scenario:
+    """What is true in a simulated study, and which claims are false there."""
+
+    name: str
+    words: str
+    changes: dict[str, Any]
+    false_claims: tuple[str, ...]
+
+    def of(self, family: Family) -> Family:
+        """Return the family with this truth."""
+        return family.but(**self.changes)
+
+
+BOTH = (0.0, 0.9)
+SCENARIOS = (
+    Scenario(
+        name="false",
+        words="slope 0.8; momentum gains half a point below the kink and nothing above; no fall; equal optima",
+        changes={"slope": 0.8, "momenta": BOTH, "gain_below": MARGIN},
+        false_claims=("proportional", "no help below", "helps above", "large batches", "test above train"),
+    ),
+    Scenario(
+        name="straight",
+        words="no kink; slope 1/2; the largest batch falls by 3 points and fits 10 % worse",
+        changes={"slope": 0.5, "has_kink": False, "fall": 0.03, "train_rise": 0.1},
+        false_claims=("proportional", "kink", "large batches", "test above train"),
+    ),
+    Scenario(
+        name="true",
+        words="slope 1; momentum gains nothing below the kink and 2 points above; a fall of 3 points; optima half an "
+        "octave apart",
+        changes={"momenta": BOTH, "gain_above": 0.02, "fall": 0.03, "train_shift": 0.5},
+        false_claims=(),
+    ),
+)
+SIX_SIZES = (16, 32, 64, 128, 256, 512)
+RESOLUTIONS: dict[str, dict[str, Any]] = {
+    "2": {"ratio": 2.0},
+    "√2": {"ratio": math.sqrt(2.0)},
+    "2^¼": {"ratio": 2**0.25, "num_points": 9},
+    "adaptive": {"ratio": 2.0, "plan": (("resolution", "adaptive"), ("num_confirm", 5))},
+}
+
+
+def verdict_families() -> dict[tuple[str, str], Family]:
+    """Return the families over which verdicts are checked, by resolution and what is special about each."""
+    found = {
+        (resolution, shape): Family(shape=shape, sizes=SIX_SIZES, **changes)
+        for resolution, changes in RESOLUTIONS.items()
+        for shape in STEEPNESS
+    }
+    plain = Family(sizes=SIX_SIZES)
+    found["2", "3 seeds"] = plain.but(num_seeds=3)
+    found["2", "10 seeds"] = plain.but(num_seeds=10)
+    found["2", "3 points"] = plain.but(num_points=3)
+    found["2", "7 points"] = plain.but(num_points=7)
+    found["2", "diverging seeds"] = plain.but(has_diverging_seeds=True)
+    found["2", "saturated"] = plain.but(num_test=400, peak=0.98, noise=0.005)
+    return found
+
+
+# -- coverage --------------------------------------------------------------------------------------------------------
+
+
+def coverage(family: Family, *, num: int, seed: int) -> dict[str, Any]:
+    """Return how often 95 % intervals hold the truth over simulated sweeps, and how wide they are in the middle."""
+    generator = np.random.default_rng(seed)
+    rows = [_covered(simulate(family, generator)) for _ in range(num)]
+    held, widths = (np.array([[row[name][k] for name in QUANTITIES] for row in rows]) for k in (0, 1))
+    return {
+        "held": dict(zip(QUANTITIES, np.mean(held, axis=0).tolist(), strict=True)),
+        "width": dict(zip(QUANTITIES, np.median(widths, axis=0).tolist(), strict=True)),
+    }
+
+
+def _covered(found: Simulated) -> dict[str, tuple[float, float]]:
+    fit, truth = fit_family(found.grids()), found.truth
+    heights = [_holds(fit.heights[:, k], truth.height(size)) for k, size in enumerate(fit.batch_sizes)]
+    return {
+        "slope": _holds(fit.slopes, truth.family.slope),
+        "kink": _holds(_kinks(fit), truth.kink),
+        "plateau": _holds(fit.plateaus, truth.plateau),
+        "height": (float(np.mean([h for h, _ in heights])), float(np.median([w for _, w in heights]))),
+    }
+
+
+def _kinks(fit: FamilyFit) -> Floats:
+    return np.asarray(np.where(np.isnan(fit.kinks), np.inf, fit.kinks))
+
+
+def _holds(draws: Floats, truth: float) -> tuple[float, float]:
+    low, high = percentile_limits(draws)
+    return float(low <= truth <= high), high - low
+
+
+# -- verdicts --------------------------------------------------------------------------------------------------------
+
+
+def verdict_rates(scenario: Scenario, family: Family, *, num: int, seed: int) -> dict[str, Any]:
+    """Return how often every claim is said to hold and not to hold, and how often alone, without the correction."""
+    generator = np.random.default_rng(seed)
+    counts = {name: {"total": 0, "holds": 0, "fails": 0, "holds_alone": 0, "fails_alone": 0} for name in CLAIMS}
+    for _ in range(num):
+        for verdict in analyse(simulate(scenario.of(family), generator).study).verdicts:
+            _count(counts[claim_of(verdict)], verdict)
+    return {"claims": {name: count for name, count in counts.items() if count["total"]}}
+
+
+def claim_of(verdict: Verdict) -> str:
+    """Return the short name of a verdict's claim."""
+    (found,) = [name for name, words in CLAIMS.items() if words in verdict.claim]
+    return found
+
+
+def _count(count: dict[str, int], verdict: Verdict) -> None:
+    count["total"] += 1
+    count["holds"] += verdict.holds is True
+    count["fails"] += verdict.holds is False
+    if verdict.p_holds is not None and verdict.p_fails is not None:
+        count["holds_alone"] += verdict.p_holds <= 0.05 and verdict.p_holds < verdict.p_fails
+        count["fails_alone"] += verdict.p_fails <= 0.05 and verdict.p_fails <= verdict.p_holds
+
+
+def jobs(num_blocks: int) -> list[dict[str, Any]]:
+    """Return all simulations as plain values, which say how to repeat them, in blocks that add up."""
+    found: list[dict[str, Any]] = []
+    for block in range(num_blocks):
+        for index, ((resolution, special), scenario) in enumerate(itertools.product(verdict_families(), SCENARIOS)):
+            labels = {"kind": "verdicts", "resolution": resolution, "special": special, "scenario": scenario.name}
+            found.append({**labels, "num": NUM_STUDIES, "seed": 10_000 * (block + 1) + index})
+        for index, family in enumerate(coverage_families()):
+            labels = {"kind": "coverage", "family": family.name}
+            found.append({**labels, "num": NUM_SWEEPS, "seed": 10_000 * (block + 1) + 5_000 + index})
+    return found
+
+
+def done(job: dict[str, Any]) -> dict[str, Any]:
+    """Return a job with its results."""
+    start = time.perf_counter()
+    if job["kind"] == "coverage":
+        (family,) = [family for family in coverage_families() if family.name == job["family"]]
+        found = coverage(family, num=job["num"], seed=job["seed"])
+    else:
+        (scenario,) = [s for s in SCENARIOS if s.name == job["scenario"]]
+        family = verdict_families()[job["resolution"], job["special"]]
+        found = verdict_rates(scenario, family, num=job["num"], seed=job["seed"])
+    return {**job, **found, "seconds": round(time.perf_counter() - start, 1)}

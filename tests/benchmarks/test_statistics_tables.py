@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from typing import Any
+
+from isotherm.analysis.verdicts import margins
+from pages import statistics_tables as tables
+from pages.results import NOT_MEASURED
+from simulations import QUANTITIES
+
+
+def count(total: int, **outcomes: int) -> dict[str, int]:
+    return {"total": total, "holds": 0, "fails": 0, "holds_alone": 0, "fails_alone": 0, **outcomes}
+
+
+def verdicts(resolution: str, special: str, scenario: str, **claims: dict[str, int]) -> dict[str, Any]:
+    named = {name.replace("_", " "): found for name, found in claims.items()}
+    labels = {"kind": "verdicts", "resolution": resolution, "special": special, "scenario": scenario}
+    return {**labels, "num": 2, "seed": 1, "seconds": 60.0, "claims": named}
+
+
+def covered(family: str, held: float, num: int) -> dict[str, Any]:
+    return {
+        "kind": "coverage",
+        "family": family,
+        "num": num,
+        "seed": 2,
+        "seconds": 60.0,
+        "held": dict.fromkeys(QUANTITIES, held),
+        "width": dict.fromkeys(QUANTITIES, 0.02),
+    }
+
+
+CONTENT: dict[str, Any] = {
+    "command": "python benchmarks/statistics_report.py --simulate 2",
+    "machine": {"cpu": "a CPU"},
+    "commit": "abc",
+    "jobs": [
+        verdicts("2", "cliff", "false", helps_above=count(10, holds_alone=1), kink=count(10, holds=10)),
+        verdicts("√2", "cliff", "false", helps_above=count(10, holds_alone=2, holds=1)),
+        verdicts("2", "cliff", "true", helps_above=count(4, holds_alone=3, holds=2, fails_alone=1)),
+        covered("one", 1.0, 30),
+        covered("two", 0.9, 10),
+    ],
+}
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    lines = [[value.strip() for value in line.strip("|").split("|")] for line in text.splitlines()]
+    return {line[0]: line[1:] for line in lines}
+
+
+def test_false_alarms_count_only_where_a_claim_is_false() -> None:
+    found = rows(tables.false_alarms_block(CONTENT))
+    column = found["family"].index("helps above")
+    assert found["ratio 2"][column] == "10.0 / 0.0 (10)"
+    assert found["ratio √2"][column] == "20.0 / 10.0 (10)"
+    assert found["cliff"][column] == "15.0 / 5.0 (20)"
+    assert found["**all**"][column] == "15.0 / 5.0 (20)"
+    assert found["**all**"][found["family"].index("kink")] == "–"  # there is a kink in these
+
+
+def test_power_and_what_is_wrongly_denied() -> None:
+    column = rows(tables.power_block(CONTENT))["family"].index("helps above")
+    assert rows(tables.power_block(CONTENT))["**all**"][column] == "75.0 / 50.0 (4)"
+    assert rows(tables.denied_block(CONTENT))["**all**"][column] == "25.0 / 0.0 (4)"
+
+
+def test_coverage_weighs_families_by_their_simulations() -> None:
+    found = rows(tables.coverage_block(CONTENT))
+    assert found["one"][:2] == ["30", "100.0"]
+    assert found["**all**"][:2] == ["40", "97.5"]
+    assert found["one"][-1] == "2.00"  # points
+
+
+def test_without_a_result_file_the_tables_say_so() -> None:
+    blocks = (
+        tables.coverage_block,
+        tables.false_alarms_block,
+        tables.power_block,
+        tables.denied_block,
+        tables.cost_block,
+    )
+    assert all(block(None) == NOT_MEASURED for block in blocks)
+
+
+def test_costs_and_margins_are_told() -> None:
+    text = tables.cost_block(CONTENT)
+    assert "40 sweeps and 6 studies" in text
+    assert "5 minutes" in text
+    assert "--simulate 2" in text
+    low, high = margins.PROPORTIONAL
+    assert f"inside [{low:g}, {high:g}]" in tables.margins_block()
+    assert "10 %" in tables.margins_block()
