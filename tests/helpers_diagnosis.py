@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from isotherm.core.statistics import Interval
-from isotherm.diagnose.answer import USED_PART
+from isotherm.diagnose.boundary import USED_PART
 from isotherm.diagnose.diagnosis import (
     Boundary,
     Choice,
@@ -33,6 +33,13 @@ CURRENT = Current(
     temperature=1 / 256,
     regime="curvature dominated",
     words="6 times too low for this batch size; use about 0.6 (effective 6), or a batch 6 times smaller.",
+    num_steps=468,
+    factor=1 / 6,
+    lost=0.0234,
+    is_stable=True,
+    extra_epochs=1.33,
+    speed=256_000.0,
+    epoch_seconds=NUM_TRAIN / 256_000,
 )
 
 
@@ -77,9 +84,11 @@ def make_choice(batch_size: int) -> Choice:
         batch_size=batch_size,
         regime="near the boundary" if batch_size in (32, 64) else regimes[batch_size < 48],
         rates={momentum: around(min(rate, top)) for momentum, top in CEILINGS.items()},
+        num_steps=30 * NUM_TRAIN // batch_size,
+        has_enough_steps=batch_size < 512,
         speed=1000.0 * batch_size,
         epoch_seconds=NUM_TRAIN / (1000.0 * batch_size),
-        extra_epochs=max(1.0, rate / CEILINGS[0.0]),
+        extra_epochs={momentum: max(1.0, rate / top) for momentum, top in CEILINGS.items()},
     )
 
 
@@ -89,12 +98,17 @@ def make_diagnosis(**changes: Any) -> Diagnosis:
         "task": "mlp_mnist1d",
         "momentum": 0.9,
         "num_train": NUM_TRAIN,
+        "budget": "30 epochs",
+        "metric": "accuracy",
         "stability": tuple(make_stability(m, around(limit)) for m, limit in LIMITS.items()),
         "grids": tuple(make_grid(b) for b in (8, 32, 128)),
         "isotherm": Isotherm(
             temperature=around(TEMPERATURE, 1.2),
             slope=Interval(estimate=0.97, low=0.82, high=1.11),
             batch_sizes=(8, 32, 128),
+            exponent=Interval(estimate=-0.5, low=-0.8, high=-0.2),
+            at_batch_size=32.0,
+            longest_part=0.5,
         ),
         "probes": (
             Probe(step=0, sharpness=around(0.5, 1.1), noise_scale=around(20.0, 1.3), num_examples=2000, mode="train"),
@@ -127,12 +141,12 @@ def make_diagnosis(**changes: Any) -> Diagnosis:
         "agreement": "For SGD the three estimates agree within a factor of two.",
         "current": CURRENT,
         "choices": tuple(make_choice(b) for b in (8, 16, 32, 64, 128, 256, 512)),
-        "recommended": 128,
+        "recommended": {0.0: 32, 0.9: 128},
         "expectations": (
             "Doubling the batch from 128 needs twice the learning rate with momentum.",
             "Doubling the epochs leaves the best learning rate about where it is.",
         ),
-        "missing": ("Held-out loss stands for test accuracy: the metric itself was not tuned.",),
+        "missing": ("The speed at B = 512 and above; give more minutes.",),
         "cost": Cost(seconds=187.4, num_runs=108, num_examples=1_234_567),
         "settings": {"seed": 0, "minutes": 5.0, "device": "cpu", "batch_sizes": [8, 32, 128]},
     }
@@ -153,10 +167,16 @@ def nothing_recommended() -> Diagnosis:
         ),
         agreement="There is nothing to compare.",
         current=dataclasses.replace(
-            CURRENT, regime="unknown", words="The short runs do not determine what the learning rate should be."
+            CURRENT,
+            regime="unknown",
+            words="The short runs do not determine what the learning rate should be.",
+            factor=None,
+            lost=None,
+            is_stable=None,
+            extra_epochs=None,
         ),
         choices=(),
-        recommended=None,
+        recommended={},
         expectations=(),
         missing=(
             "The limit of stability: no run failed; allow more --minutes.",
@@ -174,7 +194,8 @@ def momentum_unknown() -> Diagnosis:
             dataclasses.replace(b, batch_size=None) if (b.source, b.momentum) == ("sweep", 0.9) else b
             for b in full.boundaries
         ),
-        choices=tuple(dataclasses.replace(c, rates={0.0: c.rates[0.0]}) for c in full.choices),
+        choices=tuple(dataclasses.replace(c, rates={0.0: c.rates[0.0]}, extra_epochs={0.0: 1.0}) for c in full.choices),
+        recommended={0.0: 32},
         current=None,
         missing=("The largest stable learning rate of momentum 0.9: no run failed; give more minutes.",),
     )

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from helpers_diagnosis import make_diagnosis, momentum_unknown, nothing_recommended, unbounded
 from isotherm.cli import diagnose
 from isotherm.cli.main import app
+from isotherm.core.budget import Budget
 from isotherm.core.statistics import Interval
 from isotherm.diagnose import DiagnoseOptions, Diagnosis
 from isotherm.tasks.load import load_task
@@ -72,8 +73,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[[Diagnosis], Asked]:
     return answer_with
 
 
-def invoke(*arguments: str) -> tuple[int, str]:
-    result = runner.invoke(app, ["diagnose", *arguments])
+def invoke(*arguments: str, length: tuple[str, ...] = ("--epochs", "30")) -> tuple[int, str]:
+    result = runner.invoke(app, ["diagnose", *arguments, *length])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result.exit_code, result.output
@@ -101,9 +102,9 @@ def test_everything_known(asked: Answer) -> None:
     order = [
         "note: 64 [blobs]",
         "short runs [at several sizes]",
-        "Train with batch size 128",
-        "SGD: learning rate 1.5 [1.2, 1.88]",
-        "momentum 0.9: learning rate 0.4 [0.32, 0.5], which is ε_eff = 4 [3.2, 5]",
+        "For 30 epochs, train with batch size 128 (momentum 0.9) or 32 (SGD)",
+        "SGD: batch size 32, learning rate 1 [0.8, 1.25]; 30 epochs, 3,750 updates",
+        "momentum 0.9: batch size 128, learning rate 0.4 [0.32, 0.5], which is ε_eff = 4 [3.2, 5]",
         "temperature to keep: T = ε_eff / B = 0.0312 [0.026, 0.0375]",
         "Your setting",
         "curvature dominated. 6 times too low",
@@ -117,7 +118,7 @@ def test_everything_known(asked: Answer) -> None:
         "What to expect",
         "Doubling the batch from 128",
         "Missing",
-        "Held-out loss stands for test accuracy",
+        "The speed at B = 512 and above",
         "This took 3 min 7 s: 108 short runs, 1,234,567 training examples in all.",
         "Written to my_blobs_diagnosis.html",
         "Written to found.json",
@@ -126,10 +127,10 @@ def test_everything_known(asked: Answer) -> None:
     assert places == sorted(places)
     for word in ("34.3–67.2", "137–269", "30.8–52", "60–135", "128,000", "0.0312 s", "× 2.67", "2.27–2.75"):
         assert word in text
-    assert "Train with batch size 128" in Path("my_blobs_diagnosis.html").read_text()
+    assert "For 30 epochs, train with batch size 128" in Path("my_blobs_diagnosis.html").read_text()
     content = json.loads(Path("found.json").read_text())
     assert content == make_diagnosis().to_json()
-    assert content["recommended"] == 128
+    assert content["recommended"] == {"0.0": 32, "0.9": 128}
 
 
 def test_small_numbers_and_long_words_fit_a_narrow_terminal(asked: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,10 +138,10 @@ def test_small_numbers_and_long_words_fit_a_narrow_terminal(asked: Answer, monke
     rate = Interval(estimate=0.00123, low=0.00111, high=0.00145)
     asked(make_diagnosis(choices=tuple(dataclasses.replace(c, rates={0.0: rate, 0.9: rate}) for c in full.choices)))
     text = shown("mytask:task", "--no-report")
-    assert text.count("dominated") == 5 + 1  # rows, and the setting
+    assert text.count("dominated") == 5 + 2  # rows, and the setting in a sentence and as a row
     assert text.count("0.00123 0.00123 0.000123") == 7
     assert text.count("0.00111– 0.00111– 0.000111–") == 7  # the upper ends below
-    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("COLUMNS", "110")
     code, wide = invoke("mytask:task", "--no-report")
     assert code == 0
     assert " ".join(wide.split()).count("0.00111–0.00145 0.00111–0.00145 0.000111–0.000145") == 7
@@ -149,11 +150,11 @@ def test_small_numbers_and_long_words_fit_a_narrow_terminal(asked: Answer, monke
 def test_nothing_recommended_is_an_answer_that_cannot_be_overlooked(asked: Answer) -> None:
     asked(nothing_recommended())
     text = shown("mytask:task")
-    start = text.index("The data do not support a recommendation. Missing:")
+    start = text.index("The data do not support a recommendation for 30 epochs. Missing:")
     assert text.index("every optimum lies at an end of its grid [0.1, 2].") < text.index("Your setting")
     assert start < text.index("The limit of stability: no run failed") < text.index("Your setting")
     assert text.count("The limit of stability: no run failed") == 1
-    assert "Train with batch size" not in text
+    assert "train with batch size" not in text
     assert "What to use" not in text
     assert "not determined" in text
 
@@ -177,10 +178,10 @@ def test_ends_that_are_open(asked: Answer) -> None:
 
 def test_json_on_standard_output_is_alone_there(asked: Answer) -> None:
     asked(make_diagnosis())
-    result = runner.invoke(app, ["diagnose", "mytask:task", "--json", "-"])
+    result = runner.invoke(app, ["diagnose", "mytask:task", "--epochs", "30", "--json", "-"])
     assert result.exit_code == 0
     assert json.loads(result.stdout) == make_diagnosis().to_json()
-    assert "Train with batch size 128" in result.stderr
+    assert "train with batch size 128" in result.stderr
 
 
 def test_what_is_asked_of_the_diagnosis(asked: Answer) -> None:
@@ -190,9 +191,26 @@ def test_what_is_asked_of_the_diagnosis(asked: Answer) -> None:
     shown("mlp_mnist1d", *options, "--batch-sizes", "8,32", "--batch-sizes", "128", "--workers", "2", "--no-report")
     present = {"batch_size": 256, "learning_rate": 0.1, "momentum": 0.5}
     assert made.calls == [
-        ("my blobs", DiagnoseOptions()),
-        ("mlp_mnist1d", DiagnoseOptions(**present, minutes=2.5, batch_sizes=(8, 32, 128), seed=7, workers=2)),
+        ("my blobs", DiagnoseOptions(epochs=30)),
+        (
+            "mlp_mnist1d",
+            DiagnoseOptions(epochs=30, **present, minutes=2.5, batch_sizes=(8, 32, 128), seed=7, workers=2),
+        ),
     ]
+    code, _ = invoke("mytask:task", "--no-report", length=("--steps", "900"))
+    assert code == 0
+    assert made.calls[-1][1].budget == Budget.steps(900)
+
+
+@pytest.mark.parametrize(("length", "given"), [((), "neither was"), (("--epochs", "3", "--steps", "9"), "both were")])
+def test_the_length_of_the_intended_training_is_asked_for(asked: Answer, length: tuple[str, ...], given: str) -> None:
+    made = asked(make_diagnosis())
+    code, text = invoke("mytask:task", length=length)
+    assert code == 2
+    words = " ".join(text.split())
+    assert "depends on how long you will train; give --epochs (e.g. --epochs 30) or --steps" in words
+    assert f"{given} given" in words
+    assert made.calls == []
 
 
 def test_where_the_report_goes(asked: Answer) -> None:
@@ -205,8 +223,10 @@ def test_where_the_report_goes(asked: Answer) -> None:
 def test_a_terminal_shows_the_stage_without_keeping_it(asked: Answer) -> None:
     asked(make_diagnosis())
     screen = io.StringIO()
-    found = diagnose._diagnosed(load_task("mytask:task"), DiagnoseOptions(), Console(file=screen, force_terminal=True))
-    assert found.recommended == 128
+    found = diagnose._diagnosed(
+        load_task("mytask:task"), DiagnoseOptions(epochs=30), Console(file=screen, force_terminal=True)
+    )
+    assert found.recommended == {0.0: 32, 0.9: 128}
     assert screen.getvalue().count("\n") == screen.getvalue().count("\x1b[1A")  # every line is taken back
 
 
@@ -263,7 +283,17 @@ def test_devices(asked: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_help_names_every_option() -> None:
     code, text = invoke("--help")
     assert code == 0
-    for option in ("--data", "--batch-size", "--learning-rate", "--momentum", "--minutes", "--batch-sizes", "--seed"):
+    for option in (
+        "--epochs",
+        "--steps",
+        "--data",
+        "--batch-size",
+        "--learning-rate",
+        "--momentum",
+        "--minutes",
+        "--batch-sizes",
+        "--seed",
+    ):
         assert option in text
     for option in ("--device", "--workers", "--json", "--output", "--no-report", "Your current settings"):
         assert option in text

@@ -15,14 +15,12 @@ from isotherm.diagnose.fits import (
     LEAST_ERROR,
     NUM_DRAWS,
     bottom,
-    combined,
     failure_limit,
     optimum,
     ratio,
     resampled_optima,
-    slope,
 )
-from isotherm.diagnose.searches import COARSE_SEEDS, FINE_FACTORS, FINE_SEEDS, FIRST_FACTORS
+from isotherm.diagnose.stability import COARSE_SEEDS, FINE_FACTORS, FINE_SEEDS, FIRST_FACTORS
 
 OCTAVES = np.arange(-2.0, 3.0)
 RATES = (2.0**OCTAVES).tolist()
@@ -325,119 +323,6 @@ def test_the_optimum_lies_between_the_bottoms_of_parabolas_to_both_sides(
     draws = resampled_optima(RATES, np.tile(losses[:, None], 4))
     assert np.mean(draws) == pytest.approx(reach / 2, abs=4 * np.std(draws) / math.sqrt(NUM_DRAWS))
     assert np.std(draws) == pytest.approx(math.hypot(LEAST_ERROR, reach / math.sqrt(12)), rel=0.15)
-
-
-# -- several together ------------------------------------------------------------------------------------------------
-
-
-def _spread(place: float, error: float) -> Floats:
-    """Return values with exactly this mean and standard deviation."""
-    return place + error * np.tile([-1.0, 1.0], NUM_DRAWS // 2)
-
-
-def test_a_mean_weighs_by_inverse_squares_of_errors() -> None:
-    found = combined([_spread(1.0, 0.5), _spread(2.0, 1.0)], [1.0, 2.0])
-    assert math.log2(found.estimate) == pytest.approx(1.2)
-    assert math.log2(found.high / found.estimate) == pytest.approx(2 * math.sqrt(1 / (1 / 0.25 + 1)))
-    assert found.low * found.high == pytest.approx(found.estimate**2)
-
-
-def test_estimates_further_apart_than_their_errors_widen_the_interval() -> None:
-    found = combined([_spread(-2.0, 0.5), _spread(2.0, 0.5)], [-2.0, 2.0])
-    assert found.estimate == pytest.approx(1.0)
-    # chi squared of 4² · 2 over one degree of freedom
-    assert math.log2(found.high) == pytest.approx(2 * 0.5 / math.sqrt(2) * math.sqrt(32))
-
-
-def test_many_optima_do_not_average_away_the_error_of_the_parabola() -> None:
-    found = combined([_spread(0.0, 0.01)] * 3, [0.0] * 3)
-    assert math.log2(found.high) == pytest.approx(2 * LEAST_ERROR)
-
-
-def test_a_slope_is_that_of_the_least_squares_line() -> None:
-    sizes = [3.0, 5.0, 7.0]
-    found = slope(sizes, [np.full(NUM_DRAWS, 0.9 * size) for size in sizes], [0.9 * size - 2 for size in sizes])
-    assert found is not None
-    assert found.estimate == pytest.approx(0.9)
-    assert found.low == pytest.approx(0.9)
-    assert found.high == pytest.approx(0.9)
-
-
-def test_a_slope_is_as_uncertain_as_its_ends() -> None:
-    generator = np.random.default_rng(0)
-    draws = [generator.normal(size, 0.3, size=4000) for size in (3.0, 5.0, 7.0)]
-    found = slope([3.0, 5.0, 7.0], draws, [3.0, 5.0, 7.0])
-    assert found is not None
-    assert found.estimate == pytest.approx(1.0)
-    # The middle one has no weight: a standard error of 0.3 √2 over 4 octaves.
-    assert found.high - 1 == pytest.approx(1.96 * 0.3 * math.sqrt(2) / 4, rel=0.1)
-    assert 1 - found.low == pytest.approx(1.96 * 0.3 * math.sqrt(2) / 4, rel=0.1)
-
-
-def test_two_batch_sizes_have_a_slope() -> None:
-    found = slope([3.0, 5.0], [np.zeros(NUM_DRAWS), np.full(NUM_DRAWS, 3.0)], [0.0, 3.0])
-    assert found is not None
-    assert found.estimate == pytest.approx(1.5)
-
-
-def test_one_batch_size_has_no_slope() -> None:
-    assert slope([3.0], [np.zeros(NUM_DRAWS)], [0.0]) is None
-
-
-def test_temperature_and_slope_of_a_true_isotherm_are_covered() -> None:
-    generator = np.random.default_rng(0)
-    sizes = [3.0, 5.0, 7.0]
-    temperature_hits, slope_hits = [], []
-    for _ in range(150):
-        places = generator.uniform(-0.7, 0.7, size=3)
-        tables = [_noisy("runs", float(place), 0.015, 2, generator) for place in places]
-        # Every grid is centred so that its optimum lies at temperature 1: log2 ε* = log2 B.
-        shifts = [size - place for size, place in zip(sizes, places, strict=True)]
-        found = [optimum(RATES, table) for table in tables]
-        if any(f is None for f in found):
-            continue
-        estimates = [math.log2(f.estimate) + shift for f, shift in zip(found, shifts, strict=True) if f is not None]
-        draws = [
-            resampled_optima(RATES, table, seed=k) + shift
-            for k, (table, shift) in enumerate(zip(tables, shifts, strict=True))
-        ]
-        steepness = slope(sizes, draws, estimates)
-        assert steepness is not None
-        slope_hits.append(steepness.contains(1.0))
-        temperature = combined(
-            [d - size for d, size in zip(draws, sizes, strict=True)],
-            [e - size for e, size in zip(estimates, sizes, strict=True)],
-        )
-        temperature_hits.append(temperature.contains(1.0))
-    assert len(slope_hits) > 130
-    assert np.mean(temperature_hits) >= 0.9
-    assert np.mean(slope_hits) >= 0.9
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_the_temperature_is_covered_whatever_the_shape(shape: Callable[[Floats], Floats]) -> None:
-    """Learning rates lie alike around every optimum, as batch sizes are powers of two: errors do not average out.
-
-    Optima at the limit of stability have no part in a temperature.
-    """
-    hits = []
-    tables = [list(_tables(shape, 0.01, num_seeds, 120)) for num_seeds in (2, 4, 8)]
-    for looks in zip(*tables, strict=True):
-        place = looks[0][0]
-        grids = [(optimum(RATES, table), resampled_optima(RATES, table, seed=k)) for k, (_, table) in enumerate(looks)]
-        known = [(interval, draws) for interval, draws in grids if interval is not None]
-        if known:
-            temperature = combined([d for _, d in known], [math.log2(i.estimate) for i, _ in known])
-            hits.append(temperature.contains(2.0**place))
-    assert len(hits) > 90
-    assert np.mean(hits) >= 0.9
-
-
-def test_the_interval_reaches_from_the_estimates_to_the_draws() -> None:
-    found = combined([_spread(1.0, 0.5), _spread(1.0, 0.5)], [0.0, 0.0])
-    assert found.estimate == 1.0
-    assert math.log2(found.low) == pytest.approx(-2 * 0.5 / math.sqrt(2))
-    assert math.log2(found.high) == pytest.approx(1 + 2 * 0.5 / math.sqrt(2))
 
 
 def test_a_quotient_of_exact_quantities_is_exact() -> None:

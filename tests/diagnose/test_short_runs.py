@@ -12,7 +12,7 @@ from torch import nn
 
 import cases
 from isotherm.core.records import Outcome
-from isotherm.diagnose.short_runs import MOST_HELD_OUT, TEST_EXAMPLES, Clock, ShortGridSpec, ShortRuns, held_out_task
+from isotherm.diagnose.short_runs import MOST_HELD_OUT, TEST_EXAMPLES, Clock, ShortGridSpec, ShortRuns, held_out_tasks
 from isotherm.engine.fleet import run_fleet
 from isotherm.engine.placed_task import place_task
 from isotherm.errors import UserError
@@ -30,7 +30,7 @@ def make_task(num_train: int = 80, num_test: int = 30) -> Task:
 
 
 def short_runs(task: Task | None = None, *, first_seed: int = 0, workers: int = 1) -> ShortRuns:
-    short, judged_by = held_out_task(make_task() if task is None else task)
+    short, judged_by = held_out_tasks(make_task() if task is None else task)
     return ShortRuns(short, judged_by=judged_by, first_seed=first_seed, device="cpu", workers=workers)
 
 
@@ -38,15 +38,46 @@ def short_runs(task: Task | None = None, *, first_seed: int = 0, workers: int = 
 
 
 def test_a_tenth_of_the_training_set_is_held_out() -> None:
-    task, judged_by = held_out_task(make_task())
+    (task,), judged_by = held_out_tasks(make_task(num_train=10_000))
     assert judged_by == "validation"
     assert task.validation is not None
-    assert (task.num_train, len(task.validation[0]), len(task.test[0])) == (72, 8, TEST_EXAMPLES)
+    assert (task.num_train, len(task.validation[0]), len(task.test[0])) == (9000, 1000, TEST_EXAMPLES)
+
+
+def test_of_a_small_training_set_two_quarters_are_held_out_in_turn() -> None:
+    tasks, judged_by = held_out_tasks(make_task())
+    assert judged_by == "validation"
+    assert len(tasks) == 2
+    parts = []
+    for task in tasks:
+        assert task.validation is not None
+        assert (task.num_train, len(task.validation[0]), len(task.test[0])) == (60, 20, TEST_EXAMPLES)
+        parts.append({tuple(point) for point in task.validation[0].tolist()})
+        assert not parts[-1] & {tuple(point) for point in task.train[0].tolist()}
+    assert not parts[0] & parts[1]
+
+
+def test_seeds_take_turns_with_the_held_out_parts() -> None:
+    with short_runs() as runs:
+        assert [runs.spec(GRID_SPEC, rate=0.1, seed=seed).data_id for seed in range(3)] == [
+            "fold 0",
+            "fold 1",
+            "fold 0",
+        ]
+
+
+def test_scores_are_the_metric_and_the_worst_for_a_run_that_diverged() -> None:
+    grid_spec = replace(GRID_SPEC, rates=(0.1, 1e30))
+    with short_runs() as runs:
+        runs.train([grid_spec])
+        scores = runs.scores(grid_spec)
+        assert np.array_equal(scores[0], runs.values(grid_spec, "validation_metric")[0])
+        assert np.isneginf(scores[1]).all()
 
 
 def test_validation_data_that_there_are_are_kept() -> None:
     own = cases.blobs(21, seed=2)
-    task, judged_by = held_out_task(dataclasses.replace(make_task(), validation=own))
+    (task,), judged_by = held_out_tasks(dataclasses.replace(make_task(), validation=own))
     assert judged_by == "validation"
     assert task.validation is not None
     assert torch.equal(task.validation[0], own[0])
@@ -55,8 +86,8 @@ def test_validation_data_that_there_are_are_kept() -> None:
 
 def test_many_held_out_examples_are_cut_to_some_of_them() -> None:
     own = cases.blobs(MOST_HELD_OUT + 500, seed=2)
-    task, _ = held_out_task(dataclasses.replace(make_task(), validation=own))
-    again, _ = held_out_task(dataclasses.replace(make_task(), validation=own))
+    (task,), _ = held_out_tasks(dataclasses.replace(make_task(), validation=own))
+    (again,), _ = held_out_tasks(dataclasses.replace(make_task(), validation=own))
     assert task.validation is not None
     assert again.validation is not None
     assert len(task.validation[0]) == len(task.validation[1]) == MOST_HELD_OUT
@@ -67,7 +98,7 @@ def test_many_held_out_examples_are_cut_to_some_of_them() -> None:
 
 
 def test_a_set_from_which_nothing_can_be_held_out_is_judged_by_its_test_set() -> None:
-    task, judged_by = held_out_task(make_task(num_train=4))
+    (task,), judged_by = held_out_tasks(make_task(num_train=4))
     assert judged_by == "test"
     assert (task.num_train, len(task.test[0])) == (4, 30)
 
@@ -93,7 +124,7 @@ def test_losses_are_by_rate_and_seed_on_the_data_asked_for() -> None:
         assert runs.train([GRID_SPEC]) > 0
         table, on_train = runs.losses(GRID_SPEC), runs.losses(GRID_SPEC, on="train")
         assert table.shape == (2, 2)
-        placed = place_task(runs.task, precision="float32", device="cpu")
+        placed = place_task(runs.tasks[1], precision="float32", device="cpu")
         spec = runs.spec(GRID_SPEC, rate=0.4, seed=1)
         assert spec.seed == 41
         assert spec.learning_rate == pytest.approx(0.04)

@@ -30,6 +30,18 @@ class DiagnoseCommandOptions:
     """The options of `isotherm diagnose`."""
 
     task: TaskArgument
+    epochs: Annotated[
+        float | None,
+        typer.Option(
+            "--epochs",
+            metavar="E",
+            help="Epochs of the training you will do. This or --steps is required.",
+        ),
+    ] = None
+    steps: Annotated[
+        int | None,
+        typer.Option("--steps", metavar="N", min=1, help="Updates of the training you will do, at any batch size."),
+    ] = None
     batch_size: Annotated[
         int | None,
         typer.Option(
@@ -81,7 +93,7 @@ class DiagnoseCommandOptions:
 
 @command(DiagnoseCommandOptions)
 def diagnose(options: DiagnoseCommandOptions) -> None:
-    """Recommend a learning rate and batch size for a task within minutes, from short runs, curvature and noise."""
+    """Recommend a learning rate and batch size for the training you will do, within minutes, from short runs."""
     from isotherm.cli.show.diagnosis import print_diagnosis
     from isotherm.report.diagnosis.page import write_diagnosis
     from isotherm.report.files import file_stem
@@ -113,7 +125,15 @@ def _settings(options: DiagnoseCommandOptions) -> DiagnoseOptions:
     if workers not in (None, 1) and checked_device(device).type != "cpu":
         raise UserError(f"--workers {workers}: worker processes train on the CPU, not on {device!r}; leave it out")
     checked_device(device)
+    if (options.epochs is None) == (options.steps is None):
+        given = "neither was" if options.epochs is None else "both were"
+        raise UserError(
+            "the best learning rate depends on how long you will train; give --epochs (e.g. --epochs 30) or --steps "
+            f"(e.g. --steps 10000); {given} given"
+        )
     return DiagnoseOptions(
+        epochs=options.epochs,
+        steps=options.steps,
         batch_size=options.batch_size,
         learning_rate=options.learning_rate,
         momentum=options.momentum,

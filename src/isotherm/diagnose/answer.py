@@ -1,149 +1,66 @@
-"""From measurements to an answer: the boundary three ways, the regime of a setting, the choice at every batch size."""
+"""From measurements to an answer: the choice at every batch size, each optimiser's batch size, the setting in use."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from isotherm.core.rates import tidy
 from isotherm.core.statistics import Interval
 from isotherm.core.temperature import bare_learning_rate, effective_learning_rate
-from isotherm.diagnose.diagnosis import Boundary, Choice, Current, Isotherm, Probe, Regime, Stability
-from isotherm.diagnose.fits import ratio
-from isotherm.theory.closed_forms import critical_learning_rate
+from isotherm.diagnose.boundary import SGD, Line, ceiling, crossing, regime
+from isotherm.diagnose.diagnosis import Choice, Current, Isotherm
+from isotherm.diagnose.peak_fit import Shape
 
-# Fraction of the largest stable learning rate to use: on a quadratic, descent is fastest at half of it.
-USED_PART = 0.5
-# Estimates of the boundary agree if they are within this factor.
-AGREEMENT = 2.0
 # Doubling the batch is worth it if examples are processed faster by at least this factor.
 WORTH = 1.25
-SGD = 0.0
+# The fewest updates of a training worth recommending, in units of the memory of momentum, 1 / (1 - m) updates.
+FEWEST_MEMORIES = 20.0
 
 
-def ceiling(limit: Interval) -> Interval:
-    """Return the largest effective learning rate to use, given the largest stable one."""
-    return Interval(estimate=USED_PART * limit.estimate, low=USED_PART * limit.low, high=USED_PART * limit.high)
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """The intended training.
 
+    Args:
+        num_train: training examples.
+        intended_steps: updates at a batch size.
+        enough_steps: updates with which short runs lost nothing against smaller batches; 0 if unknown.
+    """
 
-def boundaries(
-    stability: Sequence[Stability], isotherm: Isotherm, probes: Sequence[Probe]
-) -> tuple[tuple[Boundary, ...], str]:
-    """Return every estimate of B*, and what their agreement means."""
-    found: list[Boundary] = []
-    temperature = isotherm.temperature
-    last = probes[-1] if probes else None
-    for stable in stability:
-        size = None
-        if stable.limit is not None and temperature is not None:
-            size = ratio(ceiling(stable.limit), temperature)
-        how = "half of the largest stable learning rate, divided by the temperature of the short grids"
-        found.append(Boundary(source="sweep", momentum=stable.momentum, batch_size=size, how=how))
-    for stable in stability:
-        size = None
-        if last is not None and last.sharpness is not None and temperature is not None:
-            size = ratio(ceiling(_critical(last.sharpness, momentum=stable.momentum)), temperature)
-        words = "2/λ_max" if stable.momentum == SGD else f"2(1+m)/((1-m)λ_max), m = {stable.momentum:g},"
-        how = f"half of {words}{_when(last)}, divided by the same temperature"
-        found.append(Boundary(source="curvature", momentum=stable.momentum, batch_size=size, how=how))
-    size = None if last is None else last.noise_scale
-    how = f"tr Σ/‖G‖²{_when(last)}; says nothing about momentum"
-    found.append(Boundary(source="noise scale", momentum=SGD, batch_size=size, how=how))
-    return tuple(found), _agreement([b for b in found if b.momentum == SGD])
-
-
-def _when(probe: Probe | None) -> str:
-    if probe is None:
-        return ""
-    return " at the start" if probe.step == 0 else f" after {probe.step} updates"
-
-
-def _critical(sharpness: Interval, *, momentum: float) -> Interval:
-    """Return 2(1 + m)/((1 - m) λ_max) with its interval."""
-
-    def rate(value: float) -> float:
-        return effective_learning_rate(critical_learning_rate(value, momentum=momentum), momentum=momentum)
-
-    return Interval(estimate=rate(sharpness.estimate), low=rate(sharpness.high), high=rate(sharpness.low))
-
-
-def _agreement(found: Sequence[Boundary]) -> str:
-    """Say how the estimates of plain SGD's boundary compare."""
-    known = {b.source: b.batch_size for b in found if b.batch_size is not None and math.isfinite(b.batch_size.estimate)}
-    if "sweep" not in known:
-        return "The short runs do not determine the boundary, so there is nothing to compare the other estimates with."
-    if len(known) == 1:
-        return "Only the short runs give an estimate of the boundary; nothing else checks it."
-    sentences = []
-    for source, size in known.items():
-        if source == "sweep":
-            continue
-        factor = size.estimate / known["sweep"].estimate
-        if 1 / AGREEMENT <= factor <= AGREEMENT:
-            sentences.append(f"{_NAMES[source]} puts it at a similar batch size (factor {factor:.2g}).")
-        else:
-            side = "larger" if factor > 1 else "smaller"
-            sentences.append(
-                f"{_NAMES[source]} puts it at a {side} batch (factor {factor:.2g}): {_REASONS[source, side]}"
-            )
-    return " ".join(sentences)
-
-
-_NAMES = {"curvature": "Curvature", "noise scale": "The gradient noise scale"}
-_REASONS = {
-    ("curvature", "smaller"): (
-        "the loss is more curved there than where large learning rates settle; training moves to flatter regions, so "
-        "trust the short runs."
-    ),
-    ("curvature", "larger"): (
-        "runs fail below 2/λ_max at that point, so something earlier or steeper limits them: warm-up may help; trust "
-        "the short runs."
-    ),
-    ("noise scale", "smaller"): (
-        "it is measured early, where gradients are large; it rises during training, so larger batches pay off later."
-    ),
-    ("noise scale", "larger"): (
-        "noise would allow larger batches than stability does: momentum, warm-up or normalisation may help."
-    ),
-}
-
-
-def regime(batch_size: int, boundary: Interval | None) -> Regime:
-    """Return on which side of the boundary a batch size lies."""
-    if boundary is None:
-        return "unknown"
-    if batch_size < boundary.low:
-        return "noise dominated"
-    return "curvature dominated" if batch_size > boundary.high else "near the boundary"
+    num_train: int
+    intended_steps: Callable[[int], int]
+    enough_steps: float
 
 
 def choices(
     sizes: Sequence[int],
     *,
-    isotherm: Isotherm,
+    line: Line | None,
     limits: Mapping[float, Interval | None],
     speeds: Mapping[int, float],
-    num_train: int,
+    training: Training,
 ) -> tuple[Choice, ...]:
-    """Return the choice at every batch size; none if the temperature or plain SGD's limit is unknown."""
-    temperature, of_sgd = isotherm.temperature, limits.get(SGD)
-    if temperature is None or of_sgd is None:
+    """Return the choice at every batch size; none if the best learning rate or plain SGD's limit is unknown."""
+    of_sgd = limits.get(SGD)
+    if line is None or of_sgd is None:
         return ()
-    top = ceiling(of_sgd)
-    border = ratio(top, temperature)
+    border = crossing(line, ceiling(of_sgd))
+    tops = {m: ceiling(limit) for m, limit in limits.items() if limit is not None}
     found = []
     for size in sizes:
-        line = Interval(estimate=temperature.estimate * size, low=temperature.low * size, high=temperature.high * size)
-        rates = {m: _smaller(line, ceiling(limit)) for m, limit in limits.items() if limit is not None}
-        speed = speeds.get(size)
+        best, speed, steps = line(size), speeds.get(size), training.intended_steps(size)
         found.append(
             Choice(
                 batch_size=size,
                 regime=regime(size, border),
-                rates=rates,
+                rates={m: _smaller(best, top) for m, top in tops.items()},
+                num_steps=steps,
+                has_enough_steps=steps >= training.enough_steps,
                 speed=speed,
-                epoch_seconds=None if speed is None else num_train / speed,
-                extra_epochs=max(1.0, line.estimate / top.estimate),
+                epoch_seconds=None if speed is None else training.num_train / speed,
+                extra_epochs={m: max(1.0, best.estimate / top.estimate) for m, top in tops.items()},
             )
         )
     return tuple(found)
@@ -157,13 +74,21 @@ def _smaller(first: Interval, second: Interval) -> Interval:
     )
 
 
-def recommended_size(found: Sequence[Choice], *, border: Interval | None) -> int | None:
-    """Return the largest batch size below a boundary that still gains speed; None without choices.
+def recommended_sizes(found: Sequence[Choice], borders: Mapping[float, Interval | None]) -> dict[float, int]:
+    """Return the batch size to use by momentum: the largest that costs nothing per epoch and still gains speed."""
+    sizes = {m: _recommended(found, border, m) for m, border in borders.items() if border is not None}
+    return {m: size for m, size in sizes.items() if size is not None}
+
+
+def _recommended(found: Sequence[Choice], border: Interval, momentum: float) -> int | None:
+    """Return the largest batch size below a boundary, with enough updates, that still gains speed.
 
     Each doubling must cut the time of an epoch by a fifth. Batch sizes of unknown speed count only if all speeds are
     unknown.
     """
-    inside = [c for c in found if border is None or c.batch_size <= border.estimate] or list(found[:1])
+    fewest = FEWEST_MEMORIES / (1 - momentum)
+    enough = [c for c in found if c.has_enough_steps and c.num_steps >= fewest]
+    inside = [c for c in enough if c.batch_size <= border.estimate] or list(found[:1])
     if not inside:
         return None
     timed = [(c.batch_size, c.speed) for c in inside if c.speed is not None]
@@ -177,58 +102,76 @@ def recommended_size(found: Sequence[Choice], *, border: Interval | None) -> int
 
 
 def current_setting(
-    *, batch_size: int, learning_rate: float, momentum: float, isotherm: Isotherm, limit: Interval | None
+    *,
+    batch_size: int,
+    learning_rate: float,
+    momentum: float,
+    line: Line | None,
+    limit: Interval | None,
+    drop: Shape | None,
+    training: Training,
+    speed: float | None,
 ) -> Current:
-    """Return the regime of a user's setting, and what to change."""
+    """Return what a user's setting would cost, and what to change."""
     effective = effective_learning_rate(learning_rate, momentum=momentum)
-    border = None
-    if isotherm.temperature is not None and limit is not None:
-        border = ratio(ceiling(limit), isotherm.temperature)
-    where = regime(batch_size, border)
+    known = None if line is None or limit is None else (line(batch_size), ceiling(limit))
+    best = None if known is None else min(interval.estimate for interval in known)
     return Current(
         batch_size=batch_size,
         learning_rate=learning_rate,
         momentum=momentum,
         effective_learning_rate=effective,
         temperature=effective / batch_size,
-        regime=where,
-        words=_words(effective, batch_size, momentum, isotherm, limit),
+        regime=regime(batch_size, None if known is None or line is None else crossing(line, known[1])),
+        words=_words(effective, batch_size, momentum, line, limit, training),
+        num_steps=training.intended_steps(batch_size),
+        factor=None if best is None else effective / best,
+        lost=None if best is None or drop is None else drop.at(math.log2(effective / best)),
+        is_stable=None if limit is None else effective < limit.estimate,
+        extra_epochs=None if known is None else max(1.0, known[0].estimate / known[1].estimate),
+        speed=speed,
+        epoch_seconds=None if speed is None else training.num_train / speed,
     )
 
 
-def _words(effective: float, size: int, momentum: float, isotherm: Isotherm, limit: Interval | None) -> str:
-    if isotherm.temperature is None or limit is None:
+def _words(
+    effective: float, size: int, momentum: float, line: Line | None, limit: Interval | None, training: Training
+) -> str:
+    if line is None or limit is None:
         return "The short runs do not determine the best learning rate."
-    wanted = min(isotherm.temperature.estimate * size, ceiling(limit).estimate)
+    wanted = min(line(size).estimate, ceiling(limit).estimate)
+    few = ""
+    if training.intended_steps(size) < training.enough_steps:
+        few = (
+            f" With {training.intended_steps(size):,} updates the training is too short for this batch; short runs "
+            f"needed at least {training.enough_steps:,.0f}."
+        )
     advice = f"use about {tidy(bare_learning_rate(wanted, momentum=momentum)):.3g} (effective {tidy(wanted):.3g})"
     if effective > limit.high:
-        return f"Above the largest stable learning rate: runs are likely to fail; {advice}."
+        return f"Above the largest stable learning rate: runs are likely to fail; {advice}.{few}"
     factor = effective / wanted
     if effective >= limit.low:
-        return f"At the largest stable learning rate: some runs may fail; {advice}."
+        return f"At the largest stable learning rate: some runs may fail; {advice}.{few}"
     if factor > 2:
-        return f"{factor:.2g} times too high for this batch size; {advice}."
+        return f"{factor:.2g} times too high for this batch size; {advice}.{few}"
     if factor < 0.5:
-        # On the isotherm, which lies above the stable range where curvature dominates.
-        fitting = effective / isotherm.temperature.estimate
-        other = f", or keep it with a batch of about {fitting:.0f}" if fitting >= 1 else ""
-        return f"{1 / factor:.2g} times too low for this batch size; {advice}{other}."
-    return "Within a factor of two of what the short runs suggest: fine as it is."
+        fitting = crossing(line, Interval(estimate=effective, low=effective, high=effective)).estimate
+        other = f", or keep it with a batch of about {fitting:.0f}" if 1 <= fitting < math.inf else ""
+        return f"{1 / factor:.2g} times too low for this batch size; {advice}{other}.{few}"
+    return f"Within a factor of two of what the short runs suggest: fine as it is.{few}"
 
 
-def expectations(isotherm: Isotherm, limits: Mapping[float, Interval | None]) -> tuple[str, ...]:
-    """Return the expected effect of doubling the batch or the epochs, as far as the measurements tell."""
-    if isotherm.temperature is None:
+def expectations(
+    isotherm: Isotherm, line: Line | None, limits: Mapping[float, Interval | None], *, budget: str
+) -> tuple[str, ...]:
+    """Return the expected effect of doubling the batch or the length, as far as the measurements tell."""
+    if isotherm.temperature is None or line is None:
         return ()
-    found = [
-        f"Keep the temperature ε_eff/B at {isotherm.temperature.estimate:.3g} "
-        f"[{isotherm.temperature.low:.3g}, {isotherm.temperature.high:.3g}] when the batch changes: "
-        "twice the batch, twice the learning rate."
-    ]
+    found = [_batch_expectation(isotherm)]
     for momentum, limit in limits.items():
         if limit is None:
             continue
-        border = ratio(ceiling(limit), isotherm.temperature)
+        border = crossing(line, ceiling(limit))
         name = "Plain SGD" if momentum == SGD else f"Momentum {momentum:g}"
         high = f"{border.high:.0f}" if math.isfinite(border.high) else "∞"
         found.append(
@@ -236,8 +179,29 @@ def expectations(isotherm: Isotherm, limits: Mapping[float, Interval | None]) ->
             f"epoch; beyond it the learning rate stays at about {ceiling(limit).estimate:.3g}, and twice the batch "
             "needs up to twice the epochs."
         )
-    found.append(
-        "Twice the epochs: keep the learning rate. The one that is best on test data hardly moves with the number of "
-        "epochs; the one with the lowest training loss falls."
-    )
+    found.append(_length_expectation(isotherm, budget))
     return tuple(found)
+
+
+def _batch_expectation(isotherm: Isotherm) -> str:
+    temperature, slope = isotherm.temperature, isotherm.slope
+    assert temperature is not None
+    if isotherm.used_slope == 1.0 or slope is None:
+        return (
+            f"Keep the temperature ε_eff/B at {temperature.estimate:.3g} [{temperature.low:.3g}, "
+            f"{temperature.high:.3g}] when the batch changes: twice the batch, twice the learning rate."
+        )
+    return (
+        f"Twice the batch, {2**slope.estimate:.2g} times the learning rate: it rises as B^{slope.estimate:.2f} "
+        f"[{slope.low:.2f}, {slope.high:.2f}] here, not as B."
+    )
+
+
+def _length_expectation(isotherm: Isotherm, budget: str) -> str:
+    exponent = isotherm.exponent
+    if exponent is None:
+        return f"This holds for {budget}; how the best learning rate moves with the length is not known."
+    return (
+        f"This holds for {budget}. Twice as long a training wants {2**exponent.estimate:.2g} "
+        f"[{2**exponent.low:.2g}, {2**exponent.high:.2g}] times the learning rate."
+    )

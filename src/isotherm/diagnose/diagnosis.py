@@ -48,10 +48,10 @@ class Stability:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShortGrid:
-    """Held-out loss after a short training against the effective learning rate, at one batch size.
+    """The held-out metric after a short training against the effective learning rate, at one batch size and length.
 
-    `optimum` is the minimum of the parabola through the lowest mean and its neighbours; None if the lowest mean is at
-    an edge of the grid. `seeds` is the number of runs behind each mean.
+    `optimum` is the peak of the parabola through the best mean and its neighbours; None if the best mean is at an edge
+    of the grid. A mean is infinite where all runs failed; `num_seeds` is the number of runs behind each mean.
     """
 
     batch_size: int
@@ -66,17 +66,35 @@ class ShortGrid:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Isotherm:
-    """The temperature of the optima, and whether they lie on one isotherm.
+    """The law of the optima, at the length of the intended training.
 
     Args:
-        temperature: ε_eff*/B over the batch sizes below the stability limit; None if there are none.
-        slope: of log ε_eff* against log B there; 1 on an isotherm. None with fewer than two batch sizes.
-        batch_sizes: those used.
+        temperature: ε_eff*/B at `at_batch_size`; None if the optima follow no law.
+        slope: of log ε_eff* against log B; 1 on an isotherm. None with fewer than two batch sizes.
+        batch_sizes: those below the stability limit, on which it rests.
+        exponent: of log ε_eff* against the log of the training's length. None with fewer than two lengths.
+        used_slope: the slope of the answer: 1, or `slope` where its interval excludes 1.
+        at_batch_size: the middle of the batch sizes.
+        longest_part: the longest short runs, as a part of the intended training.
+        is_plateau: whether the metric hardly depends on the learning rate; the interval is then the range in which it
+            does not.
     """
 
     temperature: Interval | None
     slope: Interval | None
     batch_sizes: tuple[int, ...]
+    exponent: Interval | None = None
+    used_slope: float = 1.0
+    at_batch_size: float = 1.0
+    longest_part: float = 1.0
+    is_plateau: bool = False
+
+    def rate(self, batch_size: float) -> float | None:
+        """Return the best effective learning rate at a batch size, below the stability limit."""
+        if self.temperature is None:
+            return None
+        middle = self.temperature.estimate * self.at_batch_size
+        return float(middle * (batch_size / self.at_batch_size) ** self.used_slope)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,17 +130,26 @@ class Boundary:
 class Choice:
     """What to use at one batch size, and what it costs.
 
-    `rates` maps each momentum to its effective learning rate. `speed` is in training examples per second of one run
-    on this machine; `epoch_seconds` follows from it. `extra_epochs` is the factor by which plain SGD is expected to
-    need more epochs than below the boundary, as its learning rate lags behind the isotherm by that factor.
+    Args:
+        batch_size: of the choice.
+        regime: of plain SGD.
+        rates: effective learning rates by momentum.
+        num_steps: updates of the intended training.
+        has_enough_steps: whether short runs with as few updates lost nothing against smaller batches.
+        speed: training examples per second of one run on this machine.
+        epoch_seconds: follow from it.
+        extra_epochs: by momentum, the factor by which more epochs are expected to be needed than below the boundary, as
+            the learning rate lags behind the isotherm by that factor.
     """
 
     batch_size: int
     regime: Regime
     rates: Mapping[float, Interval]
+    num_steps: int
+    has_enough_steps: bool
     speed: float | None
     epoch_seconds: float | None
-    extra_epochs: float
+    extra_epochs: Mapping[float, float]
 
     def learning_rate(self, momentum: float) -> float:
         """Return the learning rate to pass to an optimiser."""
@@ -131,7 +158,24 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Current:
-    """The setting in use."""
+    """The setting in use, and what it would cost.
+
+    Args:
+        batch_size: given.
+        learning_rate: given, as an optimiser gets it.
+        momentum: given.
+        effective_learning_rate: follows from it.
+        temperature: follows from it.
+        regime: of the batch size with this momentum.
+        words: what to change.
+        num_steps: updates of the intended training.
+        factor: the learning rate as a multiple of the best one at this batch size.
+        lost: what the metric is expected to lose by it, in its own units; None if unknown.
+        is_stable: whether the learning rate is below the largest stable one; None if that is unknown.
+        extra_epochs: as in `Choice`.
+        speed: as in `Choice`.
+        epoch_seconds: as in `Choice`.
+    """
 
     batch_size: int
     learning_rate: float
@@ -140,6 +184,13 @@ class Current:
     temperature: float
     regime: Regime
     words: str
+    num_steps: int
+    factor: float | None
+    lost: float | None
+    is_stable: bool | None
+    extra_epochs: float | None
+    speed: float | None
+    epoch_seconds: float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,6 +210,8 @@ class Diagnosis:
         task: its name.
         momentum: the one recommended besides plain SGD.
         num_train: training examples.
+        budget: the length of the intended training, in words.
+        metric: its name; short runs are judged by it.
         stability: without and with momentum.
         grids: short grids over rising batch sizes.
         isotherm: through their optima.
@@ -167,7 +220,7 @@ class Diagnosis:
         agreement: what it means that they agree or disagree.
         current: the setting in use, if given.
         choices: over rising batch sizes; empty if the data support none.
-        recommended: the batch size of the recommended choice; None if there is none.
+        recommended: the batch size to use, by momentum; empty if the data support none.
         expectations: the effect of doubling the batch or the epochs.
         missing: what could not be determined, why, and what would help.
         cost: of the diagnosis.
@@ -177,6 +230,8 @@ class Diagnosis:
     task: str
     momentum: float
     num_train: int
+    budget: str
+    metric: str
     stability: tuple[Stability, ...]
     grids: tuple[ShortGrid, ...]
     isotherm: Isotherm
@@ -185,7 +240,7 @@ class Diagnosis:
     agreement: str
     current: Current | None
     choices: tuple[Choice, ...]
-    recommended: int | None
+    recommended: Mapping[float, int]
     expectations: tuple[str, ...]
     missing: tuple[str, ...]
     cost: Cost
@@ -193,8 +248,13 @@ class Diagnosis:
 
     @property
     def choice(self) -> Choice | None:
-        """The recommended choice."""
-        return next((choice for choice in self.choices if choice.batch_size == self.recommended), None)
+        """The recommended choice with momentum, or of plain SGD if nothing is known about momentum."""
+        return self.choice_with(self.momentum) or self.choice_with(0.0)
+
+    def choice_with(self, momentum: float) -> Choice | None:
+        """Return the recommended choice of one optimiser."""
+        size = self.recommended.get(momentum)
+        return next((choice for choice in self.choices if choice.batch_size == size), None)
 
     def limit(self, momentum: float) -> Interval | None:
         """Return the largest stable effective learning rate with a momentum."""

@@ -119,41 +119,6 @@ def _means(losses_RS: Floats) -> Floats:
     return np.where(failed.mean(axis=1) > 0.2, np.inf, means)
 
 
-def combined(draws: Sequence[Floats], estimates: Sequence[float]) -> Interval:
-    """Return 2 to the precision-weighted mean of several logarithms.
-
-    The spread between them counts too: if they differ by more than their errors, the interval is wider. The error of a
-    parabola is common to all of them, so the total never falls below `LEAST_ERROR`. Asymmetry is common too and biases
-    the estimates: the interval covers the mean of the estimates and the mean of the draws, and extends beyond.
-
-    Args:
-        draws: resampled values of each.
-        estimates: of each.
-    """
-    values = np.asarray(estimates, dtype=np.float64)
-    errors = np.array([max(float(np.std(d)), LEAST_ERROR) for d in draws])
-    weights = errors**-2 / np.sum(errors**-2)
-    mean, centre = float(weights @ values), float(weights @ [np.mean(d) for d in draws])
-    error = math.sqrt(1.0 / np.sum(errors**-2))
-    if len(values) > 1:
-        chi = float(np.sum(((values - mean) / errors) ** 2)) / (len(values) - 1)
-        error *= math.sqrt(max(chi, 1.0))
-    error = max(error, LEAST_ERROR)
-    low, high = min(mean, centre) - 2 * error, max(mean, centre) + 2 * error
-    return Interval(estimate=2.0**mean, low=2.0**low, high=2.0**high)
-
-
-def slope(log_sizes: Sequence[float], draws: Sequence[Floats], estimates: Sequence[float]) -> Interval | None:
-    """Return the slope of the optima against the batch size with its 95 % interval; None for fewer than two."""
-    if len(log_sizes) < 2:
-        return None
-    x = np.asarray(log_sizes, dtype=np.float64)
-    centred = (x - x.mean()) / np.sum((x - x.mean()) ** 2)
-    low, high = percentile_limits(centred @ np.stack(draws))
-    estimate = float(centred @ np.asarray(estimates))
-    return Interval(estimate=estimate, low=min(low, estimate), high=max(high, estimate))
-
-
 def ratio(numerator: Interval, denominator: Interval) -> Interval:
     """Return the ratio of two positive quantities; half widths of their logarithms add in quadrature.
 

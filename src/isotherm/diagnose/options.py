@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from isotherm.core.budget import Budget
 from isotherm.errors import UserError
 from isotherm.running.executors.pool import can_fork
 
@@ -15,6 +16,8 @@ class DiagnoseOptions:
     """What a diagnosis is asked for.
 
     Args:
+        epochs: of the training that will be done; this or `steps` is required, as the best learning rate depends on it.
+        steps: updates of the training that will be done, whatever the batch size.
         batch_size: the one used at present.
         learning_rate: the one used at present, as an optimiser gets it.
         momentum: the one used at present or wanted; plain SGD is tried in any case, and with 0 also momentum 0.9.
@@ -28,6 +31,8 @@ class DiagnoseOptions:
         UserError: one of them makes no sense.
     """
 
+    epochs: float | None = None
+    steps: int | None = None
     batch_size: int | None = None
     learning_rate: float | None = None
     momentum: float = 0.9
@@ -38,6 +43,13 @@ class DiagnoseOptions:
     workers: int = 1
 
     def __post_init__(self) -> None:
+        if (self.epochs is None) == (self.steps is None):
+            given = "neither was" if self.epochs is None else "both were"
+            raise UserError(
+                "the best learning rate depends on how long you will train; give epochs (e.g. epochs=30) or steps "
+                f"(e.g. steps=10000); {given} given"
+            )
+        _ = self.budget  # checks the length
         if not (isinstance(self.minutes, int | float) and math.isfinite(self.minutes) and self.minutes > 0):
             raise UserError(f"minutes must be a positive number such as 5, not {self.minutes!r}")
         if not (isinstance(self.momentum, int | float) and 0 <= self.momentum < 1):
@@ -47,6 +59,14 @@ class DiagnoseOptions:
             raise UserError(
                 f"workers={self.workers} on {self.device!r}; use 1 here, or on the CPU of a Linux machine one per core"
             )
+
+    @property
+    def budget(self) -> Budget:
+        """The length of the intended training."""
+        if self.epochs is not None:
+            return Budget.epochs(self.epochs)
+        assert self.steps is not None
+        return Budget.steps(self.steps)
 
     def _check_present(self) -> None:
         rate, size = self.learning_rate, self.batch_size

@@ -1,4 +1,4 @@
-"""The paper's advice as one call: short runs, curvature and noise, and one answer with its uncertainty."""
+"""The paper's advice as one call: short runs, curvature and noise, and one answer for the intended training."""
 
 from __future__ import annotations
 
@@ -6,96 +6,85 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from isotherm.core.statistics import Interval
 from isotherm.core.temperature import effective_learning_rate
-from isotherm.diagnose.answer import (
-    SGD,
-    boundaries,
-    ceiling,
-    choices,
-    current_setting,
-    expectations,
-    recommended_size,
-)
+from isotherm.diagnose.answer import Training, choices, current_setting, expectations, recommended_sizes
+from isotherm.diagnose.baseline import constant_loss, has_learned
+from isotherm.diagnose.batch_sizes import intended_steps, large_batch_size, three_batch_sizes
+from isotherm.diagnose.boundary import SGD, Line, boundaries, ceiling, crossing
 from isotherm.diagnose.diagnosis import Cost, Current, Diagnosis, Isotherm, Probe, Stability
-from isotherm.diagnose.fits import ratio
-from isotherm.diagnose.options import DiagnoseOptions
-from isotherm.diagnose.probes import Prober, has_layer
-from isotherm.diagnose.searches import (
-    COARSE_SEEDS,
-    FEWEST_STEPS,
-    FIRST_FACTORS,
-    ROUNDS,
-    SHORT_EPOCHS,
-    STABILITY_STEPS,
-    TIMED_STEPS,
-    GridSearch,
-    Pace,
-    fit_isotherm,
-    large_batch_size,
-    measure_pace,
-    search_optima,
-    search_stability,
-    three_batch_sizes,
+from isotherm.diagnose.explanations import (
+    NOTHING_LEARNED,
+    explain_grids,
+    explain_law,
+    explain_stability,
+    is_known,
 )
-from isotherm.diagnose.short_runs import Clock, ShortGridSpec, ShortRuns, held_out_task
-from isotherm.engine.placed_task import checked_device, place_task
+from isotherm.diagnose.grids import GridPlan, GridSearch, least_seconds, search_grids
+from isotherm.diagnose.law import Law, fit_law
+from isotherm.diagnose.options import DiagnoseOptions
+from isotherm.diagnose.pace import Pace, measure_pace, measure_paces
+from isotherm.diagnose.probes import Prober, has_layer
+from isotherm.diagnose.short_runs import Clock, ShortGridSpec, ShortRuns, held_out_tasks
+from isotherm.diagnose.stability import COARSE_SEEDS, FIRST_FACTORS, ROUNDS, STABILITY_STEPS, search_stability
+from isotherm.diagnose.start import check_start, initial_loss
+from isotherm.diagnose.steps import enough_steps
+from isotherm.engine.placed_task import checked_device
 from isotherm.errors import UserError
-from isotherm.tasks.model_check import call_model, example_batch
 from isotherm.tasks.seeding import initial_model
 from isotherm.tasks.task import Task
 from isotherm.theory.closed_forms import critical_learning_rate
 
 # Fraction of the time for curvature and noise at the start, and fractions by which the later stages end.
 _PROBES = 0.12
-_ENDS = {"stability": 0.42, "grids": 0.84, "speed": 0.9}
+_ENDS = {"stability": 0.35, "grids": 0.84, "speed": 0.9}
+# The most that all short runs may cost together, and those of the stability search alone, in trainings of the intended
+# length: a sweep of two optimisers, six batch sizes, twelve learning rates and five seeds has 720.
+MOST_TRAININGS, STABILITY_TRAININGS = 60.0, 12.0
+# The fewest updates of a run that shows whether a learning rate is stable, and the runs of that search.
+FEWEST_STABILITY_STEPS, _STABILITY_RUNS = 32, 60
 # Batch sizes of the answer: powers of two around the trained ones.
 _MOST_CHOICES = 10
 # Tried besides plain SGD if no momentum is in use.
 _OTHER_MOMENTUM = 0.9
-# Size of an update that shows whether outputs come to depend on the inputs.
-_PROBING_STEP = 0.1
-# Runs timed together for planning.
-_RUNS_OF_A_FLEET = 8
 
 
 def diagnose(
     task: Task,
-    options: DiagnoseOptions | None = None,
+    options: DiagnoseOptions,
     *,
     on_stage: Callable[[str], None] = lambda _: None,
     _now: Callable[[], float] = time.perf_counter,
 ) -> Diagnosis:
-    """Return what limits SGD on a task, and which batch size and learning rate to use.
+    """Return what limits SGD on a task, and which batch size and learning rate to use for the intended training.
 
     Args:
         task: what is trained.
-        options: what is used at present, and how much time there is; None takes every default.
+        options: the length of the intended training, what is used at present, and how much time there is.
         on_stage: told what is being done.
 
     Raises:
         UserError: the task cannot be trained, or the time is too short for it.
     """
-    options = options or DiagnoseOptions()
     checked_device(options.device)
     clock = Clock(seconds=60 * options.minutes, now=_now)
     on_stage("checking the task")
-    short, judged_by = held_out_task(task)
-    sizes = three_batch_sizes(short, options.batch_sizes, centre=options.batch_size)
-    _check_start(short)
+    _check_batch_size(task, options)
+    tasks, judged_by = held_out_tasks(task)
+    sizes = three_batch_sizes(tasks[0], options.batch_sizes, centre=options.batch_size, budget=options.budget)
+    check_start(tasks[0])
     missing: list[str] = []
     if judged_by == "test":
         missing.append(
             "held-out data: the task has no validation set and none can be split off, so the test set is used"
         )
     with ShortRuns(
-        short,
+        tasks,
         judged_by=judged_by,
         first_seed=1000 * options.seed,
         device=options.device,
@@ -107,48 +96,13 @@ def diagnose(
         ).diagnosis()
 
 
-def _check_start(task: Task) -> None:
-    """Raise a UserError if the loss or a gradient is not finite at the start, or if all gradients are zero."""
-    module = initial_model(task.model, seed=0).eval()
-    x, y = example_batch(task, 64)
-    output = call_model(module, x, unroll=task.unroll)
-    loss = task.loss_function(output, y)
-    if not bool(torch.isfinite(loss)):
+def _check_batch_size(task: Task, options: DiagnoseOptions) -> None:
+    size, most = options.batch_size, task.num_train // (task.unroll or 1)
+    if size is not None and size > most:
         raise UserError(
-            f"task {task.name!r}: the loss is {float(loss)} before the first update; check the scale of the inputs, "
-            "the initialisation and the loss"
+            f"task {task.name!r}: batch_size={size} is more than the {most} examples of the training set; "
+            "give the one you train with, or leave it out"
         )
-    parameters = [p for p in module.parameters() if p.requires_grad]
-    gradients = (
-        torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True) if loss.requires_grad else ()
-    )
-    if not all(bool(torch.isfinite(g).all()) for g in gradients):
-        raise UserError(
-            f"task {task.name!r}: a gradient is not finite before the first update; look for a root, a norm or a "
-            "logarithm at zero"
-        )
-    length = math.sqrt(sum(float(g.square().sum()) for g in gradients))
-    if length == 0.0:
-        raise UserError(
-            f"task {task.name!r}: no parameter has a gradient at the start; the outputs do not depend on any trainable "
-            "parameter (all zero, saturated, detached?), so nothing can be said about learning rates"
-        )
-    if not _varies(output):  # also for a last layer that starts at zero, but not after an update
-        with torch.no_grad():
-            for parameter, gradient in zip(parameters, gradients, strict=True):
-                parameter.sub_(gradient * (_PROBING_STEP / length))
-            output = call_model(module, x, unroll=task.unroll)
-        if not _varies(output):
-            raise UserError(
-                f"task {task.name!r}: the outputs are the same for all examples, before and after an update; check "
-                "the inputs (all equal?) and look for units that are dead or all zero"
-            )
-
-
-def _varies(output: Tensor) -> bool:
-    """Tell whether outputs differ between examples by more than rounding."""
-    spread = (output - output[:1]).abs().max()
-    return bool(spread > 1e-6 * output.abs().max())
 
 
 class _Diagnostician:
@@ -170,7 +124,10 @@ class _Diagnostician:
             task=runs.task, seed=options.seed, device=runs.device, on_missing=self._miss, now=clock.now
         )
         self._unroll = runs.task.unroll or 1
-        self._large = large_batch_size(runs.task, sizes)
+        self._large = large_batch_size(runs.task, sizes, options.budget)
+        # Training examples of one intended training at a middle batch size.
+        middle = sizes[len(sizes) // 2]
+        self._training_examples = self._steps(middle) * middle * self._unroll
 
     def _miss(self, sentence: str) -> None:
         if sentence not in self._missing:
@@ -178,6 +135,10 @@ class _Diagnostician:
 
     def _until(self, stage: str) -> float:
         return _ENDS[stage] * self._clock.seconds
+
+    def _steps(self, batch_size: int) -> int:
+        """Return the updates of the intended training."""
+        return intended_steps(self._task, self._options.budget, batch_size)
 
     def diagnosis(self) -> Diagnosis:
         self._on_stage("how fast this machine trains")
@@ -187,234 +148,68 @@ class _Diagnostician:
         self._on_stage("the largest stable learning rate")
         stability = self._stability(start, paces)
         limits = {s.momentum: s.limit for s in stability}
-        self._on_stage("short runs at several batch sizes")
-        # If the limit with momentum is unknown, plain SGD's is used: it is stable with momentum too.
-        limit = limits[self._momentum] or limits[SGD]
-        searches = self._optima(self._top(limit, stability), paces)
-        isotherm = fit_isotherm(searches, limit=limit)
-        self._explain(isotherm, stability, searches)
+        self._on_stage("short runs at several batch sizes and lengths")
+        searches = search_grids(
+            self._runs, self._plan(limits, stability, paces), clock=self._clock, until=self._until("grids")
+        )
+        law = self._law(searches, limits)
+        isotherm = self._isotherm(law, searches)
+        line = self._line(law, isotherm)
+        self._explain(isotherm, searches, law)
         self._on_stage("speed at every batch size")
-        shown = self._shown_sizes(isotherm, limits)
+        shown = self._shown_sizes(line, limits)
         speeds = self._speeds(shown)
         self._on_stage("curvature and gradient noise after a short training")
-        probes = (start, *self._later(searches, isotherm))
-        found, agreement = boundaries(stability, isotherm, probes)
-        answers = choices(shown, isotherm=isotherm, limits=limits, speeds=speeds, num_train=self._task.num_train)
-        border = None
-        if isotherm.temperature is not None and limit is not None:
-            border = ratio(ceiling(limit), isotherm.temperature)
+        probes = (start, *self._later(searches))
+        found, agreement = boundaries(stability, line, probes)
+        training = self._training(searches, law)
+        answers = choices(shown, line=line, limits=limits, speeds=speeds, training=training)
         return Diagnosis(
             task=self._task.name,
             momentum=self._momentum,
             num_train=self._task.num_train,
+            budget=str(self._options.budget),
+            metric=self._task.metric_definition.name,
             stability=stability,
             grids=tuple(search.result() for search in searches),
             isotherm=isotherm,
             probes=probes,
             boundaries=found,
             agreement=agreement,
-            current=self._current(isotherm, limits),
+            current=self._current(line, limits, law, training, speeds),
             choices=answers,
-            recommended=recommended_size(answers, border=border),
-            expectations=expectations(isotherm, limits),
+            recommended=recommended_sizes(answers, _borders(line, limits)),
+            expectations=expectations(isotherm, line, limits, budget=str(self._options.budget)),
             missing=tuple(self._missing),
             cost=Cost(seconds=self._clock.spent, num_runs=self._runs.num_runs, num_examples=self._runs.num_examples),
             settings=self._settings(),
         )
 
-    def _current(self, isotherm: Isotherm, limits: Mapping[float, Interval | None]) -> Current | None:
-        """Return the assessment of the setting in use, if one was given."""
-        options = self._options
-        if options.batch_size is None or options.learning_rate is None:
-            return None
-        return current_setting(
-            batch_size=options.batch_size,
-            learning_rate=options.learning_rate,
-            momentum=options.momentum,
-            isotherm=isotherm,
-            limit=limits[options.momentum],
-        )
-
     def _settings(self) -> dict[str, Any]:
+        options = self._options
+        length = {"epochs": options.epochs} if options.steps is None else {"steps": options.steps}
         return {
-            "minutes": self._options.minutes,
+            **length,
+            "minutes": options.minutes,
             "batch_sizes": list(self._sizes),
-            "seed": self._options.seed,
-            "device": self._options.device,
-            "workers": self._options.workers,
+            "seed": options.seed,
+            "device": options.device,
+            "workers": options.workers,
             "judged_by": self._runs.judged_by,
         }
 
-    # -- stages -----------------------------------------------------------------------------------------------------
-
-    def _grid_spec(self, size: int, *, momentum: float, num_steps: int) -> ShortGridSpec:
-        return ShortGridSpec(batch_size=size, momentum=momentum, num_steps=num_steps, rates=(), num_seeds=COARSE_SEEDS)
+    # -- speed ------------------------------------------------------------------------------------------------------
 
     def _paces(self) -> dict[int, Pace]:
-        """Return the speed of fleets at every batch size of the short grids, or raise a UserError if it is too low."""
-        found: dict[int, Pace] = {}
-        for size in sorted({*self._sizes, self._large}):
-            # Spending half of the time on timing is too much.
-            if found and self._clock.spent + self._to_time(size, found) > self._clock.seconds / 2:
-                self._refuse(found)
-            grid_spec = self._grid_spec(size, momentum=self._momentum, num_steps=1)
-            pace = measure_pace(self._runs, grid_spec, num_runs=_RUNS_OF_A_FLEET, seconds=0.1, clock=self._clock)
-            if pace is None:
-                self._refuse(found)
-            else:
-                found[size] = pace
-        if self._needed(found) > self._clock.seconds:
-            self._refuse(found)
-        return found
+        """Return the speed of fleets at every batch size, or raise a UserError if the time is too short."""
 
-    def _to_time(self, size: int, paces: Mapping[int, Pace]) -> float:
-        """Return the seconds to time a fleet, if it is no slower per example than the largest batch so far."""
-        return paces[max(paces)].seconds(TIMED_STEPS * _RUNS_OF_A_FLEET * size * self._unroll)
+        def needed(paces: Mapping[int, Pace]) -> float:
+            first = 2 * len(FIRST_FACTORS) * COARSE_SEEDS * FEWEST_STABILITY_STEPS * self._large * self._unroll
+            stability = 2 * paces[self._large].seconds(first) / self._runs.num_workers
+            return stability + least_seconds(self._runs, self._plan({}, (), paces), clock=self._clock)
 
-    def _needed(self, paces: Mapping[int, Pace]) -> float:
-        """Return the seconds of the minimum: two rounds at the largest batch, three at every batch size.
-
-        A batch size that was not timed is assumed as fast per example as the largest one that was.
-        """
-        known = {size: paces.get(size, paces[max(paces)]) for size in (*self._sizes, self._large)}
-        timing = self._clock.spent + sum(self._to_time(size, paces) for size in known if size not in paces)
-        fewest = FEWEST_STEPS * self._unroll
-        seconds = 2 * known[self._large].seconds(2 * len(FIRST_FACTORS) * COARSE_SEEDS * fewest * self._large)
-        seconds += 3 * sum(known[size].seconds(5 * COARSE_SEEDS * fewest * self._sizes[-1]) for size in self._sizes)
-        return 1.5 * timing + seconds / self._runs.num_workers
-
-    def _refuse(self, paces: Mapping[int, Pace]) -> NoReturn:
-        """Say that the time is too short, and how much would be enough if that is known.
-
-        Raises:
-            UserError: always.
-        """
-        # A tenth more, to be safe. Without any timing, only the duration of one start is known: there are about a dozen
-        # starts, and training takes as long again.
-        needed = 1.1 * self._needed(paces) if paces else 24 * self._clock.spent
-        raise UserError(
-            f"task {self._task.name!r}: minutes={self._clock.seconds / 60:.3g} is too short on this machine; give "
-            f"at least {math.ceil(needed / 6) / 10:g}, or smaller batch_sizes than {list(self._sizes)}"
-        )
-
-    def _stability(self, start: Probe, paces: Mapping[int, Pace]) -> tuple[Stability, ...]:
-        size, clock = self._large, self._clock
-        num_first = 2 * len(FIRST_FACTORS) * COARSE_SEEDS
-        # After the first round there may be a second one like it, and a fine one of twice the runs.
-        share = (self._until("stability") - clock.spent) / ROUNDS * self._runs.num_workers
-        examples = (share - paces[size].overhead) * paces[size].speed / num_first
-        num_steps = min(STABILITY_STEPS, max(FEWEST_STEPS, int(examples / (size * self._unroll))))
-        initial = self._initial_loss()
-        guesses = {SGD: self._guess(start, momentum=SGD), self._momentum: self._guess(start, momentum=self._momentum)}
-        found = search_stability(
-            self._runs,
-            batch_size=size,
-            guesses=guesses,
-            num_steps=num_steps,
-            initial_loss=initial,
-            clock=clock,
-            until=self._until("stability"),
-        )
-        for stable in found:
-            if stable.limit is None:
-                name = "plain SGD" if stable.momentum == SGD else f"momentum {stable.momentum:g}"
-                what = "no run failed" if not any(stable.num_failed) else "no learning rate made progress in all runs"
-                self._miss(
-                    f"the largest stable learning rate of {name}: {what} between {stable.rates[0]:.3g} and "
-                    f"{stable.rates[-1]:.3g}; give more minutes"
-                )
-        return found
-
-    def _guess(self, start: Probe, *, momentum: float) -> float:
-        if start.sharpness is None:
-            return 1.0
-        critical = critical_learning_rate(start.sharpness.estimate, momentum=momentum)
-        return effective_learning_rate(critical, momentum=momentum)
-
-    def _initial_loss(self) -> float:
-        """Return the training loss before any update, in evaluation mode, averaged over a few seeds."""
-        placed = place_task(self._runs.task, precision="float32", device=self._runs.device)
-        x, y = example_batch(self._runs.task, 512)
-        losses = []
-        with torch.no_grad():
-            for seed in range(3):
-                module = initial_model(self._runs.task.model, seed=seed).to(placed.device).eval()
-                output = call_model(module, x.to(placed.device), unroll=self._runs.task.unroll)
-                losses.append(float(self._runs.task.loss_function(output, y.to(placed.device, copy=True))))
-        return sum(losses) / len(losses)
-
-    def _top(self, limit: Interval | None, stability: Sequence[Stability]) -> float:
-        """Return the largest learning rate of the short grids; without a limit, the largest at which no run failed."""
-        if limit is not None:
-            return ceiling(limit).estimate
-        tried = [(rate, bad) for s in stability for rate, bad in zip(s.rates, s.num_failed, strict=True)]
-        return max((rate for rate, bad in tried if not bad), default=min(rate for rate, _ in tried))
-
-    def _optima(self, top: float, paces: Mapping[int, Pace]) -> list[GridSearch]:
-        clock, until = self._clock, self._until("grids")
-        num_first = 5 * COARSE_SEEDS
-        # The first round, one further out, the fine one, and then more seeds as time permits.
-        share = (until - clock.spent) / ROUNDS * self._runs.num_workers
-        overhead = sum(paces[size].overhead for size in self._sizes)
-        per_example = sum(num_first / paces[size].speed for size in self._sizes)
-        affordable = (share - overhead) / per_example / self._unroll  # examples of a run, or windows
-        wanted = SHORT_EPOCHS * self._runs.task.num_train / self._unroll
-        examples = max(min(wanted, affordable), FEWEST_STEPS * self._sizes[-1])
-        grid_specs = [
-            self._grid_spec(size, momentum=self._momentum, num_steps=max(FEWEST_STEPS, round(examples / size)))
-            for size in self._sizes
-        ]
-        found = search_optima(
-            self._runs, grid_specs, most_longer=wanted / examples, ceiling=top, clock=clock, until=until
-        )
-        epochs = found[-1].grid_spec.num_steps * self._sizes[-1] * self._unroll / self._runs.task.num_train
-        if epochs < 0.99:  # updates are whole
-            self._miss(
-                f"a whole epoch: the short runs see {100 * epochs:.2g} % of the training set, and the best "
-                "learning rate may still move; give more minutes"
-            )
-        return found
-
-    def _explain(self, isotherm: Isotherm, stability: Sequence[Stability], searches: Sequence[GridSearch]) -> None:
-        """Report what the short grids leave open."""
-        grids = [search.result() for search in searches]
-        for grid in grids:
-            if grid.optimum is None:
-                self._miss(
-                    f"the optimum at B = {grid.batch_size}: it lies at an end of {grid.rates[0]:.3g} .. "
-                    f"{grid.rates[-1]:.3g}; give more minutes"
-                )
-        if all(grid.optimum is None for grid in grids):
-            self._miss("the temperature: no batch size has an optimum within the learning rates that were tried")
-        elif isotherm.temperature is None:
-            self._miss(
-                "the temperature: every optimum lies at the limit of stability, so even the smallest batch is "
-                "curvature dominated; try smaller batch_sizes"
-            )
-        elif len(isotherm.batch_sizes) == 1:
-            self._miss(
-                f"whether the optima lie on one isotherm: only B = {isotherm.batch_sizes[0]} lies below the limit of "
-                "stability; try smaller batch_sizes"
-            )
-        elif isotherm.slope is not None and not isotherm.slope.low <= 1.0 <= isotherm.slope.high:
-            self._miss(
-                f"one temperature for all batch sizes: the optima rise as B^{isotherm.slope.estimate:.2f} "
-                f"[{isotherm.slope.low:.2f}, {isotherm.slope.high:.2f}], not as B; run a sweep to see how far"
-            )
-
-    def _shown_sizes(self, isotherm: Isotherm, limits: dict[float, Interval | None]) -> list[int]:
-        """Return the batch sizes of the answer: from the smallest trained to beyond the boundary, by factors of two."""
-        most = self._task.num_train // (2 * self._unroll)
-        last = self._sizes[-1]
-        if isotherm.temperature is not None:
-            known = [ratio(ceiling(limit), isotherm.temperature).estimate for limit in limits.values() if limit]
-            last = max(last, *(int(min(2 * size, 64 * last)) for size in known)) if known else last
-        sizes: list[int] = []
-        size = self._sizes[0]
-        while size <= min(most, last) and len(sizes) < _MOST_CHOICES:
-            sizes.append(size)
-            size *= 2
-        return sizes or [self._sizes[0]]
+        sizes = (*self._sizes, self._large)
+        return measure_paces(self._runs, sizes, momentum=self._momentum, needed=needed, clock=self._clock)
 
     def _speeds(self, sizes: Sequence[int]) -> dict[int, float]:
         """Return examples per second of one run at every batch size, as far as time permits."""
@@ -422,9 +217,12 @@ class _Diagnostician:
         longest = 0.0
         for size in sizes:
             before = self._clock.spent
-            grid_spec, pace = self._grid_spec(size, momentum=self._momentum, num_steps=1), None
+            spec, pace = (
+                ShortGridSpec(batch_size=size, momentum=self._momentum, num_steps=1, rates=(), num_seeds=1),
+                None,
+            )
             if before + 2 * longest <= self._until("speed"):
-                pace = measure_pace(self._runs, grid_spec, num_runs=1, seconds=0.1, clock=self._clock)
+                pace = measure_pace(self._runs, spec, num_runs=1, seconds=0.1, clock=self._clock)
             if pace is None:
                 self._miss(f"the speed at B = {size} and above; give more minutes")
                 break
@@ -432,12 +230,170 @@ class _Diagnostician:
             longest = max(longest, self._clock.spent - before)
         return found
 
-    def _later(self, searches: Sequence[GridSearch], isotherm: Isotherm) -> tuple[Probe, ...]:
+    # -- stability --------------------------------------------------------------------------------------------------
+
+    def _stability(self, start: Probe, paces: Mapping[int, Pace]) -> tuple[Stability, ...]:
+        size, clock = self._large, self._clock
+        num_first = 2 * len(FIRST_FACTORS) * COARSE_SEEDS
+        # After the first round there may be a second one like it, and a fine one of twice the runs.
+        share = (self._until("stability") - clock.spent) / ROUNDS * self._runs.num_workers
+        affordable = (share - paces[size].overhead) * paces[size].speed / num_first / (size * self._unroll)
+        most = min(STABILITY_STEPS, self._steps(size), self._most_stability_steps())
+        found = search_stability(
+            self._runs,
+            batch_size=size,
+            guesses={m: self._guess(start, momentum=m) for m in (SGD, self._momentum)},
+            num_steps=min(most, max(FEWEST_STABILITY_STEPS, int(affordable))),
+            most_steps=most,
+            initial_loss=initial_loss(self._runs.task, device=self._runs.device),
+            clock=clock,
+            until=self._until("stability"),
+        )
+        for sentence in explain_stability(found):
+            self._miss(sentence)
+        return found
+
+    def _most_stability_steps(self) -> int:
+        """Return the length of stability runs whose cost is a small part of the intended training's."""
+        examples = STABILITY_TRAININGS * self._training_examples / _STABILITY_RUNS
+        return max(FEWEST_STABILITY_STEPS, int(examples / (self._large * self._unroll)))
+
+    def _guess(self, start: Probe, *, momentum: float) -> float:
+        if start.sharpness is None:
+            return 1.0
+        critical = critical_learning_rate(start.sharpness.estimate, momentum=momentum)
+        return effective_learning_rate(critical, momentum=momentum)
+
+    # -- short grids ------------------------------------------------------------------------------------------------
+
+    def _plan(
+        self, limits: Mapping[float, Interval | None], stability: Sequence[Stability], paces: Mapping[int, Pace]
+    ) -> GridPlan:
+        return GridPlan(
+            batch_sizes=self._sizes,
+            momentum=self._momentum,
+            intended_steps=self._steps,
+            ceiling=_top(self._limit(limits), stability),
+            paces=paces,
+            most_examples=MOST_TRAININGS * self._training_examples,
+        )
+
+    def _limit(self, limits: Mapping[float, Interval | None]) -> Interval | None:
+        """Return the limit with momentum; if it is unknown, plain SGD's, which is stable with momentum too."""
+        return limits.get(self._momentum) or limits.get(SGD)
+
+    def _law(self, searches: Sequence[GridSearch], limits: Mapping[float, Interval | None]) -> Law | None:
+        """Return the law of the optima; None if nothing was learned."""
+        constants = np.array([constant_loss(task, judged_by=self._runs.judged_by) for task in self._runs.tasks])
+        if not has_learned([search.losses() for search in searches], constants):
+            self._miss(NOTHING_LEARNED)
+            return None
+        limit = self._limit(limits)
+        top = np.inf if limit is None else ceiling(limit).estimate
+        return fit_law(
+            [search.curve() for search in searches],
+            ceiling=float(top),
+            seed=self._options.seed,
+        )
+
+    def _isotherm(self, law: Law | None, searches: Sequence[GridSearch]) -> Isotherm:
+        if law is None:
+            return Isotherm(temperature=None, slope=None, batch_sizes=())
+        middle = 2.0**law.log_size
+        rate = law.at(middle, self._length(middle))
+        longest = max(s.spec.num_steps / self._steps(s.spec.batch_size) for s in searches)
+        return Isotherm(
+            temperature=Interval(estimate=rate.estimate / middle, low=rate.low / middle, high=rate.high / middle),
+            slope=law.slope,
+            batch_sizes=law.batch_sizes,
+            exponent=law.exponent,
+            used_slope=math.log2(law.at(2 * middle, self._length(2 * middle)).estimate / rate.estimate),
+            at_batch_size=middle,
+            longest_part=longest,
+            is_plateau=law.drop is None,
+        )
+
+    def _length(self, batch_size: float) -> float:
+        """Return the training examples of the intended training."""
+        if self._options.steps is not None:
+            return self._options.steps * batch_size * self._unroll
+        assert self._options.epochs is not None
+        return self._options.epochs * self._task.num_train
+
+    def _line(self, law: Law | None, isotherm: Isotherm) -> Line | None:
+        """Return the best learning rate as a function of the batch size; None if it is not known well enough."""
+        if law is None or not is_known(isotherm, law.at(2.0**law.log_size, self._length(2.0**law.log_size))):
+            return None
+        return lambda size: law.at(size, self._length(size))
+
+    def _training(self, searches: Sequence[GridSearch], law: Law | None) -> Training:
+        # What may be lost: as much as by a learning rate half an octave off.
+        margin = 0.0 if law is None or law.drop is None else (law.drop.at(-0.5) + law.drop.at(0.5)) / 2
+        return Training(
+            num_train=self._task.num_train,
+            intended_steps=self._steps,
+            enough_steps=enough_steps(searches, margin=margin),
+        )
+
+    def _explain(self, isotherm: Isotherm, searches: Sequence[GridSearch], law: Law | None) -> None:
+        """Report what the short grids leave open."""
+        grids = [search.result() for search in searches]
+        intended = str(self._options.budget)
+        longest = max(search.num_examples for search in searches) / self._task.num_train
+        if NOTHING_LEARNED in self._missing:
+            return
+        rate = None if law is None else law.at(isotherm.at_batch_size, self._length(isotherm.at_batch_size))
+        for sentence in (
+            *explain_law(isotherm, rate, grids, intended=intended),
+            *explain_grids(grids, epochs_of_longest=longest, longest_part=isotherm.longest_part, intended=intended),
+        ):
+            self._miss(sentence)
+
+    # -- the answer -------------------------------------------------------------------------------------------------
+
+    def _current(
+        self,
+        line: Line | None,
+        limits: Mapping[float, Interval | None],
+        law: Law | None,
+        training: Training,
+        speeds: Mapping[int, float],
+    ) -> Current | None:
+        """Return what the setting in use would cost, if one was given."""
+        options = self._options
+        if options.batch_size is None or options.learning_rate is None:
+            return None
+        return current_setting(
+            batch_size=options.batch_size,
+            learning_rate=options.learning_rate,
+            momentum=options.momentum,
+            line=line,
+            limit=limits[options.momentum],
+            drop=None if law is None else law.drop,
+            training=training,
+            speed=speeds.get(options.batch_size),
+        )
+
+    def _shown_sizes(self, line: Line | None, limits: Mapping[float, Interval | None]) -> list[int]:
+        """Return the batch sizes of the answer: from the smallest trained to beyond the boundary, by factors of two.
+
+        The one in use is among them.
+        """
+        most = self._task.num_train // (2 * self._unroll)
+        last = self._sizes[-1]
+        known = [border.estimate for border in _borders(line, limits).values() if border is not None]
+        if known:
+            last = max(last, *(int(min(2 * size, 64 * last)) for size in known))
+        sizes: list[int] = []
+        size = self._sizes[0]
+        while size <= min(most, last) and len(sizes) < _MOST_CHOICES:
+            sizes.append(size)
+            size *= 2
+        own = self._options.batch_size
+        return sorted({*(sizes or [self._sizes[0]]), *([] if own is None else [own])})
+
+    def _later(self, searches: Sequence[GridSearch]) -> tuple[Probe, ...]:
         """Return curvature and noise after a short training at the middle batch size."""
-        search = searches[len(searches) // 2]
-        grid = search.result()
-        best = min(range(len(grid.rates)), key=lambda k: grid.means[k])
-        grid_spec = replace(search.grid_spec, rates=(grid.rates[best],), num_seeds=1)
         if self._clock.left <= 0:
             self._miss("curvature and gradient noise after a short training: no time was left; give more minutes")
             return ()
@@ -447,8 +403,25 @@ class _Diagnostician:
                 "batch norm, so the estimates are those of the start; ghost batch norm needs none"
             )
             return ()
+        first = [s for s in searches if s.spec.num_steps * s.spec.batch_size <= 1.1 * searches[0].num_examples]
+        search = first[len(first) // 2]
+        curve = search.curve()
+        spec = replace(search.spec, rates=(search.spec.rates[int(np.argmax(curve.means))],), num_seeds=1)
         # A third of the time left: even the smallest measurement may take several times as long as estimated.
-        parameters = self._runs.parameters_after(grid_spec, rate=grid.rates[best])
+        parameters = self._runs.parameters_after(spec, rate=spec.rates[0])
         if not parameters:
             return ()
-        return (self._prober.at(grid_spec.num_steps, parameters, seconds=max(0.0, self._clock.left) / 3),)
+        return (self._prober.at(spec.num_steps, parameters, seconds=max(0.0, self._clock.left) / 3),)
+
+
+def _top(limit: Interval | None, stability: Sequence[Stability]) -> float:
+    """Return the largest learning rate of the short grids; without a limit, the largest at which no run failed."""
+    if limit is not None:
+        return ceiling(limit).estimate
+    tried = [(rate, bad) for s in stability for rate, bad in zip(s.rates, s.num_failed, strict=True)]
+    return max((rate for rate, bad in tried if not bad), default=min((rate for rate, _ in tried), default=1.0))
+
+
+def _borders(line: Line | None, limits: Mapping[float, Interval | None]) -> dict[float, Interval | None]:
+    """Return B* by momentum."""
+    return {m: None if line is None or limit is None else crossing(line, ceiling(limit)) for m, limit in limits.items()}

@@ -27,7 +27,10 @@ from isotherm.tasks.task import Task
 MOST_HELD_OUT = 4096
 # Examples of the test set, which a short run does not need.
 TEST_EXAMPLES = 16
-_IDS = ("diagnose", "diagnose")
+# Of a training set whose tenth has fewer examples than this, two of four quarters are held out in turn.
+ENOUGH_HELD_OUT = 1000
+NUM_FOLDS, NUM_FOLDS_USED = 4, 2
+_MODEL_ID = "diagnose"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,37 +44,58 @@ class ShortGridSpec:
     num_seeds: int
 
 
-def held_out_task(task: Task) -> tuple[Task, str]:
-    """Return the task that short runs train, and the split that judges them.
+def held_out_tasks(task: Task) -> tuple[tuple[Task, ...], str]:
+    """Return the tasks that short runs train, and the split that judges them.
 
-    Without validation data, a tenth of the training set is held out; a sequence or a training set on disk is judged on
-    its test set.
+    Without validation data, part of the training set is held out: a tenth, or of a small training set two quarters in
+    turn, so that chance in the choice of a few held-out examples shows up as scatter between runs. A sequence or a
+    training set on disk is judged on its test set.
     """
-    judged_by = "validation"
+    folds = _folds(task)
+    if folds:
+        return tuple(_cut(fold, judged_by="validation") for fold in folds), "validation"
     try:
-        task = task.with_validation(0.1)
+        return (_cut(task.with_validation(0.1), judged_by="validation"),), "validation"
     except UserError:
-        judged_by = "test"
+        return (_cut(task, judged_by="test"),), "test"
+
+
+def _folds(task: Task) -> list[Task]:
+    """Return the task with each of two quarters of its training set held out; none if a tenth of it is enough."""
+    x, y = task.train
+    if task.validation is not None or task.unroll is not None or not isinstance(x, Tensor):
+        return []
+    if len(x) < 10 * NUM_FOLDS or len(x) >= 10 * ENOUGH_HELD_OUT:
+        return []
+    order = np.random.default_rng(derive(0, "diagnose folds")).permutation(len(x))
+    found = []
+    for part in np.array_split(order, NUM_FOLDS)[:NUM_FOLDS_USED]:
+        held, kept = np.sort(part), np.sort(np.setdiff1d(order, part))
+        index, rest = torch.from_numpy(held), torch.from_numpy(kept)
+        found.append(dataclasses.replace(task, train=(x[rest], y[rest]), validation=(x[index], y[index])))
+    return found
+
+
+def _cut(task: Task, *, judged_by: str) -> Task:
+    """Return a task with fewer held-out examples if there are very many, and hardly any it is not judged by."""
     if task.unroll is not None:
-        return task, judged_by
+        return task
     cut: dict[str, tuple[Tensor, Tensor]] = {}
-    for part, most in (
-        ("validation", MOST_HELD_OUT),
-        ("test", TEST_EXAMPLES if judged_by == "validation" else MOST_HELD_OUT),
-    ):
+    most_of_test = TEST_EXAMPLES if judged_by == "validation" else MOST_HELD_OUT
+    for part, most in (("validation", MOST_HELD_OUT), ("test", most_of_test)):
         split = task.splits.get(part)
         if split is not None and isinstance(split[0], Tensor) and len(split[0]) > most:
             chosen = np.random.default_rng(derive(0, f"diagnose {part}")).permutation(len(split[0]))[:most]
             index = torch.from_numpy(np.sort(chosen))
             cut[part] = split[0][index], split[1][index]
-    return dataclasses.replace(task, **cut), judged_by  # type: ignore[arg-type]
+    return dataclasses.replace(task, **cut)  # type: ignore[arg-type]
 
 
 class ShortRuns:
     """Trains short runs of a task; a context manager, as it may hold processes.
 
     Args:
-        task: as `held_out_task` returns it.
+        tasks: as `held_out_tasks` returns them; seeds take turns.
         judged_by: the split whose loss `losses` returns.
         first_seed: of the runs.
         device: "cpu" or "cuda".
@@ -81,7 +105,7 @@ class ShortRuns:
 
     def __init__(
         self,
-        task: Task,
+        tasks: Sequence[Task],
         *,
         judged_by: str,
         first_seed: int,
@@ -89,7 +113,7 @@ class ShortRuns:
         workers: int,
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.task, self.judged_by, self.device, self.now = task, judged_by, device, now
+        self.tasks, self.judged_by, self.device, self.now = tuple(tasks), judged_by, device, now
         self._first_seed, self._workers = first_seed, workers
         self._results: dict[RunSpec, RunResult] = {}
         self._stack = contextlib.ExitStack()
@@ -97,7 +121,7 @@ class ShortRuns:
         self.num_examples = 0
 
     def __enter__(self) -> ShortRuns:
-        tasks = {_IDS: self.task}
+        tasks = {(_data_id(fold), _MODEL_ID): task for fold, task in enumerate(self.tasks)}
         if self._workers == 1:
             self._executor = LocalExecutor(tasks, device=self.device)
         else:
@@ -106,6 +130,11 @@ class ShortRuns:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    @property
+    def task(self) -> Task:
+        """The first of the tasks, which stands for all of them where only one is needed."""
+        return self.tasks[0]
 
     @property
     def num_workers(self) -> int:
@@ -121,8 +150,8 @@ class ShortRuns:
         """Return one run; the schedule is the paper's, whatever the length."""
         return RunSpec(
             task=self.task.name,
-            data_id=_IDS[0],
-            model_id=_IDS[1],
+            data_id=_data_id(seed % len(self.tasks)),
+            model_id=_MODEL_ID,
             batch_size=grid_spec.batch_size,
             num_steps=grid_spec.num_steps,
             effective_learning_rate=rate,
@@ -159,10 +188,19 @@ class ShortRuns:
 
     def losses(self, grid_spec: ShortGridSpec, *, on: str | None = None) -> Floats:
         """Return the final losses (rates, seeds) of trained runs; infinite if one diverged."""
-        name = f"{on or self.judged_by}_loss"
-        found = [self._results[spec].quantity(name) for spec in self._specs(grid_spec)]
-        table = np.array(found).reshape(len(grid_spec.rates), grid_spec.num_seeds)
+        table = self.values(grid_spec, f"{on or self.judged_by}_loss")
         return np.asarray(np.nan_to_num(table, nan=np.inf, posinf=np.inf))
+
+    def scores(self, grid_spec: ShortGridSpec) -> Floats:
+        """Return the held-out metric (rates, seeds), larger is better; minus infinity if a run diverged."""
+        sign = self.task.metric_definition.direction.sign
+        table = sign * self.values(grid_spec, f"{self.judged_by}_metric")
+        return np.asarray(np.nan_to_num(table, nan=-np.inf, posinf=-np.inf, neginf=-np.inf))
+
+    def values(self, grid_spec: ShortGridSpec, name: str) -> Floats:
+        """Return a final quantity (rates, seeds) of trained runs; NaN if one diverged."""
+        found = [self._results[spec].quantity(name) for spec in self._specs(grid_spec)]
+        return np.array(found).reshape(len(grid_spec.rates), grid_spec.num_seeds)
 
     def parameters_after(self, grid_spec: ShortGridSpec, *, rate: float) -> dict[str, Tensor]:
         """Retrain one run and return its final parameters, with buffers as they were at the start."""
@@ -177,6 +215,10 @@ class ShortRuns:
         self.num_examples += spec.num_steps * spec.batch_size * (self.task.unroll or 1)
         state = initial_model(self.task.model, seed=spec.seed).state_dict()
         return {**state, **kept} if kept else {}
+
+
+def _data_id(fold: int) -> str:
+    return f"fold {fold}"
 
 
 @dataclass(kw_only=True)

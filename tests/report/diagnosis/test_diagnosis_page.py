@@ -107,30 +107,58 @@ def legend_of(axes: Axes) -> list[str]:
 
 def test_the_answer_has_what_an_optimiser_wants() -> None:
     found = make_diagnosis()
-    assert headline(found) == "Train with batch size 128"
+    assert headline(found) == "For 30 epochs, train with batch size 128 (momentum 0.9) or 32 (SGD)"
     assert answer_sentences(found) == [
-        "SGD: learning rate 1.5 [1.2, 1.88]",
-        "momentum 0.9: learning rate 0.4 [0.32, 0.5], which is ε_eff = 4 [3.2, 5]",
+        "SGD: batch size 32, learning rate 1 [0.8, 1.25]; 30 epochs, 3,750 updates",
+        "momentum 0.9: batch size 128, learning rate 0.4 [0.32, 0.5], which is ε_eff = 4 [3.2, 5]; 30 epochs, "
+        "937 updates",
         "temperature to keep: T = ε_eff / B = 0.0312 [0.026, 0.0375]",
     ]
+    one = make_diagnosis(recommended={0.0: 32, 0.9: 32})
+    assert headline(one) == "For 30 epochs, train with batch size 32"
+
+
+def test_a_slope_that_is_not_one_and_a_plateau_are_told() -> None:
+    isotherm = make_diagnosis().isotherm
+    half = make_diagnosis(isotherm=dataclasses.replace(isotherm, used_slope=0.5))
+    assert answer_sentences(half)[-1] == "the learning rate rises as B^0.50 here, not as B"
+    flat = make_diagnosis(isotherm=dataclasses.replace(isotherm, is_plateau=True))
+    assert answer_sentences(flat)[-1].startswith("any learning rate inside the interval does as well")
+    assert isotherm_sentence(flat).endswith("the metric is the same over the whole interval.")
 
 
 def test_an_answer_without_what_is_not_known() -> None:
     assert answer_sentences(momentum_unknown())[1] == "momentum 0.9: learning rate not determined"
     assert answer_sentences(nothing_recommended()) == []
-    assert headline(nothing_recommended()) == "The data do not support a recommendation"
+    assert headline(nothing_recommended()) == "The data do not support a recommendation for 30 epochs"
 
 
 def test_choices_have_both_learning_rates_and_their_price() -> None:
     table = choices_table(make_diagnosis())
-    assert table.marked == 4
+    assert table.marked == (2, 4)
     assert table.rows[4] == (
         *("128", "curvature dominated", "1.5\n1.2–1.88", "4\n3.2–5", "0.4\n0.32–0.5"),
-        *("128,000\n0.0312 s", "× 2.67"),
+        *("937", "128,000\n0.0312 s", "× 2.67\n× 1"),
     )
-    assert len(table.columns) == len(table.rows[0]) == 7
-    assert choices_table(unbounded()).rows[0][3:] == ("12\n8–∞", "1.2\n0.8–∞", "–", "× 1")
+    assert table.rows[7][5] == "234\ntoo few"
+    assert len(table.columns) == len(table.rows[0]) == 8
+    assert choices_table(unbounded()).rows[0][3:] == ("12\n8–∞", "1.2\n0.8–∞", "15,000", "–", "× 1\n× 1")
     assert choices_table(momentum_unknown()).rows[0][3:5] == ("–", "–")
+
+
+def test_the_setting_in_use_is_a_row_with_what_it_costs() -> None:
+    found = make_diagnosis()
+    assert choices_table(found).rows[6] == (
+        *("256\nyours", "curvature dominated\ncosts 2.3 points", "–", "1\nbest × 0.167", "0.1"),
+        *("468", "256,000\n0.0156 s", "× 1.33"),
+    )
+    assert found.current is not None
+    plain = dataclasses.replace(found.current, momentum=0.0, learning_rate=9.0, effective_learning_rate=9.0)
+    failing = make_diagnosis(current=dataclasses.replace(plain, is_stable=False, factor=6.0))
+    assert choices_table(failing).rows[6][:4] == (*("256\nyours", "curvature dominated\nfails", "9\nbest × 6", "–"),)
+    far = make_diagnosis(current=dataclasses.replace(plain, factor=9.0))
+    assert choices_table(far).rows[6][1] == "curvature dominated\ncosts more than measured"
+    assert len(choices_table(momentum_unknown()).rows) == 7
 
 
 def test_boundaries_stand_side_by_side() -> None:
@@ -170,8 +198,11 @@ def test_limits_and_optima() -> None:
 
 
 def test_the_isotherm_in_words() -> None:
-    assert "slope 0.97 [0.82, 1.11]" in isotherm_sentence(make_diagnosis())
-    assert isotherm_sentence(unbounded()).startswith("The optimum at B = 8 gives T = 0.0312 [0, 0.1]; whether")
+    words = isotherm_sentence(make_diagnosis())
+    assert "for 30 epochs; log ε_eff* rises with slope 0.97 [0.82, 1.11] in log B" in words
+    assert "slope -0.5 [-0.8, -0.2] in the log of the training's length" in words
+    assert words.endswith("The longest short runs have 0.5 of the intended length.")
+    assert "T = 0.0312 [0, 0.1] for 30 epochs; whether" in isotherm_sentence(unbounded())
     assert "no isotherm" in isotherm_sentence(nothing_recommended())
 
 
@@ -179,6 +210,7 @@ def test_the_present_setting_in_words() -> None:
     text = current_sentence(make_diagnosis())
     assert text is not None
     assert text.startswith("B = 256, learning rate 0.1, momentum 0.9 (ε_eff = 1, T = 0.00391): curvature dominated. 6")
+    assert text.endswith("Expected cost in accuracy: 2.3 points.")
     assert ": unknown regime" in (current_sentence(nothing_recommended()) or "")
     assert current_sentence(momentum_unknown()) is None
 
@@ -235,7 +267,7 @@ def test_losses_optima_and_failures() -> None:
 def test_losses_far_above_the_start_do_not_flatten_the_others() -> None:
     means = (1.2, 1.1, 1.0, 5.0, 1e6)
     grid = dataclasses.replace(make_grid(8), means=means, standard_deviations=(0.0,) * 5)
-    (axes,) = loss_figure(make_diagnosis(grids=(grid,))).axes
+    (axes,) = loss_figure(make_diagnosis(grids=(grid,), metric="cross_entropy")).axes
     assert axes.get_yscale() == "log"
     assert axes.get_ylim()[1] == pytest.approx(2 * 2.31 * 1.05)
 
@@ -262,7 +294,7 @@ def test_the_map_has_isotherm_ceilings_optima_and_the_user() -> None:
     (star,) = (line for line in axes.lines if line.get_marker() == "*")
     assert (star.get_xdata()[0], star.get_ydata()[0]) == (256, 1.0)
     diamonds = [(line.get_color(), line.get_ydata()[0]) for line in axes.lines if line.get_marker() == "D"]
-    assert [rate for _, rate in diamonds] == [1.5, 4.0]
+    assert [rate for _, rate in diamonds] == [1.0, 4.0]
 
 
 def test_every_estimate_of_the_boundary_stands_in_the_strip() -> None:
@@ -306,7 +338,7 @@ def test_whatever_is_known_can_be_drawn(make: Callable[[], Diagnosis]) -> None:
 
 
 def test_nothing_at_all_can_be_drawn() -> None:
-    empty = make_diagnosis(stability=(), grids=(), boundaries=(), choices=(), recommended=None, current=None, probes=())
+    empty = make_diagnosis(stability=(), grids=(), boundaries=(), choices=(), recommended={}, current=None, probes=())
     for figure in (failure_figure, loss_figure, map_figure):
         figure(empty).draw_without_rendering()
 
@@ -341,7 +373,7 @@ def test_three_figures_are_inside_with_words_for_those_who_do_not_see(page: Page
 
 
 def test_sections_come_in_order_with_the_answer_first(page: Page) -> None:
-    order = ["mlp_mnist1d", "Train with batch size 128", "Missing:", "Your setting", "Choices", "Noise or curvature"]
+    order = ["mlp_mnist1d", "train with batch size 128", "Missing:", "Your setting", "Choices", "Noise or curvature"]
     order += ["agree within a factor of two", "What to expect", "The largest stable learning rate", "Short grids"]
     order += ["Probes", "Reproduce", '"batch_sizes"']
     places = [page.words.index(part) for part in order]
@@ -349,8 +381,8 @@ def test_sections_come_in_order_with_the_answer_first(page: Page) -> None:
 
 
 def test_the_recommended_row_is_marked(page: Page) -> None:
-    assert sum(attributes.get("class") == "marked" for tag, attributes in page.tags if tag == "tr") == 1
-    assert "The row in bold is recommended." in page.words
+    assert sum(attributes.get("class") == "marked" for tag, attributes in page.tags if tag == "tr") == 2
+    assert "Rows in bold are recommended." in page.words
 
 
 def test_intervals_and_symbols_are_set_as_the_paper_has_them(page: Page) -> None:

@@ -104,5 +104,5 @@ def _table(content: TextTable, *, width: int, range_sign: str = RANGE_SIGN) -> T
             f"{escaped(value)}{gap}[dim]{escaped(limits.replace(RANGE_SIGN, range_sign))}[/]"
             for value, gap, limits in cells
         ]
-        table.add_row(*shown, style="bold" if place == content.marked else None)
+        table.add_row(*shown, style="bold" if place in content.marked else None)
     return table

@@ -14,12 +14,12 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from isotherm.core.statistics import Interval
-from isotherm.diagnose.answer import ceiling
+from isotherm.diagnose.boundary import ceiling
 from isotherm.diagnose.diagnosis import Boundary, Diagnosis, ShortGrid
 from isotherm.report.axes import FAINT, INK, finish, power_of_two_axis, with_math
 from isotherm.report.study.figures import BATCH_SIZE_LABEL, RATE_LABEL
 from isotherm.report.style import Style, ordered_styles, series_styles
-from isotherm.report.wording import momentum_label, rate_text
+from isotherm.report.wording import is_percent, momentum_label, rate_text
 
 WIDTH, HEIGHT, MAP_HEIGHT = 7.2, 3.2, 4.6  # inches
 BAND = 0.15  # opacity of intervals
@@ -42,7 +42,7 @@ def failure_figure(diagnosis: Diagnosis) -> Figure:
 
 
 def loss_figure(diagnosis: Diagnosis) -> Figure:
-    """Return the held-out loss of the short grids, with their optima."""
+    """Return the held-out metric of the short grids, with their optima."""
     figure, axes = _empty(HEIGHT)
     draw_losses(diagnosis, axes)
     return figure
@@ -102,10 +102,11 @@ def draw_failures(diagnosis: Diagnosis, axes: Axes) -> None:
 
 
 def draw_losses(diagnosis: Diagnosis, axes: Axes) -> None:
-    """Draw the held-out loss of every short grid; rings are optima with their intervals, crosses are failures."""
+    """Draw the held-out metric of every short grid; rings are optima with their intervals, crosses are failures."""
     grids = diagnosis.grids
     styles = ordered_styles(len(grids))
     names_momentum = len({grid.momentum for grid in grids}) > 1
+    names_steps = len({grid.batch_size for grid in grids}) < len(grids)
     power_of_two_axis(axes, "x", None)
     if rates := [rate for grid in grids for rate in grid.rates]:
         axes.set_xlim(min(rates) / 1.4, max(rates) * 1.4)
@@ -117,6 +118,7 @@ def draw_losses(diagnosis: Diagnosis, axes: Axes) -> None:
         axes.errorbar(x, y, yerr=errors, **_line_style(style), linewidth=1.3, elinewidth=1.0, capsize=2.0, zorder=2.5)
         _draw_optimum(axes, grid, style)
         more = f", {momentum_label(grid.momentum)}" if names_momentum else ""
+        more += f", {grid.num_steps:,} updates" if names_steps else ""
         handles.append(_handle(f"B = {grid.batch_size:,}{more}", style))
     _loss_axis(diagnosis, axes)
     if any(len(_finite_points(grid)) < len(grid.rates) for grid in grids):
@@ -125,7 +127,7 @@ def draw_losses(diagnosis: Diagnosis, axes: Axes) -> None:
     if any(grid.optimum is not None for grid in grids):
         handles.append(_ring_handle("optimum, 95 % interval"))
     axes.set_xlabel(with_math(RATE_LABEL))
-    axes.set_ylabel("held-out loss")
+    axes.set_ylabel(f"held-out {diagnosis.metric.replace('_', ' ')}")
     _finish_panel(axes, handles)
 
 
@@ -147,10 +149,10 @@ def _draw_optimum(axes: Axes, grid: ShortGrid, style: Style) -> None:
 
 
 def _loss_axis(diagnosis: Diagnosis, axes: Axes) -> None:
-    """Show losses up to a useful limit, on a logarithmic axis if they span a wide range."""
+    """Show losses up to a useful limit, on a logarithmic axis if they span a wide range; accuracies as they are."""
     points = [point for grid in diagnosis.grids for point in _finite_points(grid)]
     means = [mean for _, mean, _ in points]
-    if not means or min(means) <= 0:
+    if not means or min(means) <= 0 or is_percent(diagnosis.metric):
         return
     initial = [stability.initial_loss for stability in diagnosis.stability if stability.initial_loss > 0]
     highest = min(max(means), HIGHEST_LOSS * max(initial)) if initial else max(means)
@@ -211,11 +213,17 @@ def _draw_isotherm(diagnosis: Diagnosis, axes: Axes) -> list[Any]:
     temperature = diagnosis.isotherm.temperature
     if temperature is None:
         return []
+    isotherm = diagnosis.isotherm
     ends = np.array(axes.get_xlim())
     low, high = _clipped(temperature, (axes.get_ylim()[0] / ends[1], axes.get_ylim()[1] / ends[0]))
-    axes.fill_between(ends, low * ends, high * ends, color=INK, alpha=BAND, linewidth=0)
-    (line,) = axes.plot(ends, temperature.estimate * ends, color=INK, linewidth=1.3)
-    line.set_label(with_math(f"isotherm ε_eff = T B, T = {temperature.estimate:.3g}"))
+    best = np.array([isotherm.rate(size) for size in ends], dtype=float)
+    factors = (low / temperature.estimate, high / temperature.estimate)
+    axes.fill_between(ends, factors[0] * best, factors[1] * best, color=INK, alpha=BAND, linewidth=0)
+    (line,) = axes.plot(ends, best, color=INK, linewidth=1.3)
+    words = f"isotherm ε_eff = T B, T = {temperature.estimate:.3g}"
+    if isotherm.used_slope != 1.0:
+        words = f"best ε_eff, rising as B^{isotherm.used_slope:.2f}"
+    line.set_label(with_math(words))
     return [line]
 
 
@@ -227,8 +235,9 @@ def _draw_ceilings(diagnosis: Diagnosis, axes: Axes, styles: dict[float, Style])
         style, top = styles[stability.momentum], ceiling(stability.limit)
         axes.axhspan(*_clipped(top, axes.get_ylim()), color=style.colour, alpha=BAND, linewidth=0)
         line = axes.axhline(top.estimate, color=style.colour, linewidth=1.3, linestyle="--")
-        if (temperature := diagnosis.isotherm.temperature) is not None:  # down from its intersection with the isotherm
-            size = top.estimate / temperature.estimate
+        border = diagnosis.boundary(stability.momentum)
+        if border is not None and math.isfinite(border.estimate):  # down from the intersection with the isotherm
+            size = border.estimate
             kwargs: dict[str, Any] = {"color": style.colour, "linewidth": 1.1, "linestyle": ":"}
             axes.plot([size, size], [axes.get_ylim()[0], top.estimate], **kwargs)
         line.set_label(f"ceiling, {momentum_label(stability.momentum)}")
@@ -250,10 +259,14 @@ def _draw_points(diagnosis: Diagnosis, axes: Axes, styles: dict[float, Style]) -
         kwargs = _line_style(style) | {"linestyle": "none", "elinewidth": 1.1, "capsize": 2.5, "zorder": 3}
         axes.errorbar([size for size, _ in found], rates, yerr=[below, above], **kwargs)
         handles.append(_handle(f"best of short grid, {momentum_label(momentum)}", style, linestyle="none"))
-    if (choice := diagnosis.choice) is not None:
-        for size, (momentum, rate) in zip((12, 8), choice.rates.items(), strict=False):  # nested if they coincide
+    if diagnosis.choice is not None:
+        for size, momentum in zip((12, 8), sorted(diagnosis.recommended), strict=False):  # nested if they coincide
+            choice = diagnosis.choice_with(momentum)
+            if choice is None or momentum not in choice.rates:
+                continue
             ring = _ring() | {"markeredgecolor": styles[momentum].colour, "markeredgewidth": 1.6}
-            axes.plot(choice.batch_size, rate.estimate, marker="D", markersize=size, linestyle="none", zorder=4, **ring)
+            rate = choice.rates[momentum].estimate
+            axes.plot(choice.batch_size, rate, marker="D", markersize=size, linestyle="none", zorder=4, **ring)
         handles.append(_ring_handle("recommended", marker="D"))
     if (current := diagnosis.current) is not None:
         star: dict[str, Any] = {"marker": "*", "markersize": 12, "color": INK, "linestyle": "none", "zorder": 5}
@@ -310,7 +323,8 @@ def _rates(diagnosis: Diagnosis, *, sizes: tuple[float, float]) -> list[float]:
     temperature = diagnosis.isotherm.temperature
     if temperature is not None:
         highest = max(_usable(rates), default=math.inf)
-        rates += [temperature.estimate * sizes[0], min(temperature.estimate * sizes[1], highest)]
+        ends = [rate for size in sizes if (rate := diagnosis.isotherm.rate(size)) is not None]
+        rates += [min(ends), min(max(ends), highest)]
     return _usable(rates)
 
 

@@ -13,9 +13,9 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from isotherm.core.json import json_text
-from isotherm.diagnose.answer import USED_PART
+from isotherm.diagnose.boundary import USED_PART
 from isotherm.diagnose.diagnosis import Diagnosis
-from isotherm.diagnose.searches import PROGRESS
+from isotherm.diagnose.stability import PROGRESS
 from isotherm.errors import UserError
 from isotherm.report.axes import DOTS_PER_INCH, FORMATS, METADATA, RC
 from isotherm.report.diagnosis.figures import failure_figure, has_map, loss_figure, map_figure
@@ -79,6 +79,7 @@ def _content(diagnosis: Diagnosis) -> dict[str, Any]:
         "task": diagnosis.task,
         "summary": [
             count_text(diagnosis.num_train, "training example"),
+            f"for {diagnosis.budget}",
             f"SGD and {momentum_label(diagnosis.momentum)}",
             cost_sentence(diagnosis).removesuffix("."),
         ],
@@ -130,10 +131,11 @@ def _failure_picture(diagnosis: Diagnosis) -> Picture:
 def _loss_picture(diagnosis: Diagnosis) -> Picture:
     return Picture(
         source=_source(loss_figure, diagnosis),
-        words="Held-out loss after a short training against effective learning rate, for each batch size",
+        words="Held-out metric after short trainings against effective learning rate, for each batch size and length",
         caption=(
-            "Mean and standard deviation over seeds. The optimum is the minimum of a parabola through the lowest mean "
-            "and its neighbours. On an isotherm it doubles with the batch."
+            "Mean and standard deviation over seeds. The optimum is the peak of a parabola through the best mean and "
+            "its neighbours. On an isotherm it doubles with the batch; where a longer training wants another learning "
+            "rate, it moves with the number of updates."
         ),
     )
 

@@ -7,28 +7,30 @@ from dataclasses import dataclass
 
 from isotherm.core.statistics import Interval
 from isotherm.core.temperature import bare_learning_rate
-from isotherm.diagnose.diagnosis import Choice, Diagnosis, Probe
-from isotherm.report.wording import count_text, duration_text, momentum_label
+from isotherm.diagnose.diagnosis import Choice, Current, Diagnosis, Probe
+from isotherm.report.wording import count_text, duration_text, is_percent, momentum_label
 
 NOT_DETERMINED = "not determined"
 NO_RECOMMENDATION = "The data do not support a recommendation"
 REGIME = "regime of SGD"
 RANGE_SIGN = "–"
 _NOTHING = "–"
+# Factors of the best learning rate between which the shape of the short grids' curves says what is lost.
+_TRUSTED = (1 / 6, 6.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextTable:
     """A table as text: a cell's second line is the interval of its first, `words` are columns of words.
 
-    `marked` is the index of the recommended row.
+    `marked` are the indices of the recommended rows.
     """
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     words: tuple[str, ...] = ()
-    marked: int | None = None
+    marked: tuple[int, ...] = ()
 
 
 # -- numbers --------------------------------------------------------------------------------------------------------
@@ -103,42 +105,64 @@ def bare(interval: Interval, momentum: float) -> Interval:
 
 def headline(diagnosis: Diagnosis) -> str:
     """Return the answer in a few words."""
-    choice = diagnosis.choice
-    return NO_RECOMMENDATION if choice is None else f"Train with batch size {choice.batch_size:,}"
+    sizes = dict(sorted(diagnosis.recommended.items(), reverse=True))
+    if not sizes:
+        return f"{NO_RECOMMENDATION} for {diagnosis.budget}"
+    if len(set(sizes.values())) == 1:
+        return f"For {diagnosis.budget}, train with batch size {next(iter(sizes.values())):,}"
+    words = " or ".join(f"{size:,} ({momentum_label(m)})" for m, size in sizes.items())
+    return f"For {diagnosis.budget}, train with batch size {words}"
 
 
 def answer_sentences(diagnosis: Diagnosis) -> list[str]:
-    """Return learning rates with and without momentum, and the temperature to keep; nothing without a choice."""
-    choice = diagnosis.choice
-    if choice is None:
+    """Return each optimiser's batch size, learning rate and cost, and what to keep; nothing without a choice."""
+    if diagnosis.choice is None:
         return []
     return [
-        *(_rate_sentence(choice, momentum) for momentum in (0.0, diagnosis.momentum)),
-        f"temperature to keep: T = ε_eff / B = {estimate_text(diagnosis.isotherm.temperature)}",
+        *(_optimiser_sentence(diagnosis, momentum) for momentum in (0.0, diagnosis.momentum)),
+        _keep_sentence(diagnosis),
     ]
 
 
-def _rate_sentence(choice: Choice, momentum: float) -> str:
-    rate = choice.rates.get(momentum)
-    if rate is None:
+def _keep_sentence(diagnosis: Diagnosis) -> str:
+    found = diagnosis.isotherm
+    if found.is_plateau:
+        return "any learning rate inside the interval does as well: the metric hardly depends on it"
+    if found.used_slope == 1.0:
+        return f"temperature to keep: T = ε_eff / B = {estimate_text(found.temperature)}"
+    return f"the learning rate rises as B^{found.used_slope:.2f} here, not as B"
+
+
+def _optimiser_sentence(diagnosis: Diagnosis, momentum: float) -> str:
+    choice = diagnosis.choice_with(momentum)
+    rate = None if choice is None else choice.rates.get(momentum)
+    if choice is None or rate is None:
         return f"{momentum_label(momentum)}: learning rate {NOT_DETERMINED}"
-    text = f"{momentum_label(momentum)}: learning rate {estimate_text(bare(rate, momentum))}"
-    return text if momentum == 0 else f"{text}, which is ε_eff = {estimate_text(rate)}"
+    shown = estimate_text(bare(rate, momentum))
+    text = f"{momentum_label(momentum)}: batch size {choice.batch_size:,}, learning rate {shown}"
+    if momentum != 0:
+        text = f"{text}, which is ε_eff = {estimate_text(rate)}"
+    return f"{text}; {diagnosis.budget}, {choice.num_steps:,} updates"
 
 
 def isotherm_sentence(diagnosis: Diagnosis) -> str:
-    """Return whether the optima lie on one isotherm."""
+    """Return the law of the optima, and how far it had to be extrapolated."""
     found = diagnosis.isotherm
     if found.temperature is None:
         return "No optimum lies inside its grid and below the stability limit, so no isotherm can be fitted."
     sizes = ", ".join(f"{size:,}" for size in found.batch_sizes)
+    text = f"The optima at B = {sizes} give T = {estimate_text(found.temperature)} for {diagnosis.budget}"
+    if found.is_plateau:
+        return f"{text}; the metric is the same over the whole interval."
+    parts = []
     if found.slope is None:
-        return (
-            f"The optimum at B = {sizes} gives T = {estimate_text(found.temperature)}; whether others lie on the same "
-            "isotherm is unknown."
-        )
-    text = f"The optima at B = {sizes} give T = {estimate_text(found.temperature)}"
-    return f"{text}; log ε_eff* rises with slope {estimate_text(found.slope)} in log B (1 on an isotherm)."
+        parts.append("whether others lie on the same isotherm is unknown")
+    else:
+        parts.append(f"log ε_eff* rises with slope {estimate_text(found.slope)} in log B (1 on an isotherm)")
+    if found.exponent is not None:
+        parts.append(f"and with slope {estimate_text(found.exponent)} in the log of the training's length")
+    longest = f"The longest short runs have {value_text(found.longest_part)} of the intended length."
+    return f"{text}; {' '.join(parts)}. {longest}"
 
 
 def current_sentence(diagnosis: Diagnosis) -> str | None:
@@ -152,7 +176,24 @@ def current_sentence(diagnosis: Diagnosis) -> str | None:
         f"T = {value_text(current.temperature)})"
     )
     regime = "unknown regime" if current.regime == "unknown" else current.regime
-    return f"{setting}: {regime}. {current.words}"
+    return f"{setting}: {regime}. {current.words}{_lost_text(diagnosis)}"
+
+
+def _lost_text(diagnosis: Diagnosis) -> str:
+    """Return what the setting in use is expected to cost at the end, if it is known and matters."""
+    current = diagnosis.current
+    if current is None or current.lost is None or not current.is_stable or current.factor is None:
+        return ""
+    name = diagnosis.metric.replace("_", " ")
+    if not _TRUSTED[0] <= current.factor <= _TRUSTED[1]:
+        return f" It is expected to cost more {name} than the short runs measured."
+    return f" Expected cost in {name}: {_lost(diagnosis, current.lost)}."
+
+
+def _lost(diagnosis: Diagnosis, lost: float) -> str:
+    if is_percent(diagnosis.metric):
+        return f"{100 * lost:.1f} points"
+    return value_text(lost)
 
 
 def cost_sentence(diagnosis: Diagnosis) -> str:
@@ -168,18 +209,22 @@ def cost_sentence(diagnosis: Diagnosis) -> str:
 
 
 def choices_table(diagnosis: Diagnosis) -> TextTable:
-    """Return what to use at every batch size, and what it costs."""
+    """Return what to use at every batch size, and what it costs; the setting in use is a row of its own."""
     label = momentum_label(diagnosis.momentum)
-    sizes = [choice.batch_size for choice in diagnosis.choices]
+    rows = [(c.batch_size, 0, _choice_row(c, diagnosis.momentum)) for c in diagnosis.choices]
+    chosen = {c.batch_size for m in diagnosis.recommended if (c := diagnosis.choice_with(m)) is not None}
+    if diagnosis.current is not None and diagnosis.choices:
+        rows.append((diagnosis.current.batch_size, 1, _current_row(diagnosis, diagnosis.current)))
+    rows.sort(key=lambda row: row[:2])
     return TextTable(
-        title="What to use at each batch size, with 95 % intervals",
+        title=f"What to use at each batch size for {diagnosis.budget}, with 95 % intervals",
         columns=(
-            *("B", REGIME, "SGD: ε = ε_eff", f"{label}: ε_eff", f"{label}: ε"),
-            *("examples per s, s per epoch", "SGD epochs"),
+            *("B", REGIME, "SGD: ε = ε_eff", f"{label}: ε_eff", f"{label}: ε", "updates"),
+            *("examples per s, s per epoch", f"epochs: SGD, {label}"),
         ),
-        rows=tuple(_choice_row(choice, diagnosis.momentum) for choice in diagnosis.choices),
+        rows=tuple(row for _, _, row in rows),
         words=(REGIME,),
-        marked=sizes.index(diagnosis.recommended) if diagnosis.recommended in sizes else None,
+        marked=tuple(k for k, (size, own, _) in enumerate(rows) if own == 0 and size in chosen),
     )
 
 
@@ -190,12 +235,42 @@ def _choice_row(choice: Choice, momentum: float) -> tuple[str, ...]:
         f"{choice.batch_size:,}",
         choice.regime,
         *(_NOTHING if rate is None else cell_text(rate) for rate in shown),
+        f"{choice.num_steps:,}" if choice.has_enough_steps else f"{choice.num_steps:,}\ntoo few",
         _speed_text(choice),
-        f"× {value_text(choice.extra_epochs)}",
+        "\n".join(
+            f"× {value_text(choice.extra_epochs[m])}" if m in choice.extra_epochs else _NOTHING for m in (0.0, momentum)
+        ),
     )
 
 
-def _speed_text(choice: Choice) -> str:
+def _current_row(diagnosis: Diagnosis, current: Current) -> tuple[str, ...]:
+    """Return the setting in use as a row: its learning rate against the best one, and its cost."""
+    rate = value_text(current.effective_learning_rate)
+    if current.factor is not None:
+        rate = f"{rate}\nbest × {value_text(current.factor)}"
+    is_plain = current.momentum == 0
+    known = current.lost is not None and current.is_stable
+    if current.is_stable is False:
+        cost = "fails"
+    elif known and current.factor is not None and _TRUSTED[0] <= current.factor <= _TRUSTED[1]:
+        assert current.lost is not None
+        cost = f"costs {_lost(diagnosis, current.lost)}"
+    else:
+        cost = _NOTHING if current.lost is None else "costs more than measured"
+    epochs = _NOTHING if current.extra_epochs is None else f"× {value_text(current.extra_epochs)}"
+    return (
+        f"{current.batch_size:,}\nyours",
+        f"{current.regime}\n{cost}",
+        rate if is_plain else _NOTHING,
+        _NOTHING if is_plain else rate,
+        _NOTHING if is_plain else value_text(current.learning_rate),
+        f"{current.num_steps:,}",
+        _speed_text(current),
+        epochs,
+    )
+
+
+def _speed_text(choice: Choice | Current) -> str:
     if choice.speed is None or choice.epoch_seconds is None:
         return _NOTHING
     return f"{value_text(choice.speed)}\n{value_text(choice.epoch_seconds)} s"
@@ -242,7 +317,7 @@ def stability_table(diagnosis: Diagnosis) -> TextTable:
 def grids_table(diagnosis: Diagnosis) -> TextTable:
     """Return the optima of the short grids."""
     return TextTable(
-        title="Optima of the short grids",
+        title="Optima of the short grids, by held-out metric",
         columns=("B", "", "updates", "seeds", "optimal ε_eff", "T"),
         rows=tuple(
             (

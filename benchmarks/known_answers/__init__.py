@@ -1,0 +1,1 @@
+"""Small tasks whose best learning rate is known, from a formula or from a full sweep."""

@@ -1,0 +1,145 @@
+"""Curves of the judged quantity against the learning rate: their best, and what cannot be told from it.
+
+Pure NumPy; logarithms are to base 2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isotherm.core.statistics import Floats
+
+# A range of learning rates that cannot be told apart is a plateau if it is at least this wide, in octaves.
+PLATEAU = 4.0
+# Standard errors by which two means must differ to be told apart, and the part of the fall to the lowest learning rate.
+_APART, _LEVEL = 2.5, 0.05
+# Lengths closer than this, in octaves, are one: updates are whole.
+_SAME_LENGTH = 0.3
+# Octaves from the common isotherm within which a coarse grid's own best counts.
+_NEAR = 2.25
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Curve:
+    """One grid: the judged quantity, larger is better, against the effective learning rate.
+
+    Args:
+        log_size: of the batch.
+        log_length: of the training, in examples.
+        log_rates: rising, shape (num_rates,).
+        means: over seeds, minus infinity where training failed.
+        errors: standard errors of the means relative to each other.
+    """
+
+    log_size: float
+    log_length: float
+    log_rates: Floats
+    means: Floats
+    errors: Floats
+
+    @property
+    def best(self) -> float:
+        """The middle of the learning rates tied for the highest mean."""
+        tied = self.means >= self.means.max()
+        return float(self.log_rates[tied].mean())
+
+    @property
+    def is_plateau(self) -> bool:
+        """Whether the best value is shared by learning rates far apart; less far up to an end of the grid."""
+        low, high = self.range
+        is_at_end = low == self.log_rates[0] or high == self.log_rates[-1]
+        return high - low >= (PLATEAU - 1.0 if is_at_end else PLATEAU) - 0.1
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether training succeeds at enough learning rates to show a peak."""
+        return int(np.isfinite(self.means).sum()) >= 3
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The learning rates around the best that cannot be told from it."""
+        top = int(np.argmax(self.means))
+        with np.errstate(invalid="ignore"):
+            close = self.means >= self.means[top] - _APART * np.hypot(self.errors, self.errors[top])
+        close &= np.isfinite(self.means)
+        # However noisy: a plateau's value is that of the best, seen against how far the lowest learning rate falls.
+        close &= self.means >= self.means[top] - _LEVEL * max(0.0, self.means[top] - self.means[0])
+        low = high = top
+        while low > 0 and close[low - 1]:
+            low -= 1
+        while high < len(close) - 1 and close[high + 1]:
+            high += 1
+        return float(self.log_rates[low]), float(self.log_rates[high])
+
+
+def curve(*, batch_size: int, num_examples: float, rates: Sequence[float], scores_RS: Floats) -> Curve:
+    """Return a curve from scores by learning rate and seed; minus infinity where a run failed.
+
+    A seed's part that is common to all learning rates cancels in their comparison and does not count as error.
+    """
+    usable = np.asarray(np.isfinite(scores_RS).all(axis=1))
+    means = np.full(len(rates), -np.inf)
+    means[usable] = scores_RS[usable].mean(axis=1)
+    return Curve(
+        log_size=math.log2(batch_size),
+        log_length=math.log2(num_examples),
+        log_rates=np.log2(np.asarray(rates, dtype=np.float64)),
+        means=means,
+        errors=_errors(scores_RS, usable),
+    )
+
+
+def _errors(scores_RS: Floats, usable: NDArray[np.bool_]) -> Floats:
+    """Return standard errors of the means, each smoothed with those of the best learning rate and its neighbours."""
+    num_rates, num_seeds = scores_RS.shape
+    errors = np.zeros(num_rates)
+    index = np.flatnonzero(usable)
+    if len(index) == 0:
+        return errors
+    means = np.array([scores_RS[k].mean() for k in index])
+    near = index[np.argsort(-means)[:5]]
+    centre = scores_RS[near] - scores_RS[near].mean(axis=1, keepdims=True)
+    common_S = centre.mean(axis=0)
+    freedom = max(1, num_seeds - 1)
+    pooled = float(((centre - common_S) ** 2).sum() / (freedom * max(1, len(near) - 1)))
+    for k in index:
+        own = float(((scores_RS[k] - scores_RS[k].mean() - common_S) ** 2).sum())
+        errors[k] = math.sqrt((own + 4 * pooled) / (freedom + 4) / num_seeds)
+    spread = float(means.max() - np.sort(means)[len(means) // 2])
+    return np.maximum(errors, 0.01 * spread + 1e-9 * float(np.abs(means).max()))
+
+
+def have_plateau(curves: Sequence[Curve]) -> bool:
+    """Tell whether on most curves of the greatest length the best value is shared by learning rates far apart."""
+    longest = max(c.log_length for c in curves)
+    longer = [c for c in curves if c.log_length > longest - _SAME_LENGTH]
+    return 2 * sum(c.is_plateau for c in longer) > len(longer)
+
+
+def common_peaks(curves: Sequence[Curve]) -> list[float]:
+    """Return where the peaks of coarse grids are, near one isotherm: seeds are few, and one grid alone may mislead."""
+    levels = sorted({x - c.log_size for c in curves for x in c.log_rates})
+    total = [sum(_height(c, level + c.log_size) for c in curves) for level in levels]
+    level = float(np.mean([v for v, t in zip(levels, total, strict=True) if t >= max(total) - 1e-9]))
+    found = []
+    for c in curves:
+        near = np.where(np.abs(c.log_rates - level - c.log_size) <= _NEAR, c.means, -np.inf)
+        tied = near >= near.max()
+        found.append(float(c.log_rates[tied].mean()) if np.isfinite(near.max()) else level + c.log_size)
+    return found
+
+
+def _height(c: Curve, log_rate: float) -> float:
+    """Return a curve's value between its learning rates: 0 at the best, -1 where it fails or is at its lowest."""
+    if not np.isfinite(c.means).any():
+        return -1.0
+    best, first = float(c.means.max()), float(c.means[0])
+    fall = best - first if math.isfinite(first) and best > first else 1.0
+    below = np.where(np.isfinite(c.means), c.means, best - fall) - best
+    heights = np.maximum(-1.0, np.maximum(below, -fall) / fall)
+    return float(np.interp(log_rate, c.log_rates, heights, left=-1.0, right=-1.0))

@@ -1,0 +1,93 @@
+"""The suite of known answers: how a diagnosis is scored, and the table of the page."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+import diagnose_suite
+from helpers_diagnosis import make_diagnosis
+from known_answers.reference import _closed_form, _peak
+from known_answers.scoring import is_right, is_wrong, lost, octaves_off, scored
+from known_answers.tasks import CASES, quadratic
+
+BEST = {
+    "momentum": 0.0,
+    "batch_size": 32,
+    "rate": 2.0,
+    "low": 1.8,
+    "high": 2.2,
+    "value": 0.8,
+    "rates": [1.0, 2.0, 4.0],
+    "means": [0.7, 0.8, None],
+}
+
+
+def test_a_diagnosis_is_scored_at_its_recommended_batch_sizes() -> None:
+    """It recommends B = 32 without momentum and 128 with it, where the sweep has 64 at most."""
+    heavy = {**BEST, "momentum": 0.9, "batch_size": 64}
+    plain, other = scored(make_diagnosis(), [BEST, heavy])
+    assert (plain["batch_size"], plain["rate"], plain["octaves"], plain["covers"]) == (32, 1.0, -1.0, False)
+    assert plain["lost"] == pytest.approx(0.1)
+    assert (other["recommended"], other["batch_size"], other["rate"], other["octaves"]) == (128, 64, 2.0, 0.0)
+    assert is_right([plain, other])
+    assert not is_right([plain])
+
+
+def test_confidently_wrong_is_off_and_not_covered() -> None:
+    def row(octaves: float, covers: bool) -> dict[str, Any]:
+        return {"octaves": octaves, "covers": covers}
+
+    assert is_wrong([row(0.0, True), row(1.1, False)])
+    assert not is_wrong([row(0.9, False), row(1.1, True)])
+    assert not is_wrong([])
+
+
+def test_any_of_the_learning_rates_tied_for_the_best_is_right() -> None:
+    tied = {**BEST, "low": 0.5, "high": 8.0}
+    assert [octaves_off(rate, tied) for rate in (0.25, 0.5, 4.0, 8.0, 32.0)] == [-1.0, 0.0, 0.0, 0.0, 2.0]
+    assert octaves_off(4.0, BEST) == 1.0
+
+
+def test_what_is_lost_beyond_the_sweep_is_unknown() -> None:
+    assert lost(math.sqrt(2), BEST) == pytest.approx(0.05)
+    assert lost(0.5, BEST) is None
+    assert lost(3.0, BEST) is None
+
+
+def test_the_quadratic_of_the_suite_is_the_closed_form() -> None:
+    """Twice the batch doubles the best learning rate, as long as it is small."""
+    small, large = (_closed_form(quadratic(), 1.0, size, 0.0).rate for size in (8, 16))
+    assert large / small == pytest.approx(2.0, rel=0.1)
+
+
+def test_a_peak_lies_between_learning_rates_and_ties_go_to_the_middle() -> None:
+    import numpy as np
+
+    x = np.arange(-2.0, 2.25, 0.5)
+    assert _peak(x, -((x - 0.2) ** 2))[0] == pytest.approx(0.2)
+    assert _peak(x, np.where(np.abs(x) <= 1, 1.0, 0.0)) == (0.0, 1.0)
+
+
+def test_the_table_has_a_row_for_every_measured_case() -> None:
+    def row(right: bool) -> dict[str, Any]:
+        return {
+            "is_answered": True,
+            "is_right": right,
+            "covers": True,
+            "is_wrong": False,
+            "part_of_sweep": 0.08,
+            "optimisers": [{"octaves": 0.5 if right else 1.5}],
+        }
+
+    silent = {**row(False), "is_answered": False, "covers": False, "optimisers": []}
+    cases = {"clipped MLP": {"rows": [row(True), row(False)]}, "random labels": {"rows": [silent]}}
+    lines = diagnose_suite.block({"cases": cases}).splitlines()
+    assert lines[2:] == [
+        "| clipped MLP | 10 | 2 of 2 | 1 of 2 | 2 of 2 | 0 | 2.12 (2.83) | 8.0 % |",
+        "| random labels | 10 | 0 of 1: right | – | – | 0 | – | 8.0 % |",
+    ]
+    assert {case.name for case in CASES} >= cases.keys()
+    assert diagnose_suite.block(None) == "Not measured yet."
