@@ -2,9 +2,9 @@
 
 The sweep: learning rates a factor of two apart, five seeds each, at every batch size, with and without momentum, tuned
 on the test set. Its cost is counted in training examples. Around every optimum, learning rates a factor of √2 apart
-with eight or more seeds then say where the optimum really is; these are not counted. The noisy quadratic is solved in closed
-form, and the quickstart's optima are those of its own results, on a grid of factors of two. The cost of every sweep is
-that of twelve learning rates at all batch sizes.
+with eight or more seeds then say where the optimum really is; these are not counted. The noisy quadratic is solved in
+closed form, and the quickstart's optima are those of its own results, on a grid of factors of two. The cost of every
+sweep is that of twelve learning rates at all batch sizes.
 """
 
 from __future__ import annotations
