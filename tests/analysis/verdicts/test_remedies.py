@@ -8,6 +8,7 @@ import pytest
 from helpers_protocol import make_plan
 from isotherm.analysis.verdicts.remedies import (
     Remedy,
+    finer_grids,
     finish,
     first_seeds,
     more_batch_sizes,
@@ -21,6 +22,7 @@ PLAN = make_plan(batch_sizes=(8, 16, 32), num_train=100, seeds=tuple(range(5)), 
 PAPER = make_plan(seeds=tuple(range(5)), resolution="paper")
 ALL = [
     finish(),
+    finer_grids(),
     first_seeds(PLAN),
     wider_grids(PLAN),
     more_batch_sizes(PLAN),

@@ -9,6 +9,8 @@ import numpy as np
 from isotherm.analysis.family import FamilyFit
 from isotherm.core.statistics import Floats, percentile_limits
 
+HEIGHT_WIDENING = 1.2
+
 
 def interval_text(draws: Floats, *, digits: int = 2, sign: bool = False) -> str:
     """Return median and 95 % interval.
@@ -46,6 +48,16 @@ def mean_over_sizes(fit: FamilyFit, values: Floats, columns: Sequence[int]) -> F
     """
     order = np.argsort(fit.optima[:, columns], axis=0)
     return np.asarray(np.take_along_axis(values[:, columns], order, axis=0).mean(axis=1))
+
+
+def widened(draws: Floats) -> Floats:
+    """Return draws of a difference of heights with a wider spread about their medians.
+
+    In simulations the 95 % intervals of heights hold the truth in 91 cases of 100 (docs/statistics.md), as if the
+    standard error were 15 % too small. A verdict allows for a little more than that.
+    """
+    middle = np.median(draws, axis=0)
+    return np.asarray(middle + HEIGHT_WIDENING * (draws - middle))
 
 
 def independent(draws: Floats, *, seed: int) -> Floats:

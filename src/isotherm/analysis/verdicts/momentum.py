@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from isotherm.analysis.series import Pair, Series
 from isotherm.analysis.verdicts.claim import Claim, Excess
-from isotherm.analysis.verdicts.draws import independent, interval_text, limits_of_kink, mean_over_sizes, shortfalls
+from isotherm.analysis.verdicts.draws import (
+    independent,
+    interval_text,
+    limits_of_kink,
+    mean_over_sizes,
+    shortfalls,
+    widened,
+)
 from isotherm.analysis.verdicts.margins import metric_margin
 from isotherm.analysis.verdicts.obstacles import Obstacle, obstacle
 from isotherm.analysis.verdicts.remedies import more_batch_sizes
@@ -53,7 +58,8 @@ def _help_above(pair: Pair) -> Claim:
 
 def _obstacle(pair: Pair, *, above: bool) -> Obstacle | None:
     plan = pair.plain.plan
-    found = obstacle([pair.plain, pair.heavy], [lambda g: g.optimum, lambda g: g.test_optimum], least_sizes=4)
+    needed = [lambda g: g.optimum, lambda g: g.test_optimum]
+    found = obstacle([pair.plain, pair.heavy], needed, heights=lambda g: g.test_optimum, least_sizes=4)
     if found is not None:
         return found
     if pair.plain.fit is None or Excess(draws=shortfalls(pair.plain.fit), limit=0.0).p > _SHOWN_AT:
@@ -83,14 +89,14 @@ def _gains(pair: Pair, *, above: bool) -> tuple[Floats, float, str]:
         mean_over_sizes(fit, fit.heights, [fit.batch_sizes.index(size) for size in sizes])
         for fit in (heavy.test_fit, plain.test_fit)
     ]
-    gains = plain.plan.metric_direction.sign * (means[0] - independent(means[1], seed=1))
+    gains = widened(plain.plan.metric_direction.sign * (means[0] - independent(means[1], seed=1)))
     margin = metric_margin(plain.plan.metric_bounds, [plain.test_fit.heights, heavy.test_fit.heights])
     scale, unit = plain.scale, unit_of(plain)
     words = (
         f"mean gain on the test set {interval_text(scale * gains, sign=True)} {unit} over B = "
         f"{', '.join(map(str, sizes))}; margin {scale * margin:.2g} {unit}"
     )
-    return np.asarray(gains), margin, words
+    return gains, margin, words
 
 
 def unit_of(s: Series) -> str:

@@ -74,6 +74,11 @@ def wider_grids(plan: SweepPlan) -> Remedy:
     return Remedy(what="let the grids of learning rates grow further", options=("--max-extensions", str(allowed)))
 
 
+def finer_grids() -> Remedy:
+    """Return the remedy for optima between learning rates that are too far apart."""
+    return Remedy(what="refine the grids", options=("--resolution", "adaptive"))
+
+
 def more_batch_sizes(plan: SweepPlan, *, smaller: bool = True, larger: bool = True) -> Remedy:
     """Return the remedy of two more batch sizes at either end, as far as the training set allows."""
     sizes = sorted(plan.batch_sizes)
