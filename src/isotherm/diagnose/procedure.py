@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ from isotherm.core.statistics import Interval
 from isotherm.core.temperature import effective_learning_rate
 from isotherm.diagnose.answer import Training, choices, current_setting, expectations, recommended_sizes
 from isotherm.diagnose.baseline import constant_loss, has_learned
-from isotherm.diagnose.batch_sizes import intended_steps, large_batch_size, three_batch_sizes
+from isotherm.diagnose.batch_sizes import large_batch_size, three_batch_sizes
 from isotherm.diagnose.boundary import SGD, Line, boundaries, ceiling, crossing
 from isotherm.diagnose.diagnosis import Cost, Current, Diagnosis, Isotherm, Probe, Stability
 from isotherm.diagnose.explanations import (
@@ -23,9 +22,9 @@ from isotherm.diagnose.explanations import (
     explain_grids,
     explain_law,
     explain_stability,
-    is_known,
 )
 from isotherm.diagnose.grids import GridPlan, GridSearch, least_seconds, search_grids
+from isotherm.diagnose.intended import Intended
 from isotherm.diagnose.law import Law, fit_law
 from isotherm.diagnose.options import DiagnoseOptions
 from isotherm.diagnose.pace import Pace, measure_pace, measure_paces
@@ -33,7 +32,6 @@ from isotherm.diagnose.probes import Prober, has_layer
 from isotherm.diagnose.short_runs import Clock, ShortGridSpec, ShortRuns, held_out_tasks
 from isotherm.diagnose.stability import COARSE_SEEDS, FIRST_FACTORS, ROUNDS, STABILITY_STEPS, search_stability
 from isotherm.diagnose.start import check_start, initial_loss
-from isotherm.diagnose.steps import enough_steps
 from isotherm.engine.placed_task import checked_device
 from isotherm.errors import UserError
 from isotherm.tasks.seeding import initial_model
@@ -125,9 +123,8 @@ class _Diagnostician:
         )
         self._unroll = runs.task.unroll or 1
         self._large = large_batch_size(runs.task, sizes, options.budget)
-        # Training examples of one intended training at a middle batch size.
-        middle = sizes[len(sizes) // 2]
-        self._training_examples = self._steps(middle) * middle * self._unroll
+        self._intended = Intended(task=task, budget=options.budget)
+        self._training_examples = self._intended.length(sizes[len(sizes) // 2])
 
     def _miss(self, sentence: str) -> None:
         if sentence not in self._missing:
@@ -135,10 +132,6 @@ class _Diagnostician:
 
     def _until(self, stage: str) -> float:
         return _ENDS[stage] * self._clock.seconds
-
-    def _steps(self, batch_size: int) -> int:
-        """Return the updates of the intended training."""
-        return intended_steps(self._task, self._options.budget, batch_size)
 
     def diagnosis(self) -> Diagnosis:
         self._on_stage("how fast this machine trains")
@@ -153,8 +146,8 @@ class _Diagnostician:
             self._runs, self._plan(limits, stability, paces), clock=self._clock, until=self._until("grids")
         )
         law = self._law(searches, limits)
-        isotherm = self._isotherm(law, searches)
-        line = self._line(law, isotherm)
+        isotherm = self._intended.isotherm(law, searches)
+        line = self._intended.line(law, isotherm)
         self._explain(isotherm, searches, law)
         self._on_stage("speed at every batch size")
         shown = self._shown_sizes(line, limits)
@@ -162,7 +155,7 @@ class _Diagnostician:
         self._on_stage("curvature and gradient noise after a short training")
         probes = (start, *self._later(searches))
         found, agreement = boundaries(stability, line, probes)
-        training = self._training(searches, law)
+        training = self._intended.training(searches, law)
         answers = choices(shown, line=line, limits=limits, speeds=speeds, training=training)
         return Diagnosis(
             task=self._task.name,
@@ -238,7 +231,7 @@ class _Diagnostician:
         # After the first round there may be a second one like it, and a fine one of twice the runs.
         share = (self._until("stability") - clock.spent) / ROUNDS * self._runs.num_workers
         affordable = (share - paces[size].overhead) * paces[size].speed / num_first / (size * self._unroll)
-        most = min(STABILITY_STEPS, self._steps(size), self._most_stability_steps())
+        most = min(STABILITY_STEPS, self._intended.steps(size), self._most_stability_steps())
         found = search_stability(
             self._runs,
             batch_size=size,
@@ -272,7 +265,7 @@ class _Diagnostician:
         return GridPlan(
             batch_sizes=self._sizes,
             momentum=self._momentum,
-            intended_steps=self._steps,
+            intended_steps=self._intended.steps,
             ceiling=_top(self._limit(limits), stability),
             paces=paces,
             most_examples=MOST_TRAININGS * self._training_examples,
@@ -296,45 +289,6 @@ class _Diagnostician:
             seed=self._options.seed,
         )
 
-    def _isotherm(self, law: Law | None, searches: Sequence[GridSearch]) -> Isotherm:
-        if law is None:
-            return Isotherm(temperature=None, slope=None, batch_sizes=())
-        middle = 2.0**law.log_size
-        rate = law.at(middle, self._length(middle))
-        longest = max(s.spec.num_steps / self._steps(s.spec.batch_size) for s in searches)
-        return Isotherm(
-            temperature=Interval(estimate=rate.estimate / middle, low=rate.low / middle, high=rate.high / middle),
-            slope=law.slope,
-            batch_sizes=law.batch_sizes,
-            exponent=law.exponent,
-            used_slope=math.log2(law.at(2 * middle, self._length(2 * middle)).estimate / rate.estimate),
-            at_batch_size=middle,
-            longest_part=longest,
-            is_plateau=law.drop is None,
-        )
-
-    def _length(self, batch_size: float) -> float:
-        """Return the training examples of the intended training."""
-        if self._options.steps is not None:
-            return self._options.steps * batch_size * self._unroll
-        assert self._options.epochs is not None
-        return self._options.epochs * self._task.num_train
-
-    def _line(self, law: Law | None, isotherm: Isotherm) -> Line | None:
-        """Return the best learning rate as a function of the batch size; None if it is not known well enough."""
-        if law is None or not is_known(isotherm, law.at(2.0**law.log_size, self._length(2.0**law.log_size))):
-            return None
-        return lambda size: law.at(size, self._length(size))
-
-    def _training(self, searches: Sequence[GridSearch], law: Law | None) -> Training:
-        # What may be lost: as much as by a learning rate half an octave off.
-        margin = 0.0 if law is None or law.drop is None else (law.drop.at(-0.5) + law.drop.at(0.5)) / 2
-        return Training(
-            num_train=self._task.num_train,
-            intended_steps=self._steps,
-            enough_steps=enough_steps(searches, margin=margin),
-        )
-
     def _explain(self, isotherm: Isotherm, searches: Sequence[GridSearch], law: Law | None) -> None:
         """Report what the short grids leave open."""
         grids = [search.result() for search in searches]
@@ -342,7 +296,7 @@ class _Diagnostician:
         longest = max(search.num_examples for search in searches) / self._task.num_train
         if NOTHING_LEARNED in self._missing:
             return
-        rate = None if law is None else law.at(isotherm.at_batch_size, self._length(isotherm.at_batch_size))
+        rate = None if law is None else self._intended.rate(law, isotherm.at_batch_size)
         for sentence in (
             *explain_law(isotherm, rate, grids, intended=intended),
             *explain_grids(grids, epochs_of_longest=longest, longest_part=isotherm.longest_part, intended=intended),

@@ -1,0 +1,79 @@
+"""The intended training, and what the law of the short grids says about it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from isotherm.core.budget import Budget, BudgetUnit
+from isotherm.core.statistics import Interval
+from isotherm.diagnose.answer import Training
+from isotherm.diagnose.batch_sizes import intended_steps
+from isotherm.diagnose.boundary import Line
+from isotherm.diagnose.diagnosis import Isotherm
+from isotherm.diagnose.explanations import is_known
+from isotherm.diagnose.grids import GridSearch
+from isotherm.diagnose.law import Law
+from isotherm.diagnose.steps import enough_steps
+from isotherm.tasks.task import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Intended:
+    """The training that will be done.
+
+    Args:
+        task: what is trained, with all its training data.
+        budget: how long.
+    """
+
+    task: Task
+    budget: Budget
+
+    def steps(self, batch_size: int) -> int:
+        """Return its updates at a batch size."""
+        return intended_steps(self.task, self.budget, batch_size)
+
+    def length(self, batch_size: float) -> float:
+        """Return its training examples at a batch size."""
+        if self.budget.unit is BudgetUnit.STEPS:
+            return self.budget.amount * batch_size * (self.task.unroll or 1)
+        return self.budget.amount * self.task.num_train
+
+    def rate(self, law: Law, batch_size: float) -> Interval:
+        """Return its best effective learning rate at a batch size."""
+        return law.at(batch_size, self.length(batch_size))
+
+    def isotherm(self, law: Law | None, searches: Sequence[GridSearch]) -> Isotherm:
+        """Return the law at the intended length."""
+        if law is None:
+            return Isotherm(temperature=None, slope=None, batch_sizes=())
+        middle = 2.0**law.log_size
+        rate = self.rate(law, middle)
+        return Isotherm(
+            temperature=Interval(estimate=rate.estimate / middle, low=rate.low / middle, high=rate.high / middle),
+            slope=law.slope,
+            batch_sizes=law.batch_sizes,
+            exponent=law.exponent,
+            used_slope=math.log2(self.rate(law, 2 * middle).estimate / rate.estimate),
+            at_batch_size=middle,
+            longest_part=max(s.spec.num_steps / self.steps(s.spec.batch_size) for s in searches),
+            is_plateau=law.drop is None,
+        )
+
+    def line(self, law: Law | None, isotherm: Isotherm) -> Line | None:
+        """Return the best learning rate as a function of the batch size; None if it is not known well enough."""
+        if law is None or not is_known(isotherm, self.rate(law, isotherm.at_batch_size)):
+            return None
+        return lambda size: self.rate(law, size)
+
+    def training(self, searches: Sequence[GridSearch], law: Law | None) -> Training:
+        """Return its updates, and how few are enough by the short runs."""
+        # What may be lost: as much as by a learning rate half an octave off.
+        margin = 0.0 if law is None or law.drop is None else (law.drop.at(-0.5) + law.drop.at(0.5)) / 2
+        return Training(
+            num_train=self.task.num_train,
+            intended_steps=self.steps,
+            enough_steps=enough_steps(searches, margin=margin),
+        )
