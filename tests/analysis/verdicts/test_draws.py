@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 
 from helpers_verdicts import MadeFit
-from isotherm.analysis.verdicts.draws import independent, limits_of_kink, mean_over_sizes, shortfalls, widened
+from isotherm.analysis.verdicts.draws import (
+    HEIGHT_WIDENING,
+    independent,
+    limits_of_kink,
+    mean_over_sizes,
+    shortfalls,
+    widened,
+)
 
 
 def fit(**changes: object) -> MadeFit:
@@ -46,7 +53,7 @@ def test_differences_of_heights_are_widened_about_their_medians() -> None:
     draws = np.random.default_rng(0).normal([1.0, 5.0], 0.1, size=(4001, 2))
     wide = widened(draws)
     assert np.median(wide, axis=0) == pytest.approx(np.median(draws, axis=0))
-    assert np.std(wide, axis=0) / np.std(draws, axis=0) == pytest.approx(1.2, rel=1e-3)
+    assert np.std(wide, axis=0) / np.std(draws, axis=0) == pytest.approx(HEIGHT_WIDENING, rel=1e-3)
 
 
 def test_draws_in_another_order_are_the_same_draws() -> None:

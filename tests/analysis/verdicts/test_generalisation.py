@@ -35,7 +35,7 @@ def test_picking_the_best_of_many_is_paid_for() -> None:
     heights = {8: 0.7, 1024: 0.7 - 2.3 * 0.01 * 0.05 * 2**0.5}
     two = made_series(optimum=LINE, height=lambda b: heights.get(b, 0.5))
     claim = large_batches(two)
-    assert 7 * 0.01 < claim.p_holds < 7 * 0.05  # type: ignore[operator]
+    assert 7 * 0.02 < claim.p_holds < 7 * 0.1  # type: ignore[operator]
 
 
 def test_fitting_worse_too_says_nothing_about_generalisation() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from isotherm.analysis.family import FamilyFit
 from isotherm.core.statistics import Floats, percentile_limits
 
-HEIGHT_WIDENING = 1.2
+HEIGHT_WIDENING = 1.4
 
 
 def interval_text(draws: Floats, *, digits: int = 2, sign: bool = False) -> str:
@@ -53,8 +53,8 @@ def mean_over_sizes(fit: FamilyFit, values: Floats, columns: Sequence[int]) -> F
 def widened(draws: Floats) -> Floats:
     """Return draws of a difference of heights with a wider spread about their medians.
 
-    In simulations the 95 % intervals of heights hold the truth in 91 cases of 100 (docs/statistics.md), as if the
-    standard error were 15 % too small. A verdict allows for a little more than that.
+    In simulations the 95 % intervals of heights hold the truth in 92 cases of 100, and with 1.2 here the best of six
+    batch sizes was falsely said to be ahead of the largest in 6 % (docs/statistics.md).
     """
     middle = np.median(draws, axis=0)
     return np.asarray(middle + HEIGHT_WIDENING * (draws - middle))
