@@ -17,14 +17,14 @@ TIED = 4.0
 def scored(found: Diagnosis, optima: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return one row per optimiser with a recommendation, at its batch size.
 
-    If the sweep does not reach that batch size, the row is that of its largest one.
+    If the sweep does not have that batch size, the row is that of the nearest one it has.
     """
     rows = []
     for momentum, size in sorted(found.recommended.items()):
         known = {best["batch_size"]: best for best in optima if best["momentum"] == momentum}
-        shown = [c for c in found.choices if c.batch_size in known and c.batch_size <= size]
+        shown = [c for c in found.choices if c.batch_size in known]
         if shown:
-            choice = shown[-1]
+            choice = min(shown, key=lambda c: abs(math.log2(c.batch_size / size)))
             best = known[choice.batch_size]
             rate = choice.rates[momentum]
             rows.append(

@@ -193,7 +193,7 @@ CASES = (
     Known(name="label noise, 10 epochs", build=label_noise, epochs=10),
     Known(name="label noise, 30 epochs", build=label_noise, epochs=30),
     Known(name="quickstart", build=quickstart, epochs=20),
-    Known(name="small CNN", build=cnn, epochs=10, swept=(16, 64)),
+    Known(name="small CNN", build=cnn, epochs=10, swept=(32,)),
     Known(name="saturated", build=saturated, epochs=10, swept=(8, 32, 64)),
     Known(name="random labels", build=random_labels, epochs=10, is_answerable=False),
 )
