@@ -8,6 +8,7 @@ lines through drawn optima. Logarithms are to base 2.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,6 +57,14 @@ class OptimaTable:
     def width(self) -> Floats:
         """The width of a part, shape (num_grids,)."""
         return np.asarray(self.points[1] - self.points[0])
+
+
+def joined(tables: Sequence[OptimaTable]) -> OptimaTable:
+    """Return one table of the grids of several, whose shapes are drawn independently."""
+    return OptimaTable(
+        points=np.concatenate([table.points for table in tables], axis=1),
+        areas=np.concatenate([table.areas for table in tables], axis=2),
+    )
 
 
 def draw_lines(

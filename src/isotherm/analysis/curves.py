@@ -66,6 +66,11 @@ class Curves:
         values = [getattr(self, field.name) for field in dataclasses.fields(self)]
         return tuple((v.shape, v.tobytes()) if isinstance(v, np.ndarray) else v for v in values)
 
+    def rows(self, start: int, stop: int) -> Curves:
+        """Return the curves of some batch sizes, with the variances of all."""
+        arrays = {f.name: getattr(self, f.name)[start:stop] for f in dataclasses.fields(self) if f.name != "freedom"}
+        return dataclasses.replace(self, **arrays)
+
     @property
     def num_grids(self) -> int:
         """How many batch sizes."""

@@ -1,10 +1,11 @@
 """A curve family: the metric over learning rates at every batch size, fitted as peaks of one shape.
 
-The shape is shared along the isotherm; every batch size has an optimum and a height of its own. The fit gives draws
-from the posterior: where the optima lie between the learning rates that were tried, and how high the curves are there.
-What the grids do not resolve is thus part of every interval. docs/statistics.md says how well it is calibrated.
+The shape is shared along the isotherm, or by small and by large batches where their shapes clearly differ; every batch
+size has an optimum and a height of its own. The fit gives draws from the posterior: where the optima lie between the
+learning rates that were tried, and how high the curves are there. What the grids do not resolve is thus part of every
+interval. docs/statistics.md says how well it is calibrated.
 
-Shapes are drawn by adaptive importance sampling, with the optima integrated out numerically and the heights exactly.
+Shapes are drawn by an ensemble of Markov chains, with the optima integrated out numerically and the heights exactly.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 
 from isotherm.analysis import peak
 from isotherm.analysis.broken_line import NUM_SHAPES as NUM_LINE_SHAPES
-from isotherm.analysis.broken_line import LineDraws, OptimaTable, draw_lines
+from isotherm.analysis.broken_line import LineDraws, OptimaTable, draw_lines, joined
 from isotherm.analysis.chains import walk
 from isotherm.analysis.curves import Curves, curves
 from isotherm.core.records import Direction
@@ -89,15 +90,41 @@ def fit_family(
 def _fit(found: Curves, batch_sizes: tuple[int, ...], sign: int, label: str, num_draws: int) -> FamilyFit:
     """Return the fit of curves; the label seeds its generator."""
     generator = np.random.default_rng(zlib.crc32(label.encode()))
-    window = _Window(found)
-    drawn = _Shapes(window)
-    shapes = drawn.draw(generator, num_draws)
-    optima, heights = _places(window, shapes, generator)
+    parts = _parts(found, generator, num_draws)
+    places = [_places(window, shapes, generator) for window, shapes in parts]
+    optima, heights = (np.concatenate(columns, axis=1) for columns in zip(*places, strict=True))
     lines = None
     if len(batch_sizes) >= LEAST_FOR_LINE:
-        table = window.table(shapes[:NUM_LINE_SHAPES])
+        table = joined([window.table(shapes[:NUM_LINE_SHAPES]) for window, shapes in parts])
         lines = draw_lines(table, np.log2(batch_sizes), optima, generator, num_draws=num_draws)
     return FamilyFit(batch_sizes=batch_sizes, optima=optima, heights=sign * heights, lines=lines)
+
+
+# Where curves stray from one shape by more than this, small and large batches are tried apart.
+STRAYING = np.log(0.015)
+LEAST_APART = 6  # batch sizes
+# Squared distance of two sets of shapes, in standard deviations over three parameters, beyond which they differ.
+DIFFERENT = 20.0
+
+
+def _parts(found: Curves, generator: np.random.Generator, num_draws: int) -> list[tuple[_Window, Floats]]:
+    """Return shapes with the curves they are shared by: all, or small and large batches apart where these differ."""
+    window = _Window(found)
+    shapes = _Shapes(window).draw(generator, num_draws)
+    if found.num_grids < LEAST_APART or np.median(shapes[:, peak.LOG_KAPPA]) <= STRAYING:
+        return [(window, shapes)]
+    middle = found.num_grids // 2
+    halves = [_Window(found.rows(0, middle)), _Window(found.rows(middle, found.num_grids))]
+    apart = [_Shapes(half).draw(generator, num_draws) for half in halves]
+    return list(zip(halves, apart, strict=True)) if _distance(*apart) > DIFFERENT else [(window, shapes)]
+
+
+def _distance(first: Floats, second: Floats) -> float:
+    """Return the squared distance between two sets of shapes, by a, r and p."""
+    columns = [peak.LOG_A, peak.LOG_R, peak.POWER]
+    away = first[:, columns].mean(axis=0) - second[:, columns].mean(axis=0)
+    covariance = np.cov(first[:, columns], rowvar=False) + np.cov(second[:, columns], rowvar=False)
+    return float(away @ np.linalg.solve(covariance, away))
 
 
 # First importance sampling finds where the shapes lie, in a few rounds; then chains draw them.
