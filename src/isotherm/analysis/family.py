@@ -1,6 +1,6 @@
 """A curve family: the metric over learning rates at every batch size, fitted as peaks of one shape.
 
-The shape is shared along the isotherm, or by small and by large batches where their shapes clearly differ; every batch
+The shape is shared along the isotherm, or by small and by large batches where one shape does not fit all; every batch
 size has an optimum and a height of its own. The fit gives draws from the posterior: where the optima lie between the
 learning rates that were tried, and how high the curves are there. What the grids do not resolve is thus part of every
 interval. docs/statistics.md says how well it is calibrated.
@@ -100,31 +100,20 @@ def _fit(found: Curves, batch_sizes: tuple[int, ...], sign: int, label: str, num
     return FamilyFit(batch_sizes=batch_sizes, optima=optima, heights=sign * heights, lines=lines)
 
 
-# Where curves stray from one shape by more than this, small and large batches are tried apart.
+# Where curves stray from one shape by more than this, small and large batches have shapes of their own.
 STRAYING = np.log(0.015)
 LEAST_APART = 6  # batch sizes
-# Squared distance of two sets of shapes, in standard deviations over three parameters, beyond which they differ.
-DIFFERENT = 20.0
 
 
 def _parts(found: Curves, generator: np.random.Generator, num_draws: int) -> list[tuple[_Window, Floats]]:
-    """Return shapes with the curves they are shared by: all, or small and large batches apart where these differ."""
+    """Return shapes with the curves that share them: all, or small and large batches where one shape does not fit."""
     window = _Window(found)
     shapes = _Shapes(window).draw(generator, num_draws)
     if found.num_grids < LEAST_APART or np.median(shapes[:, peak.LOG_KAPPA]) <= STRAYING:
         return [(window, shapes)]
     middle = found.num_grids // 2
     halves = [_Window(found.rows(0, middle)), _Window(found.rows(middle, found.num_grids))]
-    apart = [_Shapes(half).draw(generator, num_draws) for half in halves]
-    return list(zip(halves, apart, strict=True)) if _distance(*apart) > DIFFERENT else [(window, shapes)]
-
-
-def _distance(first: Floats, second: Floats) -> float:
-    """Return the squared distance between two sets of shapes, by a, r and p."""
-    columns = [peak.LOG_A, peak.LOG_R, peak.POWER]
-    away = first[:, columns].mean(axis=0) - second[:, columns].mean(axis=0)
-    covariance = np.cov(first[:, columns], rowvar=False) + np.cov(second[:, columns], rowvar=False)
-    return float(away @ np.linalg.solve(covariance, away))
+    return [(half, _Shapes(half).draw(generator, num_draws)) for half in halves]
 
 
 # First importance sampling finds where the shapes lie, in a few rounds; then chains draw them.
@@ -186,7 +175,7 @@ class _Shapes:
         self._freedom = max(1.0, found.freedom)
 
     def draw(self, generator: np.random.Generator, num_draws: int) -> Floats:
-        """Return shapes, shape (num_draws, 5), and narrow the window to where their optima lie."""
+        """Return shapes, shape (num_draws, 6), and narrow the window to where their optima lie."""
         shapes = self._settled(self._starts(generator), generator)
         drawn = walk(self._log_density, shapes, generator, num_rounds=NUM_ROUNDS, num_ignored=0)
         return np.asarray(drawn[generator.choice(len(drawn), size=num_draws)])
@@ -206,7 +195,7 @@ class _Shapes:
         return shapes
 
     def _starts(self, generator: np.random.Generator) -> Floats:
-        """Return shapes near their posterior, by adaptive importance sampling, shape (num_chains, 5)."""
+        """Return shapes near their posterior, by adaptive importance sampling, shape (num_chains, 6)."""
         shapes = peak.rough_shapes(self._curves, generator, 3 * NUM_SHAPES)
         log_areas = self._window.log_areas(shapes, 3 * NUM_POINTS)
         weights = log_sum_exp(log_areas, axis=1).sum(axis=-1)
@@ -246,7 +235,7 @@ class _Proposal:
         self._root = np.linalg.cholesky(1.3 * covariance + 1e-6 * np.eye(len(covariance)))
 
     def draw(self, generator: np.random.Generator, num_draws: int) -> Floats:
-        """Return shapes, shape (num_draws, 5)."""
+        """Return shapes, shape (num_draws, 6)."""
         normal = generator.standard_normal((num_draws, len(self._centre)))
         tails = np.sqrt(self.FREEDOM / generator.chisquare(self.FREEDOM, size=(num_draws, 1)))
         return np.asarray(self._centre + tails * normal @ self._root.T)

@@ -1,9 +1,9 @@
 """The shape of a peak, and how well it fits curves.
 
-Around its optimum c a curve of height h is h - a |u|^p below and h - a r |u|^p above, u = log2 ε - c. Shape (a, r, p)
-is shared by all batch sizes of a family; c and h are each one's own. A smooth peak has p = 2; p near 1 is a rise that
-ends at an edge. How far real curves stray from such a shape is a parameter, too: κ, relative to how far a mean lies
-below the best one.
+Around its optimum c a curve of height h is h - a |u|^p below and h - a r |u|^q above, u = log2 ε - c. The shape (a, r,
+p, q) is shared by the batch sizes of a family; c and h are each one's own. A parabola has p = q = 2; p near 1 is a rise
+that ends at an edge; with a large q curves are round at the top and fall ever faster above. How far real curves stray
+from such a shape is a parameter, too: κ, relative to how far a mean lies below the best one.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 from isotherm.analysis.curves import Curves
 from isotherm.core.statistics import Floats
 
-# Columns of an array of shapes: natural logarithms of a, r and κ; p; logarithm of a factor on the standard errors.
-LOG_A, LOG_R, LOG_KAPPA, POWER, LOG_ERROR = range(5)
-NUM_PARAMETERS = 5
+# Columns of an array of shapes: natural logarithms of a, r and κ; p and q; logarithm of a factor on standard errors.
+LOG_A, LOG_R, LOG_KAPPA, POWER, POWER_ABOVE, LOG_ERROR = range(6)
+NUM_PARAMETERS = 6
 
 # Relative error of how far a curve is seen to fall at least.
 FALL_ERROR = 0.2
@@ -27,6 +27,7 @@ FALL_ERROR = 0.2
 LEAST_R, MOST_R = np.log(1 / 32), np.log(128.0)
 LEAST_KAPPA, MOST_KAPPA, MIDDLE_KAPPA, SPREAD_KAPPA = np.log(0.01), np.log(0.5), np.log(0.03), 0.8
 MIDDLE_POWER, SPREAD_POWER, LEAST_POWER, MOST_POWER = 2.0, 0.4, 0.9, 3.0
+MIDDLE_ABOVE, SPREAD_ABOVE, LEAST_ABOVE, MOST_ABOVE = 2.3, 0.7, 0.9, 6.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,14 +47,15 @@ def fit_heights(curves: Curves, shapes: Floats, log_optima: Floats) -> Fitted:
 
     Args:
         curves: of a family.
-        shapes: parameters, shape (..., 5).
+        shapes: parameters, shape (..., 6).
         log_optima: shape (..., num_grids).
     """
-    log_a, log_r, log_kappa, power, log_error = (part[..., None, None] for part in np.moveaxis(shapes, -1, 0))
+    log_a, log_r, log_kappa, below, above, log_error = (part[..., None, None] for part in np.moveaxis(shapes, -1, 0))
     away = curves.log_rates - log_optima[..., None]
     with np.errstate(divide="ignore"):  # log of 0: exactly at the optimum nothing is lost
         log_away = np.log(np.abs(away))
-    values = power * log_away + log_a + np.where(away > 0, log_r, 0.0)
+    is_above = away > 0
+    values = np.where(is_above, above, below) * log_away + log_a + np.where(is_above, log_r, 0.0)
     np.exp(values, out=values)
     missed = _missed_falls(curves, values)
     values += curves.below_best
@@ -83,18 +85,20 @@ def _missed_falls(curves: Curves, losses: Floats) -> Floats | float:
 
 def log_prior(shapes: Floats, *, freedom: float, limits_a: tuple[float, float]) -> Floats:
     """Return the logarithm of the prior density of shapes; `freedom` is how well standard errors are known."""
-    log_a, log_r, log_kappa, power, log_error = np.moveaxis(shapes, -1, 0)
+    log_a, log_r, log_kappa, power, above, log_error = np.moveaxis(shapes, -1, 0)
     inside = (log_a >= limits_a[0]) & (log_a <= limits_a[1]) & (log_r >= LEAST_R) & (log_r <= MOST_R)
     inside &= (power >= LEAST_POWER) & (power <= MOST_POWER)
+    inside &= (above >= LEAST_ABOVE) & (above <= MOST_ABOVE)
     inside &= (log_kappa >= LEAST_KAPPA) & (log_kappa <= MOST_KAPPA)
     found = -0.5 * ((log_kappa - MIDDLE_KAPPA) / SPREAD_KAPPA) ** 2
     found = found - 0.5 * ((power - MIDDLE_POWER) / SPREAD_POWER) ** 2
+    found = found - 0.5 * ((above - MIDDLE_ABOVE) / SPREAD_ABOVE) ** 2
     found = found - freedom * log_error - 0.5 * freedom * np.exp(-2 * log_error)
     return np.where(inside, found, -np.inf)
 
 
 def rough_shapes(curves: Curves, generator: np.random.Generator, num_shapes: int) -> Floats:
-    """Return shapes around what the neighbours of the best learning rates suggest, shape (num_shapes, 5)."""
+    """Return shapes around what the neighbours of the best learning rates suggest, shape (num_shapes, 6)."""
     below, above = _steepness(curves)
     known = below[(below > 0) & np.isfinite(below)]
     log_a = np.log(np.median(known)) if len(known) else np.log(curves.error)
@@ -106,6 +110,8 @@ def rough_shapes(curves: Curves, generator: np.random.Generator, num_shapes: int
     shapes[:, LOG_KAPPA] = generator.uniform(LEAST_KAPPA, MIDDLE_KAPPA + SPREAD_KAPPA, size=num_shapes)
     powers = generator.normal(MIDDLE_POWER, SPREAD_POWER, size=num_shapes)
     shapes[:, POWER] = np.clip(powers, LEAST_POWER, MOST_POWER)
+    powers = generator.normal(MIDDLE_ABOVE, SPREAD_ABOVE, size=num_shapes)
+    shapes[:, POWER_ABOVE] = np.clip(powers, LEAST_ABOVE, MOST_ABOVE)
     shapes[:, LOG_ERROR] = generator.normal(0.0, 0.05, size=num_shapes)
     return shapes
 
