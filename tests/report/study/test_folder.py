@@ -51,7 +51,7 @@ def test_one_quantity_has_one_value(folder: Path, quantity: str) -> None:
         "kink": {f"{law.kink.estimate:.0f}" for law in laws if law.kink is not None and law.shows_kink},
         "plateau": {f"{law.plateau.estimate:.3g}" for law in laws if law.shows_kink},
     }[quantity]
-    assert len(expected) == 2  # plain SGD and momentum at equal epochs share a slope; one of them shows no kink
+    assert len(expected) >= 2  # every series has a law of its own
     assert set(re.findall(QUANTITIES[quantity], words(folder))) == expected
 
 

@@ -15,7 +15,7 @@ from torch._subclasses import FakeTensorMode
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from isotherm.engine.graph.step_graph import results_of_step
+from isotherm.engine.graph.step_graph import results_of_step, source_of
 
 
 def trace(
@@ -52,7 +52,7 @@ def _drop_writes(graph: fx.Graph, scratch: Collection[int]) -> None:
     """Remove the copies at the end of a functional program that bring some arguments to their new values."""
     written = {node for index, node in enumerate(graph.find_nodes(op="placeholder")) if index in scratch}
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
-        if node.args[0] in written and not node.users:
+        if source_of(node) in written and not node.users:
             graph.erase_node(node)
 
 
