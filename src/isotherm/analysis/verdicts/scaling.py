@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 
 from isotherm.analysis.family import FamilyFit
+from isotherm.analysis.regimes import Regimes
 from isotherm.analysis.series import Series
 from isotherm.analysis.verdicts.claim import Claim, Excess
 from isotherm.analysis.verdicts.draws import interval_text, limits_of_kink, shortfalls
@@ -46,7 +47,7 @@ def kink(s: Series) -> Claim:
     short = shortfalls(s.fit)
     return Claim(
         text=text,
-        evidence=f"{_kink_words(s.fit)}; the last optimum is {interval_text(short, digits=1)} octaves below the line",
+        evidence=f"{_kink_words(s.fit, s.law)}; the last optimum is {interval_text(short, digits=1)} octaves below the line",
         plan=s.plan,
         holds=(rises, Excess(draws=short, limit=0.0)),
         fails=((rises, Excess(draws=-short, limit=-NO_KINK)),),
@@ -58,12 +59,13 @@ def _law(fit: FamilyFit) -> str:
     return f"ε_eff* ∝ B^{interval_text(fit.slopes)}, proportional within [{low:g}, {high:g}]"
 
 
-def _kink_words(fit: FamilyFit) -> str:
+def _kink_words(fit: FamilyFit, law: Regimes | None) -> str:
     low, high = limits_of_kink(fit)
     if not np.isfinite(high):
         part = np.mean(~np.isnan(fit.kinks))
         return f"kink not seen below B = {fit.batch_sizes[-1]} ({part:.0%} of draws show one)"
-    estimate = 2.0 ** float(np.nanmedian(fit.kinks))
+    seen = law.kink if law is not None else None
+    estimate = 2.0 ** float(np.nanmedian(fit.kinks)) if seen is None else seen.estimate
     return f"kink at B ≈ {estimate:.0f} [{low:.0f}, {high:.0f}]"
 
 
