@@ -27,7 +27,7 @@ from isotherm.analysis.regimes import JointRegimes, Regimes, joint_regimes_of, r
 from isotherm.core.statistics import Interval
 from isotherm.sweep.protocol import Grid
 
-NUM_SWEEPS, NUM_PAIRS = 3, 4
+NUM_SWEEPS, NUM_PAIRS = 2, 3
 
 
 def fit_regimes(grids: list[Grid]) -> Regimes:

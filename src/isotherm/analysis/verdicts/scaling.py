@@ -45,9 +45,10 @@ def kink(s: Series) -> Claim:
         return Claim.blocked(text, s.plan, blocked)
     rises = Excess(draws=s.fit.slopes, limit=0.0)
     short = shortfalls(s.fit)
+    below = f"the last optimum is {interval_text(short, digits=1)} octaves below the line"
     return Claim(
         text=text,
-        evidence=f"{_kink_words(s.fit, s.law)}; the last optimum is {interval_text(short, digits=1)} octaves below the line",
+        evidence=f"{_kink_words(s.fit, s.law)}; {below}",
         plan=s.plan,
         holds=(rises, Excess(draws=short, limit=0.0)),
         fails=((rises, Excess(draws=-short, limit=-NO_KINK)),),
