@@ -81,7 +81,8 @@ def main(store: str = "spirals.sqlite") -> it.Results:
         print(
             f"B = {grid.axes.batch_size:3d}  ε_eff = {best.effective_learning_rate:<6g} "
             f"[{best.interval[0]:g}, {best.interval[1]:g}]  {best.edge:10s}  "
-            f"test accuracy {100 * test.mean:.1f} ± {100 * test.standard_deviation:.1f} % ({test.num_kept} further seeds)"
+            f"test accuracy {100 * test.mean:.1f} ± {100 * test.standard_deviation:.1f} % "
+            f"({test.num_kept} further seeds)"
         )
     analysis = it.analyse(results)
     for found in (*analysis.regimes, *analysis.recommendations):
