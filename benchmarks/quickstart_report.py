@@ -1,7 +1,7 @@
 """Analyse the quickstart's runs again and write its results, figures, docs/quickstart.md and its lines in README.md.
 
 python benchmarks/quickstart_report.py                # from results/quickstart/runs.csv; trains nothing
-python benchmarks/quickstart_report.py --take FOLDER  # takes over the runs of a new `isotherm quickstart --output FOLDER`
+python benchmarks/quickstart_report.py --take FOLDER  # from a new `isotherm quickstart --output FOLDER`
 """
 
 from __future__ import annotations
@@ -67,9 +67,8 @@ def stored() -> StudyResults:
         ValueError: The study as it is now calls for other runs.
     """
     with RUNS.open(newline="") as file:
-        results = StudyResults(
-            plan=quickstart().plan(), by_key={row["key"]: result_of(row) for row in csv.DictReader(file)}
-        )
+        by_key = {row["key"]: result_of(row) for row in csv.DictReader(file)}
+    results = StudyResults(plan=quickstart().plan(), by_key=by_key)
     if missing := results.counts()["missing"]:
         raise ValueError(
             f"{RUNS.name} lacks {missing} runs of the quickstart as it is now; run isotherm quickstart --output FOLDER "

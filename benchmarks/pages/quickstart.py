@@ -59,14 +59,10 @@ def _optima_table(sweeps: Sequence[Content]) -> str:
         grids = {grid["batch_size"]: grid for grid in sweep["grids"]}
         label = momentum_label(sweep["momentum"])
         cells = {f"{label}, test accuracy %": _accuracy, f"{label}, optimal ε_eff": _rate}
-        if any(not grid["train_optimum_at_end"] for grid in sweep["grids"]) and len(sweeps) == 1:
-            cells |= {
-                f"{label}, training loss there": _loss,
-                f"{label}, ε_eff of least training loss + L2": _train_rate,
-            }
-        rows += [
-            (name, *(text(grids[size]) if size in grids else "–" for size in sizes)) for name, text in cells.items()
-        ]
+        if len(sweeps) == 1:  # at equal steps, where grids grow for the training optimum too
+            cells |= {"training loss there": _loss, "ε_eff of the least training loss + L2": _train_rate}
+        for name, text in cells.items():
+            rows.append((name, *(text(grids[size]) for size in sizes)))
     return table((f"{budget}, B =", *(f"{size:,}" for size in sizes)), rows)
 
 
