@@ -1,4 +1,4 @@
-# make demo   install into .venv and run the embedded study: about two minutes on two cores
+# make demo   install into .venv and run the embedded study: two to three minutes on two cores
 # make test   install into .venv and run every check
 # make docs   write the generated parts of docs/architecture.md, docs/cli.md, docs/results.md, docs/quickstart.md and
 #             README.md; the quickstart's runs are analysed again, nothing is trained

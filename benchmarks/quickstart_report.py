@@ -44,7 +44,7 @@ PAGE = Page(
     },
 )
 # How the runs came to be: kept when they are analysed again.
-ORIGIN = ("command", "commit", "hardware", "torch", "python", "seconds")
+ORIGIN = ("command", "note", "commit", "hardware", "torch", "python", "seconds")
 
 
 def main() -> None:
@@ -103,6 +103,7 @@ def _taken(options: argparse.Namespace) -> dict[str, Any]:
     seconds = json.loads((options.take / "summary.json").read_text())["seconds"]
     return {
         "command": "isotherm quickstart",
+        "note": options.note,
         "commit": options.commit,
         "hardware": options.hardware,
         "torch": torch.__version__,
@@ -121,6 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--take", type=Path, metavar="FOLDER", help="of a finished isotherm quickstart")
     parser.add_argument("--commit", help="that trained them")
     parser.add_argument("--hardware", help="that trained them, in words")
+    parser.add_argument("--note", default="", help="what else to know about these runs")
     return parser
 
 

@@ -45,9 +45,8 @@ def summary_block(found: Content) -> str:
     states = [verdict["state"] for verdict in found["verdicts"]]
     counted = [f"{states.count(state)} {_plural(state, states.count(state))}" for state in _MARKS if state in states]
     return paragraph(
-        f"The quickstart trains {found['counts']['finished'] + found['counts']['diverged']:,} runs in "
-        f"{found['seconds']:.0f} s ({found['hardware']}) and ends with a recommendation, tables, verdicts and a "
-        f"report. Of its {len(states)} verdicts {_listed(counted)}."
+        f"The quickstart trains {found['counts']['finished'] + found['counts']['diverged']:,} runs and ends with a "
+        f"recommendation, tables, {len(states)} verdicts and a report. Of the verdicts {_listed(counted)}."
     )
 
 

@@ -57,9 +57,9 @@ def verdict(state: str) -> dict[str, Any]:
 
 def test_verdicts_are_counted_and_shown_with_their_evidence() -> None:
     verdicts = [verdict(state) for state in ("holds", "holds", "not determined", "does not hold")]
-    found = {"verdicts": verdicts, "counts": {"finished": 600, "diverged": 2}, "seconds": 123.4, "hardware": "2 cores"}
+    found = {"verdicts": verdicts, "counts": {"finished": 600, "diverged": 2}}
     text = " ".join(page.summary_block(found).split())
-    assert "602 runs in 123 s (2 cores)" in text
-    assert "Of its 4 verdicts 2 hold, 1 does not hold and 1 is not determined." in text
+    assert "trains 602 runs" in text
+    assert "4 verdicts and a report. Of the verdicts 2 hold, 1 does not hold and 1 is not determined." in text
     assert "| ✓ holds | a claim | a slope; p < 0.001 |" in page.verdicts_block(found)
     assert "| ? not determined | a claim |" in page.verdicts_block(found)
