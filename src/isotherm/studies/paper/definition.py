@@ -152,7 +152,7 @@ class Setting:
     @property
     def num_runs(self) -> int:
         """How many runs the grids have before any is extended or refined."""
-        return sum(self.num_seeds * len(self._rates_at(size)) * len(self.budgets) for size in self.batch_sizes)
+        return sum(self.num_seeds * len(self.rates_at(size)) * len(self.budgets) for size in self.batch_sizes)
 
     @property
     def seconds(self) -> float:
@@ -160,13 +160,14 @@ class Setting:
         network = NETWORKS[self.network]
         return sum(
             self.num_seeds
-            * len(self._rates_at(size))
+            * len(self.rates_at(size))
             * network.seconds(batch_size=size, num_steps=_num_steps(budget, size, network))
             for size in self.batch_sizes
             for budget in self.budgets
         )
 
-    def _rates_at(self, batch_size: int) -> Sequence[float]:
+    def rates_at(self, batch_size: int) -> Sequence[float]:
+        """Return the learning rates at a batch size before any extension."""
         return self.rates.at(batch_size) if isinstance(self.rates, IsothermGrid) else self.rates
 
 
@@ -252,7 +253,8 @@ class PaperObject:
         except UserError as error:
             without = [str(s) for s in Scale if all(n.is_embedded for n in self.scales[s].networks)]
             raise UserError(
-                f"{self.title} at scale {scale} trains on {network.dataset}: {error}; {' and '.join(without)} need no data"
+                f"{self.title} at scale {scale} trains on {network.dataset}: {error}; "
+                f"the scales {' and '.join(without)} need no data"
             ) from error
 
 

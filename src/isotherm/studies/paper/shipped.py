@@ -98,12 +98,12 @@ def _plans(wanted: PaperObject, scale: Scale, specs: Sequence[RunSpec]) -> tuple
 
 
 def _plan(setting: Setting, specs: Sequence[RunSpec]) -> SweepPlan:
-    """Return the plan of runs that are known, and of those the setting wants at the batch sizes and rates they have."""
+    """Return the plan of runs that are known; a batch size with fewer learning rates than others is unfinished."""
     first, metric = specs[0], _metric(setting.network)
     sizes = tuple(size for size in setting.batch_sizes if any(s.batch_size == size for s in specs))
-    rates = tuple(
-        tuple(sorted({s.effective_learning_rate for s in specs if s.batch_size == size})) for size in sizes
-    )
+    found = {size: {s.effective_learning_rate for s in specs if s.batch_size == size} for size in sizes}
+    most = max(map(len, found.values()))
+    rates = tuple(tuple(sorted(own if len(own) == most else setting.rates_at(size))) for size, own in found.items())
     num_seeds = max(s.seed for s in specs) + 1
     return SweepPlan(
         name=setting.name,

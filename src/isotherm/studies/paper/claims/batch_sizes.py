@@ -14,7 +14,7 @@ from isotherm.analysis.verdicts.draws import independent, interval_text, limits_
 from isotherm.analysis.verdicts.margins import PROPORTIONAL, SAME_RATE
 from isotherm.analysis.verdicts.momentum import momentum_claims
 from isotherm.analysis.verdicts.obstacles import Obstacle, obstacle
-from isotherm.analysis.verdicts.remedies import more_batch_sizes
+from isotherm.analysis.verdicts.remedies import finish, more_batch_sizes
 from isotherm.core.statistics import Floats
 from isotherm.studies.paper.claims.common import (
     HALF_STEP,
@@ -287,6 +287,9 @@ def _of_series(test: Test | object, name: str, momentum: float, *, least_sizes: 
         plan = plan_named(analysis, name, momentum)
         if not found:
             return unfinished(text, plan)
+        if lost := sorted(set(plan.batch_sizes) - {g.axes.batch_size for g in found[0].grids}):
+            words = f"there is no optimum at B = {', '.join(map(str, lost))}"
+            return Claim.blocked(text, plan, Obstacle(words=words, remedy=finish()))
         needed = [lambda g: g.optimum, lambda g: g.test_optimum]
         blocked = obstacle(found[:1], needed, least_sizes=least_sizes)
         if blocked is not None or found[0].fit is None:
