@@ -27,6 +27,7 @@ from isotherm.report.study.figures import (
     SweepPoint,
     SweepSeries,
 )
+from isotherm.report.study.final_rates import final_rate_pictures
 from isotherm.report.wording import is_percent, kept_words, metric_label, momentum_label, objective_words, runs_words
 from isotherm.sweep.plan import GridAxes, SweepPlan
 from isotherm.sweep.protocol import Cell, Estimate
@@ -41,6 +42,7 @@ def study_figures(analysis: Analysis) -> StudyFigures:
     return StudyFigures(
         sweeps=tuple(sweep_figure(*group, joint=analysis.joint_regimes) for group in groups),
         learning_rates=tuple(record for sweep in analysis.sweeps for record in learning_rate_figures(sweep)),
+        pictures=tuple(picture for sweep in analysis.sweeps for picture in final_rate_pictures(sweep)),
     )
 
 
