@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from isotherm.core.json import plain
+from isotherm.report.axes import Format
 from isotherm.report.files import write_atomically, write_json
 from isotherm.report.paper.draw import rendered
 from isotherm.report.paper.finding import Finding
@@ -16,8 +17,9 @@ from isotherm.report.paper.tables import tables
 def write_object(finding: Finding, folder: Path) -> list[Path]:
     """Write the files of an object into a folder and return them."""
     written = []
-    for form in ("png", "pdf"):
-        for name, content in rendered(finding, form):  # type: ignore[arg-type]
+    forms: tuple[Format, ...] = ("png", "pdf")
+    for form in forms:
+        for name, content in rendered(finding, form):
             written.append(write_atomically(folder / f"{name}.{form}", content))
     for k, table in enumerate(tables(finding.wanted, finding)):
         written.append(write_atomically(folder / f"{finding.wanted.identifier}_table{k + 1}.csv", table.csv()))

@@ -150,9 +150,16 @@ def network_task(network: Network, *, data: Path | None = None) -> Task:
         train, test = mnist1d.load()
         return Task(name=network.name, model=_norm_mlp, train=train, test=test, l2=5e-4)
     if network.name == EMBEDDED_AUTOENCODER:
-        (train, _), (test, _) = mnist1d.load()
-        errors = {"loss": "half_squared_error", "metric": "squared_error"}
-        return Task(name=network.name, model=_autoencoder, train=(train, train), test=(test, test), l2=1e-5, **errors)
+        (train_x, _), (test_x, _) = mnist1d.load()
+        return Task(
+            name=network.name,
+            model=_autoencoder,
+            train=(train_x, train_x),
+            test=(test_x, test_x),
+            loss="half_squared_error",
+            metric="squared_error",
+            l2=1e-5,
+        )
     task = get_task(network.name, data=data)
     return dataclasses.replace(task, l2=5e-4) if network.name == EMBEDDED else task
 

@@ -20,7 +20,7 @@ BUDGETS, ALONG = "epoch budgets", "along training"
 # Optimal temperature and largest learning rates of the embedded MLP, on which grids are centred.
 TEMPERATURE, CEILING_SGD, CEILING_MOMENTUM = 2.0**-5, 2.0, 8.0
 # The same for the embedded autoencoder.
-AUTOENCODER = {"temperature": 2.0**-9, "ceilings": (2.0**-4, 2.0**-2)}
+AUTOENCODER_TEMPERATURE, AUTOENCODER_CEILINGS = 2.0**-9, (2.0**-4, 2.0**-2)
 # The LSTM's gradients are clipped; so are the MLP's that stands for it, most of them.
 CLIP_NORM = 0.25
 CLIPPED_RATES = powers_of_two(-1, 4)
@@ -126,7 +126,7 @@ def laptop_epochs(network: str = EMBEDDED, **changes: Any) -> tuple[Setting, Set
     """Return both optimisers for 20 epochs, B = 8 to 1,024: the quickstart's own runs on the MLP."""
     temperature, ceilings = TEMPERATURE, (CEILING_SGD, CEILING_MOMENTUM)
     if network == EMBEDDED_AUTOENCODER:
-        temperature, ceilings = AUTOENCODER["temperature"], AUTOENCODER["ceilings"]  # type: ignore[assignment]
+        temperature, ceilings = AUTOENCODER_TEMPERATURE, AUTOENCODER_CEILINGS
     plain, heavy = (around(temperature, ceiling=ceiling, below=1, above=1) for ceiling in ceilings)
     rates = changes.pop("rates", (plain, heavy))
     return both_optimisers(network, sizes(3, 10), epochs(20), rates=rates, **{**ADAPTIVE, **changes})
@@ -136,7 +136,7 @@ def laptop_steps(network: str = EMBEDDED, **changes: Any) -> Setting:
     """Return momentum for 1,500 updates, B = 8 to 1,024: the quickstart's own runs on the MLP."""
     grid = around(TEMPERATURE, ceiling=CEILING_MOMENTUM, below=1, above=1)
     if network == EMBEDDED_AUTOENCODER:
-        grid = around(AUTOENCODER["temperature"], ceiling=0.25, below=1, above=1)  # type: ignore[arg-type]
+        grid = around(AUTOENCODER_TEMPERATURE, ceiling=AUTOENCODER_CEILINGS[1], below=1, above=1)
     return equal_steps(network, sizes(3, 10), 1500, changes.pop("rates", grid), **{**ADAPTIVE, **changes})
 
 

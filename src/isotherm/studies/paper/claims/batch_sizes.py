@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 
@@ -32,6 +33,9 @@ from isotherm.studies.paper.claims.common import (
     without_optimum,
 )
 from isotherm.studies.paper.settings import EQUAL_EPOCHS, EQUAL_STEPS
+from isotherm.sweep.plan import SweepPlan
+
+_SeriesTest = Callable[[str, Series], Claim]
 
 
 def flat_below_kink(momentum: float, *, quantity: str = "test") -> Test:
@@ -279,7 +283,7 @@ def same_rate() -> Test:
 # -- shared -----------------------------------------------------------------------------------------------------------
 
 
-def _of_series(test: Test | object, name: str, momentum: float, *, least_sizes: int = 3) -> Test:
+def _of_series(test: _SeriesTest, name: str, momentum: float, *, least_sizes: int = 3) -> Test:
     """Return the test of the one series of a name and momentum, once nothing stands in its way."""
 
     def tested(text: str, analysis: Analysis) -> Claim:
@@ -294,7 +298,7 @@ def _of_series(test: Test | object, name: str, momentum: float, *, least_sizes: 
         blocked = obstacle(found[:1], needed, least_sizes=least_sizes)
         if blocked is not None or found[0].fit is None:
             return Claim.blocked(text, plan, blocked)
-        return test(text, found[0])  # type: ignore[operator,no-any-return]
+        return test(text, found[0])
 
     return tested
 
@@ -313,11 +317,11 @@ def _named(claim: Claim, text: str) -> Claim:
     return dataclasses.replace(claim, text=text)
 
 
-def _larger(text: str, plan: object, more: Floats, words: str) -> Claim:
+def _larger(text: str, plan: SweepPlan, more: Floats, words: str) -> Claim:
     return Claim(
         text=text,
         evidence=f"log2 of {words}: {interval_text(more, sign=True)}; margin {SAME_RATE:g}",
-        plan=plan,  # type: ignore[arg-type]
+        plan=plan,
         holds=(Excess(draws=more, limit=0.0),),
         fails=((Excess(draws=-more, limit=-SAME_RATE),),),
     )

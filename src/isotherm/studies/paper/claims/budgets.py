@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from isotherm.analysis.analysis import Analysis
+from isotherm.analysis.family import FamilyFit
 from isotherm.analysis.series import Series, TunedGrid
 from isotherm.analysis.verdicts.claim import Claim, Excess
 from isotherm.analysis.verdicts.draws import independent, interval_text, widened
@@ -156,8 +158,8 @@ def train_rate_falls_faster(name: str) -> Test:
         found = _ready(text, analysis, name, "train")
         if isinstance(found, Claim):
             return found
-        train, test_ = (_columns(found, lambda s, q=q: fit_of(s, q).optima[:, 0]) for q in ("train", "test"))  # type: ignore[misc,union-attr]
-        more = (train[:, 0] - train[:, -1]) - independent(test_[:, 0] - test_[:, -1], seed=5)
+        train, metric = (_columns(found, functools.partial(_optimum_draws, quantity=q)) for q in ("train", "test"))
+        more = (train[:, 0] - train[:, -1]) - independent(metric[:, 0] - metric[:, -1], seed=5)
         return Claim(
             text=text,
             evidence=f"it falls by {interval_text(more, sign=True)} octaves more; margin {SAME_RATE:g}",
@@ -193,7 +195,7 @@ def _optima(test: _Test, name: str, quantity: str) -> Test:
         found = _ready(text, analysis, name, quantity)
         if isinstance(found, Claim):
             return found
-        return test(text, found, _columns(found, lambda s: _fit(s, quantity).optima[:, 0]))
+        return test(text, found, _columns(found, functools.partial(_optimum_draws, quantity=quantity)))
 
     return tested
 
@@ -215,10 +217,14 @@ def _ready(text: str, analysis: Analysis, name: str, quantity: str) -> list[Seri
     return found
 
 
-def _fit(s: Series, quantity: str):  # type: ignore[no-untyped-def]
+def _fit(s: Series, quantity: str) -> FamilyFit:
     fit = fit_of(s, quantity)
     assert fit is not None
     return fit
+
+
+def _optimum_draws(s: Series, *, quantity: str) -> Floats:
+    return _fit(s, quantity).optima[:, 0]
 
 
 def _columns(found: Sequence[Series], draws: Callable[[Series], Floats]) -> Floats:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -174,7 +174,8 @@ def _grids(analysis: Analysis, which: int) -> tuple[TunedGrid, TunedGrid] | None
     return (found[0], found[1]) if len(found) == 2 and all(g.grid.is_complete for g in found) else None
 
 
-def _common(plain: TunedGrid, heavy: TunedGrid, wanted) -> list[tuple[Cell, Cell]]:  # type: ignore[no-untyped-def]
+def _common(plain: TunedGrid, heavy: TunedGrid, wanted: Callable[[float, float], bool]) -> list[tuple[Cell, Cell]]:
+    """Return the cells at learning rates of both, chosen by rate and optimum of plain SGD."""
     assert plain.rate is not None
     others = {cell.effective_learning_rate: cell for cell in heavy.grid.cells}
     return [

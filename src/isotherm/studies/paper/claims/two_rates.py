@@ -7,6 +7,7 @@ one with the highest curve; it is known to half a step of the final rates, which
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -182,7 +183,7 @@ def _best(budget: Budget, series: list[Series], quantity: str) -> BestRates:
     return BestRates(budget=budget, initial=initial[rows, best], final=finals[best] + noise, loss=losses[rows, best])
 
 
-def _of_rates(test, quantity: str) -> Test:  # type: ignore[no-untyped-def]
+def _of_rates(test: Callable[[str, Analysis, list[BestRates]], Claim], quantity: str) -> Test:
     def tested(text: str, analysis: Analysis) -> Claim:
         plan = analysis.plan.sweeps[0]
         rates = best_rates(analysis, quantity)
