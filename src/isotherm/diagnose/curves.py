@@ -54,12 +54,10 @@ class Curve:
 
     @property
     def is_plateau(self) -> bool:
-        """Whether the best value is shared by all learning rates, or by some far apart; less far up to an end."""
+        """Whether the best value is shared by learning rates far apart; less far up to an end of the grid."""
         low, high = self.range
-        is_at_start, is_at_end = low == self.log_rates[0], high == self.log_rates[-1]
-        if is_at_start and is_at_end:
-            return True
-        return high - low >= (PLATEAU - 1.0 if is_at_start or is_at_end else PLATEAU) - 0.1
+        is_at_end = low == self.log_rates[0] or high == self.log_rates[-1]
+        return high - low >= (PLATEAU - 1.0 if is_at_end else PLATEAU) - 0.1
 
     @property
     def is_usable(self) -> bool:
