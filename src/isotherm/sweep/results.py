@@ -10,7 +10,7 @@ from isotherm.core.budget import Budget
 from isotherm.core.records import Outcome, RunResult, RunSpec
 from isotherm.sweep.plan import StudyPlan, SweepPlan
 from isotherm.sweep.protocol import Grid
-from isotherm.sweep.rounds import all_runs, grown_grid
+from isotherm.sweep.rounds import Round, all_runs, grown_grid, next_round
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -61,6 +61,11 @@ class StudyResults:
     def sweeps(self) -> list[Results]:
         """The sweeps, in the study's order."""
         return [Results(plan=plan, by_key=self.by_key, provenance=self.provenance) for plan in self.plan.sweeps]
+
+    def next_round(self) -> Round | None:
+        """Return what is to be run next; None once the study is done. Failed runs have been tried and are left out."""
+        failed = {key for key, result in self.by_key.items() if result.outcome is Outcome.FAILED}
+        return next_round(self.plan.sweeps, self.by_key, skip=failed)
 
     def provenance_of_runs(self) -> list[Mapping[str, Any]]:
         """Return where and how the runs of this study were trained; runs without a record are left out."""
