@@ -77,10 +77,8 @@ def growth(plan: SweepPlan, axes: GridAxes, results: Mapping[str, RunResult]) ->
         stage, added = Stage.EXTENSION, []
         if num_extensions < plan.max_extensions:
             given, low = given.extended(grid, for_train=plan.extend_for == "tuned_and_train"), given.rates[0]
-            new = (point for point in given.points() if point not in cells)
-            added = sorted(
-                new, key=lambda point: (point[0] >= low, abs(point[0] - low), point[1] or 0.0)
-            )  # from the end on
+            beyond = [point for point in given.points() if point not in cells]
+            added = sorted(beyond, key=lambda p: (p[0] >= low, abs(p[0] - low), p[1] or 0.0))  # from the ends on
             num_extensions += bool(added)
         if not added and plan.resolution == "adaptive":
             stage, added = Stage.REFINEMENT, _refinement(plan, grid, given)

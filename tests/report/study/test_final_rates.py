@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,9 @@ def test_the_report_has_the_map_and_its_numbers(results: Results, tmp_path: Path
     assert any("final_learning_rates" in file.name and file.suffix == ".pdf" for file in files.figures)
     with (tmp_path / "final_learning_rates.csv").open() as table:
         assert len(list(csv.DictReader(table))) == 25
+    (grid,) = json.loads(files.summary.read_text())["sweeps"][0]["grids"]
+    assert grid["final_learning_rates"]["tuned"]["final_learning_rate"] == 2.0**-7
+    assert grid["final_learning_rates"]["train"]["final_learning_rate"] == 2.0**-5
     page = files.page.read_text()
     assert "data:image/png;base64," in page
     assert "a final learning rate that is swept apart" in page
