@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from isotherm.running.runner import run, run_study
     from isotherm.running.store import Store
     from isotherm.running.stored import open_results
+    from isotherm.sweep.plane import plane_optimum, plane_train_optimum
     from isotherm.sweep.results import Results, StudyResults
     from isotherm.sweep.study import Study
     from isotherm.sweep.sweep import Sweep
@@ -74,6 +75,8 @@ _HOMES = {
     "effective_learning_rate": "isotherm.core.temperature",
     "get_task": "isotherm.tasks.builtin",
     "open_results": "isotherm.running.stored",
+    "plane_optimum": "isotherm.sweep.plane",
+    "plane_train_optimum": "isotherm.sweep.plane",
     "power": "isotherm.analysis.sweep_power",
     "powers_of_two": "isotherm.core.rates",
     "recommend": "isotherm.analysis.analysis",
@@ -116,6 +119,8 @@ __all__ = [
     "effective_learning_rate",
     "get_task",
     "open_results",
+    "plane_optimum",
+    "plane_train_optimum",
     "power",
     "powers_of_two",
     "recommend",

@@ -95,6 +95,14 @@ precision = "float64"
     assert (sweep.num_evaluations, sweep.max_extensions, sweep.precision) == (4, 1, "float64")
 
 
+def test_final_learning_rates_of_a_file(tmp_path: Path) -> None:
+    text = MINIMAL + "final_learning_rates = [0.01, 0.001]\n"
+    (sweep,) = read_study(write(tmp_path / "s.toml", text)).sweeps
+    assert sweep.plan().final_learning_rates == (0.001, 0.01)
+    with pytest.raises(UserError, match="both say where the drops end"):
+        read_study(write(tmp_path / "s.toml", text + "gamma = 3.0\n"))
+
+
 def test_sweeps_of_a_file_share_their_task(tmp_path: Path) -> None:
     second = MINIMAL.partition("[[sweep]]")[2].replace("only", "second")
     study = read_study(write(tmp_path / "s.toml", MINIMAL + "[[sweep]]" + second))

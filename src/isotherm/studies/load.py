@@ -132,6 +132,7 @@ class _Sweep(_Table):
     clip_norm: float | None = None
     gamma: float | None = None
     final_effective_learning_rate: float | None = None
+    final_learning_rates: list[float] | None = None
     num_seeds: int | None = None
     num_kept: int | None = None
     num_confirm: int | None = None

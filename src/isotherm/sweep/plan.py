@@ -64,6 +64,7 @@ class SweepPlan:
     smallest_ratio: float = SMALLEST_RATIO
     num_confirm: int = 0
     metric_bounds: tuple[float, float] | None = None
+    final_learning_rates: tuple[float, ...] = ()
 
     @property
     def objective(self) -> str:
@@ -94,8 +95,11 @@ class SweepPlan:
         """Return the learning rates of a grid before any extension or refinement."""
         return self.learning_rates[self.batch_sizes.index(axes.batch_size)]
 
-    def run_spec(self, axes: GridAxes, *, effective_learning_rate: float, seed: int) -> RunSpec:
-        """Return one run of a grid."""
+    def run_spec(
+        self, axes: GridAxes, *, effective_learning_rate: float, seed: int, final_learning_rate: float | None = None
+    ) -> RunSpec:
+        """Return one run of a grid; its schedule is the sweep's, or ends at the final learning rate."""
+        schedule = self.schedule if final_learning_rate is None else Schedule.ending_at(final_learning_rate)
         return RunSpec(
             task=self.task,
             data_id=self.data_id,
@@ -104,7 +108,7 @@ class SweepPlan:
             num_steps=self.num_steps(axes),
             effective_learning_rate=effective_learning_rate,
             momentum=axes.momentum,
-            gamma=self.schedule.gamma_from(effective_learning_rate),
+            gamma=schedule.gamma_from(effective_learning_rate),
             l2=self.l2,
             l2_scope=self.l2_scope,
             precision=self.precision,
@@ -135,8 +139,8 @@ class SweepPlan:
         fields["schedule"] = Schedule(**fields["schedule"])
         fields["metric_direction"] = Direction(fields["metric_direction"])
         fields["learning_rates"] = tuple(tuple(values) for values in fields["learning_rates"])
-        for name in ("batch_sizes", "momenta", "seeds"):
-            fields[name] = tuple(fields[name])
+        for name in ("batch_sizes", "momenta", "seeds", "final_learning_rates"):
+            fields[name] = tuple(fields.get(name, ()))
         return cls(**fields)
 
 

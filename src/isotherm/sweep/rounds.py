@@ -16,11 +16,14 @@ from dataclasses import dataclass
 from isotherm.core.rates import tidy
 from isotherm.core.records import Outcome, RunResult, RunSpec
 from isotherm.sweep.plan import GridAxes, SweepPlan
-from isotherm.sweep.protocol import Cell, Edge, Grid, Optimum
+from isotherm.sweep.plane import grouped_rows, transposed
+from isotherm.sweep.protocol import TRAIN_OBJECTIVE, Cell, Edge, Grid, Optimum, best_of_row
 from isotherm.sweep.refinement import midpoint, num_halvings
 
 # Learning rates added per extension.
 POINTS_PER_EXTENSION = 2
+# A learning rate, and the final one where those are swept.
+Point = tuple[float, float | None]
 
 
 class Stage(enum.StrEnum):
@@ -59,13 +62,13 @@ def growth(plan: SweepPlan, axes: GridAxes, results: Mapping[str, RunResult]) ->
     A grid with missing or failed runs grows no further. Once refined it may be extended again: the interval of the new
     optimum can reach an end.
     """
-    given = list(plan.base_learning_rates(axes))
-    cells: dict[float, Cell] = {}
-    added, stage, num_extensions = given, Stage.BASE, 0
+    given = _Given(rates=plan.base_learning_rates(axes), finals=plan.final_learning_rates)
+    cells: dict[Point, Cell] = {}
+    added, stage, num_extensions = given.points(), Stage.BASE, 0
     while added:
         specs: dict[str, RunSpec] = {}
-        for rate in added:
-            cells[rate], new = _cell(plan, axes, results, rate)
+        for point in added:
+            cells[point], new = _cell(plan, axes, results, point)
             specs |= new
         grid = _grid(plan, axes, cells)
         yield Step(stage=stage, grid=grid, specs=specs)
@@ -73,9 +76,10 @@ def growth(plan: SweepPlan, axes: GridAxes, results: Mapping[str, RunResult]) ->
             return
         stage, added = Stage.EXTENSION, []
         if num_extensions < plan.max_extensions:
-            added = _extension(grid, given, for_train=plan.extend_for == "tuned_and_train")
+            given, low = given.extended(grid, for_train=plan.extend_for == "tuned_and_train"), given.rates[0]
+            beyond = [point for point in given.points() if point not in cells]
+            added = sorted(beyond, key=lambda p: (p[0] >= low, abs(p[0] - low), p[1] or 0.0))  # from the ends on
             num_extensions += bool(added)
-            given = sorted({*given, *added})
         if not added and plan.resolution == "adaptive":
             stage, added = Stage.REFINEMENT, _refinement(plan, grid, given)
     best = grid.optimum()
@@ -93,7 +97,8 @@ def build_grid(
     plan: SweepPlan, axes: GridAxes, results: Mapping[str, RunResult], learning_rates: Sequence[float]
 ) -> Grid:
     """Return a grid over these learning rates from results by key, without confirming seeds."""
-    return _grid(plan, axes, {rate: _cell(plan, axes, results, rate)[0] for rate in learning_rates})
+    points = _Given(rates=tuple(learning_rates), finals=plan.final_learning_rates).points()
+    return _grid(plan, axes, {point: _cell(plan, axes, results, point)[0] for point in points})
 
 
 def missing_runs(
@@ -144,9 +149,9 @@ def confirming_runs(plans: Sequence[SweepPlan], results: Mapping[str, RunResult]
     for plan in plans:
         for axes in plan.grids():
             *_, last = growth(plan, axes, results)
-            rate = last.grid.cells[len(last.grid.cells) // 2].effective_learning_rate
+            middle = _point(last.grid.cells[len(last.grid.cells) // 2])
             settled = last.stage is Stage.CONFIRMATION
-            specs = last.specs if settled else _runs(plan, axes, rate, plan.confirming_seeds)
+            specs = last.specs if settled else _runs(plan, axes, middle, plan.confirming_seeds)
             found |= {key: spec for key, spec in specs.items() if _is_missing(results.get(key))}
     return found
 
@@ -160,7 +165,9 @@ def num_refining_runs(plans: Sequence[SweepPlan], results: Mapping[str, RunResul
     for plan in plans:
         for axes in plan.grids():
             if plan.resolution == "adaptive" and not next(growth(plan, axes, results)).grid.is_complete:
-                num_runs += 2 * num_halvings(plan.base_learning_rates(axes), plan.smallest_ratio) * len(plan.seeds)
+                grids = [plan.base_learning_rates(axes), plan.final_learning_rates]
+                halvings = [num_halvings(rates, plan.smallest_ratio) for rates in grids if rates]
+                num_runs += 2 * sum(halvings) * len(plan.seeds)
     return num_runs
 
 
@@ -168,33 +175,68 @@ def _is_missing(result: RunResult | None) -> bool:
     return result is None or result.outcome is Outcome.FAILED
 
 
-def _runs(plan: SweepPlan, axes: GridAxes, rate: float, seeds: Sequence[int]) -> dict[str, RunSpec]:
-    specs = [plan.run_spec(axes, effective_learning_rate=rate, seed=seed) for seed in seeds]
-    return {spec.key: spec for spec in specs}
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Given:
+    """The learning rates of a grid before refinement, rising, and the final ones; none where they are not swept."""
+
+    rates: tuple[float, ...]
+    finals: tuple[float, ...]
+
+    def points(self) -> list[Point]:
+        """Return every pair that does not rise."""
+        finals = self.finals or (None,)
+        return [(rate, final) for rate in self.rates for final in finals if final is None or final <= rate]
+
+    def extended(self, grid: Grid, *, for_train: bool) -> _Given:
+        """Return what to try with the ends extended where an optimum is not inside."""
+        rates = {*self.rates, *_extension(grid, self.rates, for_train=for_train)}
+        if not self.finals:
+            return _Given(rates=tuple(sorted(rates)), finals=())
+        finals = {*self.finals, *_extension(transposed(grid), self.finals, for_train=for_train)}
+        useful = (final for final in finals if final <= max(rates))
+        return _Given(rates=tuple(sorted(rates)), finals=tuple(sorted(useful)))
+
+
+def _point(cell: Cell) -> Point:
+    return cell.effective_learning_rate, cell.final_learning_rate
+
+
+def _runs(plan: SweepPlan, axes: GridAxes, point: Point, seeds: Sequence[int]) -> dict[str, RunSpec]:
+    rate, final = point
+    made = [plan.run_spec(axes, effective_learning_rate=rate, seed=s, final_learning_rate=final) for s in seeds]
+    return {spec.key: spec for spec in made}
 
 
 def _cell(
-    plan: SweepPlan, axes: GridAxes, results: Mapping[str, RunResult], rate: float
+    plan: SweepPlan, axes: GridAxes, results: Mapping[str, RunResult], point: Point
 ) -> tuple[Cell, dict[str, RunSpec]]:
-    specs = _runs(plan, axes, rate, plan.seeds)
-    found = tuple(results.get(key) for key in specs)
-    bounds = plan.metric_bounds
-    return Cell(effective_learning_rate=rate, results=found, num_kept=plan.num_kept, metric_bounds=bounds), specs
+    specs = _runs(plan, axes, point, plan.seeds)
+    cell = Cell(
+        effective_learning_rate=point[0],
+        results=tuple(results.get(key) for key in specs),
+        num_kept=plan.num_kept,
+        metric_bounds=plan.metric_bounds,
+        final_learning_rate=point[1],
+    )
+    return cell, specs
 
 
-def _grid(plan: SweepPlan, axes: GridAxes, cells: Mapping[float, Cell]) -> Grid:
+def _grid(plan: SweepPlan, axes: GridAxes, cells: Mapping[Point, Cell]) -> Grid:
+    rows = grouped_rows(cells.values()) if plan.final_learning_rates else ()
+    best = (best_of_row(row, plan.objective, plan.direction) for row in rows)
     return Grid(
         axes=axes,
         num_steps=plan.num_steps(axes),
-        cells=tuple(cells[rate] for rate in sorted(cells)),
+        cells=tuple(best) if rows else tuple(cells[point] for point in sorted(cells)),
         objective=plan.objective,
         direction=plan.direction,
         smallest_ratio=plan.smallest_ratio,
+        rows=rows,
     )
 
 
 def _confirmation(plan: SweepPlan, grid: Grid, best: Optimum, results: Mapping[str, RunResult]) -> Step:
-    specs = _runs(plan, grid.axes, best.effective_learning_rate, plan.confirming_seeds)
+    specs = _runs(plan, grid.axes, _point(grid.cells[best.index]), plan.confirming_seeds)
     cells = list(grid.cells)
     cells[best.index] = dataclasses.replace(cells[best.index], confirmed=tuple(results.get(key) for key in specs))
     return Step(stage=Stage.CONFIRMATION, grid=dataclasses.replace(grid, cells=tuple(cells)), specs=specs)
@@ -216,20 +258,37 @@ def _extension(grid: Grid, given: Sequence[float], *, for_train: bool) -> list[f
     return added
 
 
-def _refinement(plan: SweepPlan, grid: Grid, given: Sequence[float]) -> list[float]:
-    """Return the learning rates to add: halfway to the neighbours of the optima, on the sides that are open.
+def _refinement(plan: SweepPlan, grid: Grid, given: _Given) -> list[Point]:
+    """Return the cells to add: halfway to the neighbours of the optima, on the sides that are open.
 
-    An optimum at an end of the grid is not refined: it may lie beyond.
+    Where final learning rates are swept, these are pairs: of the optimum and what lies halfway, along either axis.
     """
-    optima = [grid.optimum(), grid.train_optimum() if plan.extend_for == "tuned_and_train" else None]
-    rates = [cell.effective_learning_rate for cell in grid.cells]
-    added: set[float] = set()
-    for best in optima:
-        if best is None or best.lies_at_end_of(grid):
+    quantities = [(plan.objective, plan.direction)]
+    quantities += [TRAIN_OBJECTIVE] if plan.extend_for == "tuned_and_train" else []
+    added: set[Point] = set()
+    for quantity in quantities:
+        own = grid.for_quantity(*quantity)
+        best = own.optimum(*quantity)
+        if best is None:
             continue
-        for side, upper in ((best.below, best.index), (best.above, best.index + 1)):
-            if best.is_open(side):
-                low, high = rates[upper - 1], rates[upper]
-                new = midpoint(low, high, given=given, smallest_ratio=plan.smallest_ratio)
-                added |= set() if new is None else {new}
-    return sorted(added)
+        rate, final = _point(own.cells[best.index])
+        rates, finals = {rate, *_halfway(own, best, given.rates)}, {final}
+        if final is not None:
+            side = transposed(grid).for_quantity(*quantity)
+            other = side.optimum(*quantity)
+            finals |= set() if other is None else set(_halfway(side, other, given.finals))
+        added |= {(r, f) for r in rates for f in finals if f is None or f <= r}
+    return sorted(added - {_point(cell) for cell in grid.all_cells})
+
+
+def _halfway(grid: Grid, best: Optimum, given: Sequence[float]) -> list[float]:
+    """Return the learning rates to add around an optimum; none at an end of the grid, as it may lie beyond."""
+    if best.lies_at_end_of(grid):
+        return []
+    rates = [cell.effective_learning_rate for cell in grid.cells]
+    found = []
+    for side, upper in ((best.below, best.index), (best.above, best.index + 1)):
+        if best.is_open(side):
+            new = midpoint(rates[upper - 1], rates[upper], given=given, smallest_ratio=grid.smallest_ratio)
+            found += [] if new is None else [new]
+    return found

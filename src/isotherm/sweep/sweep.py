@@ -49,6 +49,9 @@ class Sweep:
         l2_scope: "weights" penalises parameters of two or more dimensions, "all" every parameter.
         clip_norm: the gradient's norm is clipped to this before momentum; infinity clips nothing.
         schedule: of the learning rate; by default constant for half of training, then ten drops.
+        final_learning_rates: effective learning rates at which the ten drops end, swept apart from those at which
+            training starts (the paper's figure 3). Every pair that does not rise is run. By default the schedule says
+            where the drops end.
         num_seeds: runs per cell, by which the learning rate is chosen.
         num_kept: the best runs of a cell, over which its mean is taken; by default all. The paper keeps 12 of 15 runs,
             or 5 of 7.
@@ -81,6 +84,7 @@ class Sweep:
     l2_scope: L2Scope | None = None
     clip_norm: float | None = None
     schedule: Schedule = field(default_factory=Schedule)
+    final_learning_rates: Sequence[float] | None = None
     num_seeds: int = 5
     num_kept: int | None = None
     num_confirm: int | None = None
@@ -97,7 +101,7 @@ class Sweep:
     precision: Precision | None = None
 
     def __post_init__(self) -> None:
-        for name in ("batch_sizes", "effective_learning_rates", "momentum"):
+        for name in ("batch_sizes", "effective_learning_rates", "momentum", "final_learning_rates"):
             if isinstance(getattr(self, name), np.ndarray):
                 object.__setattr__(self, name, getattr(self, name).tolist())
         if not isinstance(self.task, Task):
@@ -110,6 +114,7 @@ class Sweep:
         self._check_axes()
         for batch_size in self.batch_sizes:
             self._check_batch_size(batch_size)
+        self._check_final_learning_rates()
 
     def _check_choices(self) -> None:
         require_choice("tune_on", self.tune_on, get_args(TuneOn))
@@ -164,6 +169,24 @@ class Sweep:
         for budget in self.budgets:
             if not isinstance(budget, Budget):
                 raise UserError(f"budget is {budget!r}; give Budget.steps(n) or Budget.epochs(n)")
+
+    def _check_final_learning_rates(self) -> None:
+        if self.final_learning_rates is None:
+            return
+        require_some("final_learning_rates", self.final_learning_rates)
+        for value in self.final_learning_rates:
+            require_positive("final learning rate", value)
+        if self.schedule != Schedule():
+            raise UserError(
+                f"final_learning_rates and schedule={self.schedule} both say where the drops end; leave one out"
+            )
+        for batch_size in self.batch_sizes:
+            rates = self._learning_rates_at(int(batch_size))
+            if min(self.final_learning_rates) > rates[0]:
+                raise UserError(
+                    f"the lowest final learning rate {min(self.final_learning_rates):g} is above the learning rate "
+                    f"{rates[0]:g} at batch size {batch_size}, and a schedule falls; give lower final learning rates"
+                )
 
     def _check_batch_size(self, batch_size: int) -> None:
         num_train, unroll = self.task.num_train - self._num_held_out, self.task.unroll
@@ -229,6 +252,7 @@ class Sweep:
             smallest_ratio=float(self.smallest_ratio),
             num_confirm=self._num_confirm(),
             metric_bounds=task.metric_definition.bounds,
+            final_learning_rates=tuple(sorted({float(rate) for rate in self.final_learning_rates or ()})),
         )
 
     def _num_confirm(self) -> int:

@@ -90,10 +90,10 @@ def save_figures(
         if name not in FORMATS:
             raise UserError(f"figure format {name!r} is unknown; use some of {', '.join(FORMATS)}")
     records = _named_records(figures)
-    stems = unique_stems([name for name, _ in records])
+    stems = unique_stems([*(name for name, _ in records), *(picture.name for picture in figures.pictures)])
     written = []
     with matplotlib.rc_context(RC):
-        for stem, (_, record) in zip(stems, records, strict=True):
+        for stem, (_, record) in zip(stems, records, strict=False):
             figure = figure_of(record)
             figure.draw_without_rendering()
             figure.set_layout_engine("none")  # laid out once, for all formats
@@ -101,6 +101,8 @@ def save_figures(
                 content = io.BytesIO()
                 figure.savefig(content, format=name, dpi=DOTS_PER_INCH, metadata=METADATA[name])
                 written.append(write_atomically(Path(folder) / f"{stem}.{name}", content.getvalue()))
+    for stem, picture in zip(stems[len(records) :], figures.pictures, strict=True):
+        written += [write_atomically(Path(folder) / f"{stem}.{name}", picture.content(name)) for name in formats]
     return written
 
 

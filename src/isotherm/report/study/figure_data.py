@@ -14,6 +14,7 @@ from isotherm.analysis.analysis import Analysis, SweepAnalysis
 from isotherm.analysis.regimes import JointRegimes
 from isotherm.analysis.series import TunedGrid
 from isotherm.core.budget import BudgetUnit
+from isotherm.report.study.along_training import along_training_pictures
 from isotherm.report.study.figures import (
     BATCH_SIZE_LABEL,
     CellState,
@@ -27,6 +28,8 @@ from isotherm.report.study.figures import (
     SweepPoint,
     SweepSeries,
 )
+from isotherm.report.study.final_rates import final_rate_pictures
+from isotherm.report.study.pictures import Picture
 from isotherm.report.wording import (
     end_sign,
     is_percent,
@@ -49,7 +52,12 @@ def study_figures(analysis: Analysis) -> StudyFigures:
     return StudyFigures(
         sweeps=tuple(sweep_figure(*group, joint=analysis.joint_regimes) for group in groups),
         learning_rates=tuple(record for sweep in analysis.sweeps for record in learning_rate_figures(sweep)),
+        pictures=tuple(picture for sweep in analysis.sweeps for picture in _pictures(sweep)),
     )
+
+
+def _pictures(sweep: SweepAnalysis) -> list[Picture]:
+    return [*final_rate_pictures(sweep), *along_training_pictures(sweep)]
 
 
 def figure_groups(sweeps: Sequence[SweepAnalysis]) -> list[list[SweepAnalysis]]:

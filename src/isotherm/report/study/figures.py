@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 
 from isotherm.analysis.regimes import JointRegimes, Regimes
+from isotherm.report.study.pictures import Picture
 from isotherm.sweep.plan import GridAxes
 from isotherm.sweep.protocol import Edge
 
@@ -185,3 +186,4 @@ class StudyFigures:
 
     sweeps: tuple[SweepFigure, ...]
     learning_rates: tuple[LearningRateFigure, ...]
+    pictures: tuple[Picture, ...] = ()

@@ -70,6 +70,7 @@ def _content(analysis: Analysis, records: StudyFigures, seconds: float | None, g
         "verdicts": analysis.verdicts,
         "figures": figures,
         "rate_figures": rate_figures,
+        "pictures": records.pictures,
         "tables": [optima_text(sweep) for sweep in analysis.sweeps],
         "protocol": [
             *protocol_paragraphs(analysis.plan.sweeps),

@@ -10,7 +10,8 @@ from isotherm.analysis.regimes import JointRegimes, Regimes
 from isotherm.analysis.series import TunedGrid
 from isotherm.core.json import plain
 from isotherm.core.statistics import Interval
-from isotherm.sweep.protocol import Estimate, Optimum
+from isotherm.sweep.plane import plane_optimum, plane_train_optimum
+from isotherm.sweep.protocol import Estimate, Grid, Optimum
 
 
 def study_summary(analysis: Analysis, *, seconds: float | None = None) -> dict[str, Any]:
@@ -79,6 +80,25 @@ def _grid_entry(tuned: TunedGrid, metric: str) -> dict[str, Any]:
         "num_diverged": grid.num_diverged,
         "num_runs": grid.num_runs,
         "effective_learning_rates": [cell.effective_learning_rate for cell in grid.cells],
+        "final_learning_rates": _final_entry(grid) if grid.rows else None,
+    }
+
+
+def _final_entry(grid: Grid) -> dict[str, Any]:
+    """Return both optima of a grid whose final learning rates were swept apart."""
+    optima = {"tuned": plane_optimum(grid), "train": plane_train_optimum(grid)}
+    return {
+        name: None
+        if best is None
+        else {
+            "effective_learning_rate": best.effective_learning_rate,
+            "interval": list(best.interval),
+            "edge": str(best.edge),
+            "final_learning_rate": best.final_learning_rate,
+            "final_interval": list(best.final_interval),
+            "final_edge": str(best.final_edge),
+        }
+        for name, best in optima.items()
     }
 
 
