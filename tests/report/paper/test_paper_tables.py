@@ -21,8 +21,7 @@ TABLE7 = ROOT / "results" / "table7" / "table7.json"
 
 @pytest.fixture(scope="module")
 def record() -> Record:
-    found = read_export(TABLE7)
-    assert found is not None
+    (found,) = read_export(TABLE7)
     return found
 
 
