@@ -31,7 +31,15 @@ from isotherm.report.study.figures import (
 )
 from isotherm.report.study.final_rates import final_rate_pictures
 from isotherm.report.study.pictures import Picture
-from isotherm.report.wording import is_percent, kept_words, metric_label, momentum_label, objective_words, runs_words
+from isotherm.report.wording import (
+    end_sign,
+    is_percent,
+    kept_words,
+    metric_label,
+    momentum_label,
+    objective_words,
+    runs_words,
+)
 from isotherm.sweep.plan import GridAxes, SweepPlan
 from isotherm.sweep.protocol import Cell, Estimate
 
@@ -156,6 +164,7 @@ def _sweep_point(tuned: TunedGrid, plan: SweepPlan) -> SweepPoint | None:
         interval=best.interval,
         edge=best.edge,
         train_optimal_effective_learning_rate=train_best.effective_learning_rate,
+        train_end_sign=end_sign(train_best, tuned.grid),
         train_loss_optimal_effective_learning_rate=plain_best.effective_learning_rate,
     )
 
