@@ -26,7 +26,7 @@ FALL_ERROR = 0.2
 # is taken to follow the shape to better than a hundredth.
 LEAST_R, MOST_R = np.log(1 / 32), np.log(128.0)
 LEAST_KAPPA, MOST_KAPPA, MIDDLE_KAPPA, SPREAD_KAPPA = np.log(0.01), np.log(0.5), np.log(0.03), 0.8
-MIDDLE_POWER, SPREAD_POWER, LEAST_POWER, MOST_POWER = 2.0, 0.5, 0.9, 3.0
+MIDDLE_POWER, SPREAD_POWER, LEAST_POWER, MOST_POWER = 2.0, 0.6, 0.9, 3.0
 MIDDLE_ABOVE, SPREAD_ABOVE, LEAST_ABOVE, MOST_ABOVE = 2.3, 0.7, 0.9, 6.0
 
 
