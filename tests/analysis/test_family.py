@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from families import Family, coverage_families, simulate
-from helpers_landscape import landscape_grids, parabola, steeper
+from helpers_landscape import cliff, landscape_grids, parabola, steeper
 from isotherm.analysis.curves import curves
 from isotherm.analysis.family import _common_variances, _parts, fit_family
 from isotherm.core.records import Direction
@@ -272,3 +272,18 @@ def test_the_variance_that_seeds_have_in_common_is_drawn_with_its_own_error() ->
         known = dataclasses.replace(found, common_variance=np.ones(len(SIZES)))
         spreads.append(np.std(np.log(_common_variances(known, np.random.default_rng(0), 4000))))
     assert spreads[0] > 1.8 * spreads[1]
+
+
+def test_a_lone_fall_may_be_a_cliff() -> None:
+    """One learning rate above the best, with accuracies down by half: the optimum may lie anywhere up to there."""
+    grids = [
+        dataclasses.replace(grid, cells=grid.cells[best - 1 : best + 2])
+        for grid in landscape_grids(lambda _: 2.0**0.4, np.random.default_rng(0), shape=cliff, noise=0.003, sizes=SIZES)
+        for best in [grid.optimum().index]  # type: ignore[union-attr]
+    ]
+    found = curves(grids, objective="test_metric", direction=Direction.MAXIMISE)
+    assert found.used.tolist() == [[True, True, False]] * len(SIZES)
+    assert (found.high == [math.log2(grid.cells[-1].effective_learning_rate) for grid in grids]).all()
+    low, high = np.quantile(fit_family(grids).optima, [0.025, 0.975], axis=0)
+    assert (low <= 0.4).all()
+    assert (high >= 0.6).all()

@@ -29,6 +29,9 @@ FARTHEST = 3.0
 # Far from the optimum the shape of a peak is trusted less: per octave beyond the first by this much of its error.
 FARTHER = 6.0
 
+# A fall at the only learning rate beyond the best may be a cliff, if it is this many times as far as on the other side.
+LONE_FALL = 6.0
+
 # Nor is it near the worst value that a metric can have, where every curve levels off: this part of such a fall is open.
 DEEPER = 0.5
 
@@ -189,11 +192,14 @@ def _falls(
     """Return how far curves fall at least where they stop to steepen; infinite beyond, where they say nothing more.
 
     A peak falls ever faster to either side. Where a curve falls less steeply than before, beyond its errors, it has
-    left the peak: at the foot of a cliff all that is seen is that it fell.
+    left the peak: at the foot of a cliff all that is seen is that it fell. Nor does a single learning rate beyond the
+    best tell a steep peak from a cliff, if the curve falls many times as far there as to the other side.
     """
     falls = np.zeros_like(below_best)
     for row, best in enumerate(top):
         for way in (-1, 1):
+            if _is_lone_fall(-below_best[row], variances[row], used[row], best, way):
+                falls[row, best + way] = -below_best[row, best + way] / 2
             cells = [int(j) for j in np.arange(best, -1 if way < 0 else used.shape[1], way) if used[row, j]]
             for near, at, far in zip(cells, cells[1:], cells[2:], strict=False):
                 steps = np.abs(np.diff(log_rates[row, [near, at, far]]))
@@ -207,6 +213,18 @@ def _falls(
                         falls[row, at] = -below_best[row, at] / 2
                     break
     return falls
+
+
+def _is_lone_fall(drops: Floats, variances: Floats, used: NDArray[np.bool_], best: int, way: int) -> bool:
+    """Return whether a curve is seen at one learning rate beyond its best, and has fallen far there."""
+    beyond = range(best + way, -1 if way < 0 else len(used), way)
+    other = best - way
+    if sum(bool(used[j]) for j in beyond) != 1 or not used[best + way]:
+        return False
+    if not 0 <= other < len(used) or not used[other]:
+        return False
+    error = math.sqrt(float(variances[best] + variances[other]))
+    return bool(drops[best + way] > LONE_FALL * max(drops[other], 2 * error))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
