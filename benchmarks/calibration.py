@@ -78,6 +78,20 @@ SETTINGS: dict[str, Setting] = {
         paper={"test": "88.06 ± 0.26", "train": "35.85 ± 0.06", "rate": 1.4, "table": 6},
         options={"model": {"drop_probability": 0.2}},
     ),
+    "lstm_b16_dropout_0.3": _LSTM(
+        batch_size=16,
+        rates=(1.4,),
+        paper={"test": "88.06 ± 0.26", "train": "35.85 ± 0.06", "rate": 1.4, "table": 6},
+        options={"model": {"drop_probability": 0.3}},
+        num_seeds=1,
+    ),
+    "lstm_b64_dropout_0.3": _LSTM(
+        batch_size=64,
+        rates=(2.8,),
+        paper={"test": "81.67 ± 0.26", "train": "23.25 ± 0.05", "rate": 2.8, "table": 6},
+        options={"model": {"drop_probability": 0.3}},
+        num_seeds=1,
+    ),
     "wrn_b256": _WRN(batch_size=256, rates=(4.0,), paper=_TABLE_1[256]),
     "wrn_b256_zero": _WRN(
         batch_size=256, rates=(4.0,), paper=_TABLE_1[256], options={"transform": {"padding": "zero"}}
@@ -115,7 +129,7 @@ class Printed:
             self._told = time.perf_counter()
             self.say(f"{self._work:.3g} units of work")
 
-    def looked(self, spec: RunSpec, point: CurvePoint) -> None:
+    def evaluated(self, spec: RunSpec, point: CurvePoint) -> None:
         """Print an evaluation on the test set."""
         self.say(
             f"ε_eff {spec.effective_learning_rate:g} seed {spec.seed} update {point.step}: "
@@ -126,6 +140,10 @@ class Printed:
         """Print how runs ended."""
         for r in results:
             self.say(f"{r.outcome}: test {r.test_metric}, train loss {r.train_loss}, L2 {r.l2_penalty}, {r.error}")
+
+    def noted(self, sentence: str) -> None:
+        """Print what there is to know about the store."""
+        self.say(sentence)
 
 
 def run_setting(

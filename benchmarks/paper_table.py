@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import isotherm as it
+from calibration import Printed
 from isotherm.core.json import json_text
-from isotherm.core.records import Outcome, RunSpec
+from isotherm.core.records import Outcome, RunResult, RunSpec
 from isotherm.running.store import Store, StoredRun
 from pages.paper import PaperTable
 from pages.results import ROOT
@@ -23,11 +25,17 @@ def main(table: PaperTable) -> None:
     """Train or export, as the command line says."""
     options = _parser(table).parse_args()
     if options.command == "run":
-        study = study_of(table, options.batch_sizes, data=options.data, num_steps=options.steps)
-        it.run_study(study, store=options.store, device=options.device, checkpoint_seconds=30)
+        rates = {size: tuple(options.rates or table.rates[size]) for size in options.batch_sizes}
+        part = dataclasses.replace(table, rates=rates, num_seeds=options.seeds or table.num_seeds)
+        study = study_of(part, options.batch_sizes, data=options.data, num_steps=options.steps)
+        add_known(options.store, [row for row in _earlier(table) if row["spec"]["batch_size"] in options.batch_sizes])
+        progress = Printed(" ".join(str(size) for size in options.batch_sizes))
+        seconds = options.checkpoint_seconds
+        it.run_study(study, store=options.store, device=options.device, checkpoint_seconds=seconds, progress=progress)
         return
+    earlier = _earlier(table)
     rows = rows_of([run for path in options.stores for run in _stored(path)], commit=options.commit)
-    earlier = json.loads(table.file.read_text())["runs"] if table.file.exists() else []
+    rows = new_rows(earlier, rows)
     content = exported(table, merged(earlier, rows))
     table.file.parent.mkdir(parents=True, exist_ok=True)
     table.file.write_text(json_text(content))
@@ -47,7 +55,7 @@ def study_of(
             budget=it.Budget.steps(num_steps or table.num_steps),
             momentum=0.9,
             num_seeds=table.num_seeds,
-            num_kept=table.num_kept,
+            num_kept=min(table.num_seeds, table.num_kept),
             tune_on="test",
             max_extensions=0,
             resolution="paper",
@@ -59,6 +67,12 @@ def study_of(
     return it.Study(name=table.name, sweeps=tuple(sweeps))
 
 
+def add_known(path: Path, rows: Sequence[Row]) -> None:
+    """Put runs of the result file into a store, so that they are not trained again."""
+    with Store.write(path) as store:
+        store.put([_run_of(row) for row in rows])
+
+
 def rows_of(runs: Iterable[StoredRun], *, commit: str) -> list[Row]:
     """Return the rows of runs that a commit trained; those that failed are to be trained again."""
     return [
@@ -66,6 +80,16 @@ def rows_of(runs: Iterable[StoredRun], *, commit: str) -> list[Row]:
         for r in runs
         if r.result.outcome is not Outcome.FAILED
     ]
+
+
+def new_rows(earlier: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
+    """Return the rows that are not in the result file already, under whatever commit."""
+
+    def without_commit(row: Row) -> str:
+        return json_text({name: value for name, value in row.items() if name != "commit"})
+
+    known = {without_commit(row) for row in earlier}
+    return [row for row in rows if without_commit(row) not in known]
 
 
 def merged(earlier: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
@@ -98,6 +122,16 @@ def _has_cell(table: PaperTable, spec: dict[str, Any]) -> bool:
     return spec["effective_learning_rate"] in rates and spec["seed"] < table.num_seeds
 
 
+def _run_of(row: Row) -> StoredRun:
+    spec, result = RunSpec.from_json(row["spec"]), RunResult.from_json(row["result"])
+    return StoredRun(spec=spec, result=result, provenance=row["provenance"])
+
+
+def _earlier(table: PaperTable) -> list[Row]:
+    """Return the rows of the result file; none if there is no file yet."""
+    return list(json.loads(table.file.read_text())["runs"]) if table.file.exists() else []
+
+
 def _stored(path: Path) -> list[StoredRun]:
     with Store.read(path) as store:
         return list(store.runs())
@@ -111,6 +145,9 @@ def _parser(table: PaperTable) -> argparse.ArgumentParser:
     run.add_argument("batch_sizes", type=int, nargs="+", choices=list(table.rates))
     run.add_argument("--data", type=Path, required=True)
     run.add_argument("--device", default="cuda")
+    run.add_argument("--rates", type=float, nargs="+", help="only these learning rates of the table")
+    run.add_argument("--seeds", type=int, help="fewer seeds than the table has")
+    run.add_argument("--checkpoint-seconds", type=float, default=30.0)
     run.add_argument("--steps", type=int, help="fewer updates, to try the script")
     export = commands.add_parser("export", help="add the runs of stores to the result file")
     export.add_argument("stores", type=Path, nargs="+")

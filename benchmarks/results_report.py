@@ -1,23 +1,33 @@
-"""Write the paper's tables, as far as they have been run, into docs/results.md.
+"""Write the paper's objects, as far as they have been run, into docs/results.md and README.md.
 
 python benchmarks/results_report.py
 """
 
 from __future__ import annotations
 
-from pages import paper_block
+from pages import clipping, paper_block, paper_objects
 from pages.blocks import Page
-from pages.paper import TABLE_7
+from pages.paper import TABLE_6, TABLE_7
 from pages.results import ROOT
 
-DOCUMENT = ROOT / "docs" / "results.md"
-PAGE = Page(name="results", blocks={"table7": lambda: paper_block.block(TABLE_7)})
+DOCUMENTS = (ROOT / "docs" / "results.md", ROOT / "README.md")
+PAGE = Page(
+    name="results",
+    blocks={
+        "paper": paper_objects.contents_block,
+        "objects": paper_objects.objects_block,
+        "table6": lambda: paper_block.block(TABLE_6),
+        "clipping": clipping.block,
+        "table7": lambda: paper_block.block(TABLE_7),
+    },
+)
 
 
 def main() -> None:
     """Write the blocks."""
-    PAGE.write(DOCUMENT)
-    print(f"wrote the blocks of {DOCUMENT.name}")
+    for document in DOCUMENTS:
+        PAGE.write(document)
+        print(f"wrote the blocks of {document.name}")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from torch import nn
 from isotherm.core.budget import Budget
 from isotherm.core.rates import powers_of_two
 from isotherm.core.records import CurvePoint, Direction, Outcome, RunResult, RunSpec
-from isotherm.core.schedule import Schedule
+from isotherm.core.schedule import NUM_DROPS, Schedule
 from isotherm.running.store import StoredRun
 from isotherm.sweep.plan import GridAxes, SweepPlan
 from isotherm.sweep.protocol import Cell, Grid
@@ -108,6 +108,12 @@ def fill(
 def rates_of(specs: Iterable[RunSpec]) -> list[float]:
     """Return the learning rates of the runs, rising, each once."""
     return sorted({spec.effective_learning_rate for spec in specs})
+
+
+def log_rates(spec: RunSpec) -> tuple[float, float]:
+    """Return the learning rates at which a run starts and ends, as powers of two."""
+    start = math.log2(spec.effective_learning_rate)
+    return round(start, 9), round(start - NUM_DROPS * math.log2(spec.gamma), 9)
 
 
 # -- runs for a store ------------------------------------------------------------------------------

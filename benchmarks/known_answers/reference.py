@@ -3,8 +3,8 @@
 The sweep: learning rates a factor of two apart, five seeds each, at every batch size, with and without momentum, tuned
 on the test set. Its cost is counted in training examples. Around every optimum, learning rates a factor of √2 apart
 with eight or more seeds then say where the optimum really is; these are not counted. The noisy quadratic is solved in
-closed form, and the quickstart's optima are those of its own results, on a grid of factors of two. The cost of every
-sweep is that of twelve learning rates at all batch sizes.
+closed form, and the quickstart's optima are those of its own results, on the grid they were refined to. The cost of
+every sweep is that of twelve learning rates at all batch sizes.
 """
 
 from __future__ import annotations
@@ -86,19 +86,19 @@ def reference(case: Known) -> dict[str, Any]:
 
 
 def _of_quickstart() -> list[Best]:
-    """Return the optima at constant epochs in the quickstart's results; known to half a step of its grid."""
+    """Return the optima at constant epochs in the quickstart's results, at best known to half a step of their grids."""
     content = json.loads((ROOT / "results" / "quickstart" / "quickstart.json").read_text())
     found = []
     for sweep in content["sweeps"]:
         for grid in sweep["grids"] if sweep["name"] == "constant_epochs" else ():
-            rate = grid["optimal_effective_learning_rate"]
+            (low, high), half_step = grid["interval"], math.sqrt(grid["resolution"]["ratio"])
             found.append(
                 Best(
                     momentum=sweep["momentum"],
                     batch_size=grid["batch_size"],
-                    rate=rate,
-                    low=rate / math.sqrt(2),
-                    high=rate * math.sqrt(2),
+                    rate=grid["optimal_effective_learning_rate"],
+                    low=low / half_step,
+                    high=high * half_step,
                     value=grid["test_accuracy"]["mean_all"],
                     rates=(),
                     means=(),

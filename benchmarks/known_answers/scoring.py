@@ -25,22 +25,27 @@ def scored(found: Diagnosis, optima: Sequence[dict[str, Any]]) -> list[dict[str,
         shown = [c for c in found.choices if c.batch_size in known]
         if shown:
             choice = min(shown, key=lambda c: abs(math.log2(c.batch_size / size)))
-            best = known[choice.batch_size]
             rate = choice.rates[momentum]
-            rows.append(
-                {
-                    "momentum": momentum,
-                    "recommended": size,
-                    "batch_size": choice.batch_size,
-                    "rate": rate.estimate,
-                    "low": rate.low,
-                    "high": rate.high,
-                    "octaves": octaves_off(rate.estimate, best),
-                    "covers": rate.low <= best["high"] and best["low"] <= rate.high,
-                    "lost": lost(rate.estimate, best),
-                }
-            )
+            row = {
+                "momentum": momentum,
+                "recommended": size,
+                "batch_size": choice.batch_size,
+                "rate": rate.estimate,
+                "low": rate.low,
+                "high": rate.high,
+            }
+            rows.append(judged(row, known[choice.batch_size]))
     return rows
+
+
+def judged(row: dict[str, Any], best: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with its distance from the best learning rate of its batch size."""
+    return {
+        **row,
+        "octaves": octaves_off(row["rate"], best),
+        "covers": row["low"] <= best["high"] and best["low"] <= row["high"],
+        "lost": lost(row["rate"], best),
+    }
 
 
 def octaves_off(rate: float, best: dict[str, Any]) -> float:

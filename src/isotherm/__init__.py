@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from isotherm.analysis.recommend import Recommendation
     from isotherm.analysis.regimes import JointRegimes, Regimes
     from isotherm.analysis.sweep_power import SweepPower, power
+    from isotherm.analysis.unlimited import steps_to_target
     from isotherm.analysis.verdicts import Verdict
     from isotherm.core.budget import Budget
     from isotherm.core.rates import IsothermGrid, powers_of_two
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from isotherm.running.runner import run, run_study
     from isotherm.running.store import Store
     from isotherm.running.stored import open_results
+    from isotherm.sweep.plane import plane_optimum, plane_train_optimum
     from isotherm.sweep.results import Results, StudyResults
     from isotherm.sweep.study import Study
     from isotherm.sweep.sweep import Sweep
@@ -74,12 +76,15 @@ _HOMES = {
     "effective_learning_rate": "isotherm.core.temperature",
     "get_task": "isotherm.tasks.builtin",
     "open_results": "isotherm.running.stored",
+    "plane_optimum": "isotherm.sweep.plane",
+    "plane_train_optimum": "isotherm.sweep.plane",
     "power": "isotherm.analysis.sweep_power",
     "powers_of_two": "isotherm.core.rates",
     "recommend": "isotherm.analysis.analysis",
     "regimes": "isotherm.analysis.analysis",
     "run": "isotherm.running.runner",
     "run_study": "isotherm.running.runner",
+    "steps_to_target": "isotherm.analysis.unlimited",
     "temperature": "isotherm.core.temperature",
     "write_report": "isotherm.report.study.folder",
 }
@@ -116,12 +121,15 @@ __all__ = [
     "effective_learning_rate",
     "get_task",
     "open_results",
+    "plane_optimum",
+    "plane_train_optimum",
     "power",
     "powers_of_two",
     "recommend",
     "regimes",
     "run",
     "run_study",
+    "steps_to_target",
     "temperature",
     "write_report",
 ]

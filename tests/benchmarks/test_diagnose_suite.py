@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,6 +71,21 @@ def test_a_peak_lies_between_learning_rates_and_ties_go_to_the_middle() -> None:
     x = np.arange(-2.0, 2.25, 0.5)
     assert _peak(x, -((x - 0.2) ** 2))[0] == pytest.approx(0.2)
     assert _peak(x, np.where(np.abs(x) <= 1, 1.0, 0.0)) == (0.0, 1.0)
+
+
+def test_diagnoses_are_judged_again_by_a_sweep_that_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heavy = {**BEST, "momentum": 0.9}
+    rows = [{"momentum": m, "batch_size": 32, "rate": 4.0, "low": 3.0, "high": 5.0} for m in (0.0, 0.9)]
+    path = tmp_path / "suite.json"
+    path.write_text(json.dumps({"cases": {"quickstart": {"sweep": {}, "rows": [{"seed": 1, "optimisers": rows}]}}}))
+    for rate, right, wrong in ((2.0, True, False), (1.0, False, True), (4.0, True, False)):
+        optima = [{**best, "rate": rate, "low": rate, "high": rate} for best in (BEST, heavy)]
+        monkeypatch.setattr(diagnose_suite, "reference", lambda _, optima=optima: {"num_examples": 1, "optima": optima})
+        diagnose_suite.judge_again(path, names=["quickstart"])
+        (row,) = json.loads(path.read_text())["cases"]["quickstart"]["rows"]
+        assert (row["seed"], row["is_right"], row["is_wrong"], row["covers"]) == (1, right, wrong, rate == 4.0)
 
 
 def test_the_table_has_a_row_for_every_measured_case() -> None:

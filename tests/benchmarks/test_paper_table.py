@@ -120,3 +120,20 @@ def test_run_trains_what_the_store_lacks(tmp_path: Path, monkeypatch: pytest.Mon
         (size, rate, seed) for size, rates in ((4, (0.03,)), (6, (0.01, 0.02))) for rate in rates for seed in (0, 1)
     ]
     assert [cell(row) for row in rows] == expected
+
+
+def test_what_the_result_file_has_is_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = small_built_in("autoencoder_mnist")
+    monkeypatch.setattr(paper_table.it, "get_task", lambda name, *, data: task)
+    monkeypatch.setattr("pages.paper.ROOT", tmp_path)
+    monkeypatch.setattr(paper_table, "ROOT", tmp_path)
+    table = dataclasses.replace(TABLE_7, rates={4: (0.02, 0.03)}, num_seeds=2, num_kept=2, num_steps=10)
+    for name, commit, rest in (("a", "abc", ["--rates", "0.03", "--seeds", "1"]), ("b", "def", [])):
+        path = str(tmp_path / f"{name}.sqlite")
+        monkeypatch.setattr(sys, "argv", ["table7.py", "run", path, "4", "--data", "d", "--device", "cpu", *rest])
+        paper_table.main(table)
+        monkeypatch.setattr(sys, "argv", ["table7.py", "export", path, "--commit", commit])
+        paper_table.main(table)
+    content = json.loads((tmp_path / "results" / "table7" / "table7.json").read_text())
+    trained_by = {cell(row): row["commit"] for row in content["runs"]}
+    assert trained_by == {(4, 0.02, 0): "def", (4, 0.02, 1): "def", (4, 0.03, 0): "abc", (4, 0.03, 1): "def"}

@@ -263,7 +263,8 @@ def test_tasks_and_batch_sizes_that_make_no_sense(asked: Answer) -> None:
 
 def test_what_the_diagnosis_itself_refuses() -> None:
     assert "minutes must be a positive number such as 5, not -1.0" in refused("mytask:task", "--minutes", "-1")
-    assert "needs the batch size it is used with" in refused("mytask:task", "--learning-rate", "0.1")
+    words = refused("mytask:task", "--learning-rate", "0.1")
+    assert "--learning-rate needs the batch size it is used with; give --batch-size too" in words
     assert "momentum=1.0" in refused("mytask:task", "--momentum", "1")
 
 

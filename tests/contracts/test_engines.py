@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import cases
 from helpers_engines import Trained, assert_same, assert_same_result, by_fleet, by_reference
 from isotherm.core.records import Outcome, RunSpec
+from isotherm.core.schedule import Schedule
 from isotherm.engine.fleet import run_fleet
 from isotherm.engine.placed_task import PlacedTask, place_task
 from isotherm.engine.reference import run_reference
@@ -71,6 +72,20 @@ def test_fleet_equals_reference(name, caplog):
     assert {result.outcome for result, _ in expected} == {Outcome.FINISHED}
     assert all(len(result.curve) == 4 for result, _ in expected)
     # Each member's own setting left its mark: no two runs are the same.
+    assert len({result.train_loss for result, _ in expected}) == len(specs)
+
+
+def test_pairs_of_learning_rates_share_a_fleet():
+    """What a sweep of `final_learning_rates` trains together: every run has drops of its own."""
+    task = TASKS["mlp"]()
+    pairs = [(0.5, 0.5), (0.5, 0.01), (0.2, 0.01), (0.2, 2e-4)]
+    gammas = [Schedule.ending_at(final).gamma_from(initial) for initial, final in pairs]
+    specs = [
+        cases.spec(task, effective_learning_rate=initial, gamma=gamma, num_steps=40)
+        for (initial, _), gamma in zip(pairs, gammas, strict=True)
+    ]
+    expected = [shared_reference("mlp", spec) for spec in specs]
+    assert_same(by_fleet(shared_placed_task("mlp"), specs), expected)
     assert len({result.train_loss for result, _ in expected}) == len(specs)
 
 

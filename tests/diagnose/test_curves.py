@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 
 from isotherm.core.statistics import Floats
-from isotherm.diagnose.curves import Curve, common_peaks, curve, have_plateau
+from isotherm.diagnose.curves import Curve, common_peaks, curve, have_plateau, pooled
 
 RATES = tuple(2.0**k for k in range(-6, 3))
 
 
-def made(scores_RS: Floats, *, rates: tuple[float, ...] = RATES, batch_size: int = 8) -> Curve:
-    return curve(batch_size=batch_size, num_examples=1000, rates=rates, scores_RS=scores_RS)
+def made(
+    scores_RS: Floats, *, rates: tuple[float, ...] = RATES, batch_size: int = 8, num_examples: int = 1000
+) -> Curve:
+    return curve(batch_size=batch_size, num_examples=num_examples, rates=rates, scores_RS=scores_RS)
 
 
 def parabola(peak: float, *, num_seeds: int = 4, noise: float = 0.01, seed: int = 0) -> Floats:
@@ -38,6 +40,40 @@ def test_an_accuracy_of_one_over_many_learning_rates_is_a_plateau() -> None:
     assert found.best == -1.5
     assert have_plateau([found])
     assert not have_plateau([found, made(parabola(-2.0))])
+
+
+def test_a_plateau_at_the_greatest_length_alone_may_be_chance() -> None:
+    flat = np.tile(np.array([0.5, 0.9, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.4])[:, None], (1, 4))
+    longest = [made(flat, num_examples=4000), made(flat, num_examples=4000, batch_size=32)]
+    assert have_plateau(longest)
+    assert not have_plateau([made(parabola(-2.0), num_examples=2000), *longest])
+    assert have_plateau([made(parabola(-2.0)), made(flat, num_examples=2000), *longest])
+
+
+def test_two_seeds_that_agree_by_chance_are_not_certain() -> None:
+    """Relative to its best value, the noise of a run is 0.2 in the other grids, and 0.02 in this one."""
+    noisy = [made(parabola(-2.0, noise=0.2, seed=seed) - 1.0) for seed in range(4)]
+    agreeing = made(parabola(-2.0, noise=0.02, num_seeds=2) - 1.0)
+    *others, found = pooled([*noisy, agreeing])
+    typical = 0.2 / math.sqrt(2)
+    assert agreeing.errors[4] < 0.2 * typical
+    assert 0.4 * typical < found.errors[4] < 1.5 * typical
+    for before, after in zip(noisy, others, strict=True):
+        assert after.errors == pytest.approx(before.errors, rel=0.4)
+        assert np.array_equal(after.means, before.means)
+
+
+def test_twice_the_loss_with_twice_the_noise_is_as_noisy() -> None:
+    curves = [made(factor * (parabola(-2.0, noise=0.1) - 1.0)) for factor in (1.0, 2.0, 8.0)]
+    for before, after in zip(curves, pooled(curves), strict=True):
+        assert after.errors == pytest.approx(before.errors)
+
+
+def test_without_noise_nothing_is_pooled() -> None:
+    flat, failed = made(np.ones((9, 2))), made(np.full((9, 2), -np.inf))
+    for before, after in zip([flat, failed], pooled([flat, failed]), strict=True):
+        assert np.array_equal(before.errors, after.errors)
+    assert pooled([]) == []
 
 
 def test_noisy_runs_at_high_learning_rates_are_not_tied_with_the_best() -> None:

@@ -76,6 +76,14 @@ def test_the_longest_runs_have_half_of_the_intended_length_and_all_stay_within_t
     assert all(search.spec.num_seeds <= MOST_SEEDS for search in searches)
 
 
+@pytest.mark.parametrize("most", [42.0, 48.0, 54.0, 80.0, 100.0])
+def test_the_longest_runs_get_the_seeds_and_all_batch_sizes_alike(most: float) -> None:
+    searches, _ = searched(moving(-0.5), most=most, sizes=(8, 24, 120))  # lengths differ a little, as updates are whole
+    seeds = {part: {s.spec.num_seeds for s in searches if parts([s]) == [part]} for part in parts(searches)}
+    assert all(len(different) == 1 for different in seeds.values()), seeds
+    assert max(seeds[1 / 2]) >= max(3, *seeds[1 / 4])
+
+
 def test_with_little_time_runs_are_shorter() -> None:
     """A second is a run; a length of an eighth wants about a hundred."""
     full, _ = searched(moving(-0.5))

@@ -21,7 +21,8 @@ from isotherm.core.records import CurvePoint, Outcome, RunResult
 from isotherm.data.augment import CropAndFlip
 from isotherm.errors import StoreError, UserError
 from isotherm.models.wide_resnet import wide_resnet
-from isotherm.running.runner import run, run_study, work_of
+from isotherm.running.executors.fleet_times import work_of
+from isotherm.running.runner import run, run_study
 from isotherm.running.store import Store
 from isotherm.sweep.plan import StudyPlan, TuneOn
 from isotherm.sweep.protocol import Edge

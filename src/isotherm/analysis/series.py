@@ -206,4 +206,5 @@ def _fit(grids: Sequence[Grid], objective: str, direction: Direction) -> FamilyF
     """Return the fit of a quantity; None where some grid has no optimum for it."""
     if any(grid.optimum(objective, direction) is None for grid in grids):
         return None
-    return fit_family(grids, objective=objective, direction=direction)
+    own = [grid.for_quantity(objective, direction) for grid in grids]
+    return fit_family(own, objective=objective, direction=direction)

@@ -19,6 +19,7 @@ from isotherm.report.wording import count_text
 from isotherm.running.runner import CHECKPOINT_SECONDS, Progress, prepared_study, run_study
 from isotherm.running.store import Store, StoredRun
 from isotherm.sweep.plan import SweepPlan
+from isotherm.sweep.rounds import Round
 from isotherm.sweep.study import Study
 from isotherm.sweep.sweep import Sweep
 from isotherm.tasks.seeding import initial_model
@@ -78,11 +79,15 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CellResults:
-    """The runs of a cell in order of their seeds; `known` are the keys that were stored before."""
+    """The runs of a cell in order of their seeds; `known` are the keys that were stored before.
+
+    `left` is what there was no time for, if anything.
+    """
 
     cell: Cell
     runs: tuple[StoredRun, ...]
     known: frozenset[str]
+    left: Round | None = None
 
     def count(self, outcome: Outcome) -> int:
         """Return how many runs ended this way."""
@@ -162,6 +167,7 @@ def run_cell(
     *,
     fleet_size: int | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    minutes: float | None = None,
     progress: Progress | None = None,
     on_stored: Callable[[list[int]], None] = lambda _seeds: None,
 ) -> CellResults:
@@ -172,6 +178,7 @@ def run_cell(
         store: file to keep the runs in.
         fleet_size: runs per fleet; chosen automatically by default.
         checkpoint_seconds: time between checkpoints of a fleet, written beside the store.
+        minutes: time from now on; by default as long as it takes.
         progress: receives progress.
         on_stored: receives, before training starts, the seeds whose runs are already stored.
     """
@@ -179,13 +186,19 @@ def run_cell(
     with Store.write(store) as opened:
         done = {key for key, result in opened.results().items() if result.outcome is not Outcome.FAILED}
         on_stored([spec.seed for spec in cell.specs if spec.key in done])
-        run_study(
+        results = run_study(
             cell.study,
             store=opened,
             device=cell.device,
             fleet_size=fleet_size,
             checkpoint_seconds=checkpoint_seconds,
+            minutes=minutes,
             progress=progress,
         )
         found = {run.spec.key: run for run in opened.runs() if run.spec.key in keys}
-    return CellResults(cell=cell, runs=tuple(found[spec.key] for spec in cell.specs), known=frozenset(keys & done))
+    return CellResults(
+        cell=cell,
+        runs=tuple(found[spec.key] for spec in cell.specs if spec.key in found),
+        known=frozenset(keys & done),
+        left=results.next_round(),
+    )

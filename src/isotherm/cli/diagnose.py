@@ -131,6 +131,8 @@ def _settings(options: DiagnoseCommandOptions) -> DiagnoseOptions:
             "the best learning rate depends on how long you will train; give --epochs (e.g. --epochs 30) or --steps "
             f"(e.g. --steps 10000); {given} given"
         )
+    if options.learning_rate is not None and options.batch_size is None:
+        raise UserError("--learning-rate needs the batch size it is used with; give --batch-size too")
     return DiagnoseOptions(
         epochs=options.epochs,
         steps=options.steps,

@@ -17,6 +17,7 @@ from isotherm.cli.diagnose import diagnose
 from isotherm.cli.plan import plan
 from isotherm.cli.quickstart import quickstart
 from isotherm.cli.report import report
+from isotherm.cli.reproduce import reproduce
 from isotherm.cli.run import run
 from isotherm.cli.status import status
 from isotherm.cli.theory import theory
@@ -30,7 +31,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for _command in (quickstart, plan, run, status, report, diagnose, theory, bench):
+for _command in (quickstart, plan, run, status, report, reproduce, diagnose, theory, bench):
     app.command(cls=Command)(_command)
 app.add_typer(data_app)
 

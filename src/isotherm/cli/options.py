@@ -43,6 +43,14 @@ WorkersOption = Annotated[
     int | None,
     typer.Option("--workers", metavar="N", min=1, help="Worker processes on the CPU; one per core by default."),
 ]
+MinutesOption = Annotated[
+    float | None,
+    typer.Option(
+        "--minutes",
+        metavar="M",
+        help="Stop after M minutes; run it again to go on. Default: as long as it takes.",
+    ),
+]
 SeedOption = Annotated[int, typer.Option("--seed", metavar="SEED", min=0, help="Seed of all random numbers.")]
 
 

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from isotherm.cli.show.numbers import metric_text, number_text
 from isotherm.core.records import CurvePoint, Outcome, RunResult, RunSpec
-from isotherm.running.executors.local import work_of
+from isotherm.running.executors.fleet_times import work_of
 from isotherm.sweep.rounds import Round
 
 # Between lines of progress in a log.

@@ -10,7 +10,8 @@ import typer
 
 from isotherm.cli.command import command
 from isotherm.cli.common import check_json, console_for, give_json
-from isotherm.cli.options import JsonOption, StoreArgument
+from isotherm.cli.options import JsonOption
+from isotherm.errors import UserError
 
 if TYPE_CHECKING:
     from isotherm.sweep.results import StudyResults
@@ -20,7 +21,16 @@ if TYPE_CHECKING:
 class ReportOptions:
     """The options of `isotherm report`."""
 
-    store: StoreArgument
+    store: Annotated[
+        str | None, typer.Argument(metavar="STORE", help="A store, or a study whose store is in this folder.")
+    ] = None
+    paper: Annotated[
+        bool,
+        typer.Option("--paper", help="Put all figures and tables of the paper on one page; STORE may be left out."),
+    ] = False
+    results: Annotated[
+        Path, typer.Option("--results", metavar="FOLDER", help="Folder of earlier rows that --paper shows as well.")
+    ] = Path("results")
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FOLDER", help="Folder of the report; default: beside the store."),
@@ -33,24 +43,56 @@ class ReportOptions:
 
 @command(ReportOptions)
 def report(options: ReportOptions) -> None:
-    """Write report.html, figures (PNG and PDF) and CSV from a store."""
+    """Write report.html, figures (PNG and PDF) and CSV from a store; with --paper, the page of the whole paper."""
+    check_json(options.json_path)
+    if options.paper:
+        _report_paper(options)
+    elif options.store is None:
+        raise UserError("no store is given; name one, or a study stored in this folder, or --paper for the whole paper")
+    else:
+        _report_store(options, options.store)
+
+
+def _report_store(options: ReportOptions, given: str) -> None:
     from isotherm.cli.show.study import exit_if_failed, present
     from isotherm.cli.stores import store_path
     from isotherm.running.stored import stored_studies
 
     console = console_for(options.json_path)
-    check_json(options.json_path)
-    path = store_path(options.store)
+    path = store_path(given)
     found = stored_studies(path, study=options.study)
     base = options.output or (path.with_suffix("") if path.suffix else path.with_name(f"{path.name}_report"))
     folders = [base] if len(found) == 1 else [base / results.plan.name for results in found]
     summaries = [
-        present(results, folder, console=console, run=_run(options.store, path, results))
+        present(results, folder, console=console, run=_run(given, path, results))
         for results, folder in zip(found, folders, strict=True)
     ]
     give_json(options.json_path, summaries[0] if len(summaries) == 1 else {"studies": summaries})
     for results in found:
         exit_if_failed(results)
+
+
+def _report_paper(options: ReportOptions) -> None:
+    """Write the page of the paper from a store, the stores in this folder, and the rows of earlier runs."""
+    from isotherm.report.paper.finding import find_record
+    from isotherm.report.paper.folder import summary
+    from isotherm.report.paper.page import nearest_findings, write_paper_page
+    from isotherm.studies.paper.shipped import records_in, stored_records
+
+    console = console_for(options.json_path)
+    given = sorted(Path().glob("paper_*.sqlite")) if options.store is None else [Path(options.store)]
+    stored = [record for path in given for record in stored_records(path)]
+    if options.store is not None and not stored:
+        raise UserError(
+            f"the store {options.store} holds nothing of the paper; fill it with isotherm reproduce ID --store "
+            f"{options.store}"
+        )
+    findings = nearest_findings(find_record(record) for record in (*stored, *records_in(options.results)))
+    page = write_paper_page(findings.values(), (options.output or Path("paper")) / "report.html")
+    for name, finding in findings.items():
+        console.print(f"{name}: {finding.state}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"Written to {page}", highlight=False, markup=False, soft_wrap=True)
+    give_json(options.json_path, {"objects": [summary(finding) for finding in findings.values()]})
 
 
 def _run(given: str, path: Path, results: StudyResults) -> list[str]:

@@ -13,7 +13,7 @@ import typer
 from isotherm.cli.cell_options import CellOptions
 from isotherm.cli.command import command
 from isotherm.cli.common import check_json, console_for, escaped, give_json, print_notes
-from isotherm.cli.options import ComputeOptions, DataOption, JsonOption, ResolutionOption
+from isotherm.cli.options import ComputeOptions, DataOption, JsonOption, MinutesOption, ResolutionOption
 from isotherm.errors import UserError
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class RunOptions:
             help="Time between checkpoints of a fleet; default: 60; 'inf' for none.",
         ),
     ] = None
+    minutes: MinutesOption = None
     json_path: JsonOption = None
     cell: CellOptions
 
@@ -93,9 +94,10 @@ def _check_kind(options: RunOptions) -> None:
 
 def _run_study(options: RunOptions, console: Console) -> None:
     from isotherm.analysis.analysis import analyse
+    from isotherm.cli.show.left import exit_if_out_of_time
     from isotherm.cli.show.study import exit_if_failed, print_results
     from isotherm.cli.stores import default_store, run_command
-    from isotherm.cli.training import train_study
+    from isotherm.cli.training import minutes_left, train_study
     from isotherm.report.study.summary import study_summary
     from isotherm.studies.load import load_study
 
@@ -105,8 +107,14 @@ def _run_study(options: RunOptions, console: Console) -> None:
     print_notes((note for sweep in study.sweeps for note in sweep.task.notes), console)
     store = options.store or default_store(study.name)
     results = train_study(
-        study, store, compute=options.compute, console=console, checkpoint_seconds=_checkpoint_seconds(options)
+        study,
+        store,
+        compute=options.compute,
+        console=console,
+        checkpoint_seconds=_checkpoint_seconds(options),
+        minutes=minutes_left(options.minutes, since=start),
     )
+    exit_if_out_of_time(results.next_round(), store=store, json_path=options.json_path, console=console)
     analysis = analyse(results, run=run_command(options.study, study.name, store))
     print_results(analysis, console)
     _print_store(store, console)
@@ -125,7 +133,9 @@ def _run_cell(options: RunOptions, console: Console) -> None:
     from isotherm.cli.cell import default_store, prepare_cell, run_cell
     from isotherm.cli.progress import CellProgress
     from isotherm.cli.show.cell import cell_summary, print_cell, stored_sentence
+    from isotherm.cli.show.left import exit_if_out_of_time
     from isotherm.cli.show.study import failed_runs
+    from isotherm.cli.training import minutes_left
     from isotherm.core.records import Outcome
     from isotherm.engine.placed_task import checked_device
     from isotherm.tasks.load import load_task
@@ -149,9 +159,11 @@ def _run_cell(options: RunOptions, console: Console) -> None:
             store,
             fleet_size=options.compute.fleet_size,
             checkpoint_seconds=_checkpoint_seconds(options),
+            minutes=minutes_left(options.minutes, since=start),
             progress=progress,
             on_stored=on_stored,
         )
+    exit_if_out_of_time(results.left, store=store, json_path=options.json_path, console=console)
     print_cell(results, console)
     _print_store(store, console)
     give_json(options.json_path, cell_summary(results, store=store, seconds=time.perf_counter() - start))

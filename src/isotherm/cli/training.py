@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from rich.console import Console
 
 from isotherm.cli.options import ComputeOptions
 from isotherm.cli.progress import RunProgress
+from isotherm.errors import UserError
 from isotherm.running.runner import CHECKPOINT_SECONDS, default_workers, run_study
 from isotherm.sweep.results import StudyResults
 from isotherm.sweep.study import Study
+
+
+def minutes_left(minutes: float | None, *, since: float) -> float | None:
+    """Return what is left of the minutes of a command that began at `since`, by `time.perf_counter`."""
+    if minutes is None or not minutes > 0:  # what is no time at all is refused where it is used
+        return minutes
+    left = minutes - (time.perf_counter() - since) / 60.0
+    if left <= 0:
+        raise UserError(f"--minutes {minutes:g} is over before anything could be trained; give more minutes")
+    return left
 
 
 def train_study(
@@ -20,8 +32,9 @@ def train_study(
     compute: ComputeOptions,
     console: Console,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    minutes: float | None = None,
 ) -> StudyResults:
-    """Run what is missing of a study and return all its results."""
+    """Run what is missing of a study, or as much of it as there are minutes for, and return all its results."""
     with RunProgress(console) as progress:
         return run_study(
             study,
@@ -30,5 +43,6 @@ def train_study(
             workers=default_workers(compute.device) if compute.workers is None else compute.workers,
             fleet_size=compute.fleet_size,
             checkpoint_seconds=checkpoint_seconds,
+            minutes=minutes,
             progress=progress,
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,8 @@ PLATEAU = 4.0
 _APART, _LEVEL = 2.5, 0.05
 # Lengths closer than this, in octaves, are one: updates are whole.
 _SAME_LENGTH = 0.3
+# How many seeds the noise of the other grids counts for in that of each.
+_POOLED_SEEDS = 2.0
 # Octaves from the common isotherm within which a coarse grid's own best counts.
 _NEAR = 2.25
 
@@ -34,6 +36,7 @@ class Curve:
         log_rates: rising, shape (num_rates,).
         means: over seeds, minus infinity where training failed.
         errors: standard errors of the means relative to each other.
+        num_seeds: behind every mean.
     """
 
     log_size: float
@@ -41,6 +44,7 @@ class Curve:
     log_rates: Floats
     means: Floats
     errors: Floats
+    num_seeds: int
 
     @property
     def best(self) -> float:
@@ -91,6 +95,7 @@ def curve(*, batch_size: int, num_examples: float, rates: Sequence[float], score
         log_rates=np.log2(np.asarray(rates, dtype=np.float64)),
         means=means,
         errors=_errors(scores_RS, usable),
+        num_seeds=scores_RS.shape[1],
     )
 
 
@@ -114,11 +119,58 @@ def _errors(scores_RS: Floats, usable: NDArray[np.bool_]) -> Floats:
     return np.maximum(errors, 0.01 * spread + 1e-9 * float(np.abs(means).max()))
 
 
+def grouped(values: Sequence[float]) -> list[float]:
+    """Return rising values, nearly equal ones once.
+
+    >>> grouped([3.0, 1.0, 1.1])
+    [1.0, 3.0]
+    """
+    found: list[float] = []
+    for value in sorted(values):
+        if not found or value - found[-1] > _SAME_LENGTH:
+            found.append(value)
+    return found
+
+
+def pooled(curves: Sequence[Curve]) -> list[Curve]:
+    """Return curves whose errors are drawn towards each other's, relative to their best values.
+
+    Two seeds may agree by chance, at all learning rates alike as these share initialisation and batches; such a grid
+    is not as certain as it looks.
+    """
+    own = [_noise(c) for c in curves]
+    known = [(math.log(noise), c.num_seeds - 1) for noise, c in zip(own, curves, strict=True) if noise > 0]
+    if sum(weight for _, weight in known) == 0:
+        return list(curves)
+    typical = math.exp(np.average([v for v, _ in known], weights=[weight for _, weight in known]))
+    return [_with_noise(c, noise, typical) for c, noise in zip(curves, own, strict=True)]
+
+
+def _noise(c: Curve) -> float:
+    """Return the standard deviation of a run relative to the best value; 0 if there is none."""
+    best = abs(float(c.means.max()))
+    near = c.errors[np.argsort(-c.means)[:3]]
+    noise = float(np.median(near)) * math.sqrt(c.num_seeds)
+    return noise / best if 1e-6 * best < noise and 0 < best < math.inf else 0.0
+
+
+def _with_noise(c: Curve, own: float, typical: float) -> Curve:
+    if own == 0.0:
+        return c
+    freedom = c.num_seeds - 1
+    variance = (freedom * own**2 + _POOLED_SEEDS * typical**2) / (freedom + _POOLED_SEEDS)
+    return replace(c, errors=c.errors * math.sqrt(variance) / own)
+
+
 def have_plateau(curves: Sequence[Curve]) -> bool:
-    """Tell whether on most curves of the greatest length the best value is shared by learning rates far apart."""
-    longest = max(c.log_length for c in curves)
-    longer = [c for c in curves if c.log_length > longest - _SAME_LENGTH]
-    return 2 * sum(c.is_plateau for c in longer) > len(longer)
+    """Tell whether on most curves of each of the two greatest lengths the best value is shared by rates far apart."""
+    lengths = grouped([c.log_length for c in curves])[-2:]
+    for k, length in enumerate(lengths):
+        end = lengths[k + 1] if k + 1 < len(lengths) else math.inf
+        alike = [c.is_plateau for c in curves if length <= c.log_length < end]
+        if 2 * sum(alike) <= len(alike):
+            return False
+    return True
 
 
 def common_peaks(curves: Sequence[Curve]) -> list[float]:

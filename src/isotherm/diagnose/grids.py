@@ -15,7 +15,7 @@ import numpy as np
 
 from isotherm.core.rates import tidy
 from isotherm.core.statistics import Floats
-from isotherm.diagnose.curves import Curve, common_peaks, curve
+from isotherm.diagnose.curves import Curve, common_peaks, curve, grouped
 from isotherm.diagnose.diagnosis import ShortGrid
 from isotherm.diagnose.fits import optimum
 from isotherm.diagnose.law import fitted_peak
@@ -291,17 +291,20 @@ class _Ladder:
         return found
 
     def _affordable_seeds(self, part: float) -> int | None:
-        """Return how many seeds leave enough for the next length with few seeds; None if none fit."""
+        """Return how many seeds leave enough for the next length, which says more; None if none fit."""
         if not self._fits(part, len(AROUND) * COARSE_SEEDS):
             return None
-        after = 2 * len(AROUND) * COARSE_SEEDS if 2 * part <= LONGEST_PART else 0  # runs of this length
-        return NUM_SEEDS if self._fits(part, len(AROUND) * NUM_SEEDS + after) else COARSE_SEEDS
+        after = 2 * len(AROUND) * NUM_SEEDS if 2 * part <= LONGEST_PART else 0  # in runs of this length
+        for num_seeds in range(NUM_SEEDS, COARSE_SEEDS, -1):
+            if self._fits(part, len(AROUND) * num_seeds + after):
+                return num_seeds
+        return COARSE_SEEDS
 
     def add_seeds(self, searches: Sequence[GridSearch]) -> None:
         """Add seeds to the longest runs, two at a time."""
         for num_lengths in (1, 2, 2, 2):
-            longest = sorted({search.spec.num_steps * search.spec.batch_size for search in searches})[-num_lengths:]
-            chosen = [s for s in searches if s.spec.num_steps * s.spec.batch_size >= longest[0]]
+            least = grouped([math.log2(s.num_examples) for s in searches])[-num_lengths:][0]
+            chosen = [s for s in searches if math.log2(s.num_examples) >= least]
             chosen = [s for s in chosen if s.spec.num_seeds + 2 <= MOST_SEEDS]
             examples = sum(2 * len(s.spec.rates) * s.num_examples for s in chosen)
             seconds = (

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from isotherm.core.statistics import Floats, Interval, percentile_limits
-from isotherm.diagnose.curves import Curve, have_plateau
-from isotherm.diagnose.peak_fit import LEAST_ERROR, NUM_DRAWS, PeakFit, Shape, distances, grouped
+from isotherm.diagnose.curves import Curve, grouped, have_plateau, pooled
+from isotherm.diagnose.peak_fit import LEAST_ERROR, NUM_DRAWS, PeakFit, Shape, distances
 
 # Further error per octave between the longest short runs and the intended length, as a power law may bend.
 ERROR_PER_OCTAVE = 0.3
@@ -78,7 +78,7 @@ def fit_law(curves: Sequence[Curve], *, ceiling: float = math.inf, seed: int = 0
         seed: of the resampling.
     """
     top = math.log2(ceiling) - _NEAR_CEILING if math.isfinite(ceiling) else math.inf
-    usable = [c for c in curves if c.is_usable and c.best < top]
+    usable = pooled([c for c in curves if c.is_usable and c.best < top])
     if not usable:
         return None
     if have_plateau(usable):
@@ -90,7 +90,7 @@ def fit_law(curves: Sequence[Curve], *, ceiling: float = math.inf, seed: int = 0
 
 def fitted_peak(curves: Sequence[Curve], *, batch_size: int, num_examples: float) -> float:
     """Return the expected best effective learning rate at a batch size and length, without its uncertainty."""
-    usable = [c for c in curves if c.is_usable] or list(curves)
+    usable = pooled([c for c in curves if c.is_usable]) or list(curves)
     if have_plateau(usable) or not usable[0].is_usable:
         middles = [sum(c.range) / 2 - c.log_size for c in usable]
         return float(2.0 ** (np.mean(middles) + math.log2(batch_size)))

@@ -21,14 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isotherm.core.statistics import Floats
-from isotherm.diagnose.curves import Curve
+from isotherm.diagnose.curves import Curve, grouped
 
 NUM_DRAWS = 160
 # Octaves to both sides of a peak that its shape is fitted to.
 WINDOW = 2.25
 # Means and standard deviations of what is expected beforehand. The exponent of the length is about -1 where a network
-# overfits and near zero where it does not; the slope is 1 on an isotherm.
-PRIORS = {"slope": (1.0, 0.4), "exponent": (-0.4, 0.4), "bend": (0.0, 0.15), "curve": (-0.05, 0.08), "skew": (0.0, 0.8)}
+# overfits or noise has to be averaged out, and near zero where neither is so; the slope is 1 on an isotherm.
+PRIORS = {"slope": (1.0, 0.4), "exponent": (-0.5, 0.4), "bend": (0.0, 0.15), "curve": (-0.05, 0.08), "skew": (0.0, 0.8)}
 _LEVEL_SPREAD, _MOST_SKEW = 3.0, 3.5
 # The geometric mean of a curve's slopes far to the left and right, up to its scale: how round the peak is.
 _SLOPE = 0.7
@@ -36,8 +36,6 @@ _SLOPE = 0.7
 LEAST_ERROR = 0.3
 # Points far below their curve's best need not have the shape; this part of the distance counts as error.
 _MISFIT = 0.1
-# Lengths closer than this, in octaves, are one: updates are whole.
-_SAME_LENGTH = 0.3
 _NUM_WINDOWS, _NUM_STEPS, _DIFFERENCE = 4, 15, 1e-5
 
 
@@ -45,19 +43,6 @@ def distances(b: float, length: float, longest: float = math.inf) -> Floats:
     """Return what the law's five terms are multiplied by, given distances from B_0 and L_0 in octaves."""
     end = min(length, longest)
     return np.array([1.0, b, length, b * end, end**2 + 2 * end * (length - end)])
-
-
-def grouped(values: Sequence[float]) -> list[float]:
-    """Return rising values, nearly equal ones once.
-
-    >>> grouped([3.0, 1.0, 1.1])
-    [1.0, 3.0]
-    """
-    found: list[float] = []
-    for value in sorted(values):
-        if not found or value - found[-1] > _SAME_LENGTH:
-            found.append(value)
-    return found
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -43,7 +43,7 @@ _PROBES = 0.12
 _ENDS = {"stability": 0.35, "grids": 0.84, "speed": 0.9}
 # The most that all short runs may cost together, and those of the stability search alone, in trainings of the intended
 # length: a sweep of two optimisers, six batch sizes, twelve learning rates and five seeds has 720.
-MOST_TRAININGS, STABILITY_TRAININGS = 60.0, 12.0
+MOST_TRAININGS, STABILITY_TRAININGS = 58.0, 12.0
 # The fewest updates of a run that shows whether a learning rate is stable, and the runs of that search.
 FEWEST_STABILITY_STEPS, _STABILITY_RUNS = 32, 60
 # Batch sizes of the answer: powers of two around the trained ones.

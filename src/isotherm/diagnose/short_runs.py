@@ -27,9 +27,9 @@ from isotherm.tasks.task import Task
 MOST_HELD_OUT = 4096
 # Examples of the test set, which a short run does not need.
 TEST_EXAMPLES = 16
-# Of a training set whose tenth has fewer examples than this, two of four quarters are held out in turn.
+# Of a training set whose tenth has fewer examples than this, four quarters are held out in turn.
 ENOUGH_HELD_OUT = 1000
-NUM_FOLDS, NUM_FOLDS_USED = 4, 2
+NUM_FOLDS = 4
 _MODEL_ID = "diagnose"
 
 
@@ -47,7 +47,7 @@ class ShortGridSpec:
 def held_out_tasks(task: Task) -> tuple[tuple[Task, ...], str]:
     """Return the tasks that short runs train, and the split that judges them.
 
-    Without validation data, part of the training set is held out: a tenth, or of a small training set two quarters in
+    Without validation data, part of the training set is held out: a tenth, or of a small training set each quarter in
     turn, so that chance in the choice of a few held-out examples shows up as scatter between runs. A sequence or a
     training set on disk is judged on its test set.
     """
@@ -61,7 +61,7 @@ def held_out_tasks(task: Task) -> tuple[tuple[Task, ...], str]:
 
 
 def _folds(task: Task) -> list[Task]:
-    """Return the task with each of two quarters of its training set held out; none if a tenth of it is enough."""
+    """Return the task with each quarter of its training set held out; none if a tenth of it is enough."""
     x, y = task.train
     if task.validation is not None or task.unroll is not None or not isinstance(x, Tensor):
         return []
@@ -69,7 +69,7 @@ def _folds(task: Task) -> list[Task]:
         return []
     order = np.random.default_rng(derive(0, "diagnose folds")).permutation(len(x))
     found = []
-    for part in np.array_split(order, NUM_FOLDS)[:NUM_FOLDS_USED]:
+    for part in np.array_split(order, NUM_FOLDS):
         held, kept = np.sort(part), np.sort(np.setdiff1d(order, part))
         index, rest = torch.from_numpy(held), torch.from_numpy(kept)
         found.append(dataclasses.replace(task, train=(x[rest], y[rest]), validation=(x[index], y[index])))

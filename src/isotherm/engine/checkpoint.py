@@ -32,6 +32,7 @@ class Checkpoint:
     ) -> None:
         self.path = path
         self.seconds_before = 0.0  # of training before this process continued it
+        self.longest_save = 0.0  # in seconds
         self._seconds = seconds
         self._identity = identity
         self._about = dict(about or {})
@@ -73,6 +74,7 @@ class Checkpoint:
         If the disk fails, a warning is logged once and training continues.
         """
         temporary = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
+        start = time.monotonic()
         try:
             self.path.parent.mkdir(exist_ok=True)
             with temporary.open("wb") as file:
@@ -87,6 +89,7 @@ class Checkpoint:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
             self._last = time.monotonic()
+            self.longest_save = max(self.longest_save, self._last - start)
 
     def remove(self) -> None:
         """Remove the file, if there is one."""

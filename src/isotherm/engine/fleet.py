@@ -13,12 +13,14 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from torch import nn
 
 from isotherm.core.records import CurvePoint, RunResult, RunSpec
 from isotherm.engine.checkpoint import Checkpoint
 from isotherm.engine.checkpoint_file import State
+from isotherm.engine.deadline import Deadline, Laps, OutOfTime, train_in_turn
 from isotherm.engine.evaluation import Tensors
 from isotherm.engine.fleet_checks import FleetChecks
 from isotherm.engine.fleet_speed import one_by_one
@@ -47,6 +49,7 @@ def run_fleet(
     on_trained: Callable[[int, Tensors], None] = lambda _index, _parameters: None,
     checkpoint: Checkpoint | None = None,
     checks: FleetChecks | None = None,
+    deadline: Deadline | None = None,
     updates_per_window: int = UPDATES_PER_WINDOW,
 ) -> list[RunResult]:
     """Train all runs and return their results, in the order given.
@@ -62,7 +65,11 @@ def run_fleet(
         checkpoint: where the state is saved from time to time, and restored from if it is there; the caller removes it.
             Runs that are trained one at a time have none.
         checks: results of earlier checks of this task; added to.
+        deadline: when to stop; none by default.
         updates_per_window: updates between two checks of the losses; results do not depend on it.
+
+    Raises:
+        OutOfTime: the deadline came first; the checkpoint, if there is one, has been written.
     """
     _check_alike(specs)
     fleet = _Fleet(
@@ -70,6 +77,7 @@ def run_fleet(
         specs=tuple(specs),
         listeners=Listeners(on_steps=on_steps, on_evaluation=on_evaluation, on_trained=on_trained),
         checks=FleetChecks() if checks is None else checks,
+        deadline=deadline or Deadline(),
         updates_per_window=updates_per_window,
     )
     with exact_arithmetic(placed.device):
@@ -84,6 +92,7 @@ class _Fleet:
     specs: tuple[RunSpec, ...]
     listeners: Listeners
     checks: FleetChecks
+    deadline: Deadline
     updates_per_window: int
 
     @property
@@ -112,9 +121,10 @@ class _Fleet:
                 f"training one run at a time, as this model cannot be trained as a fleet: {reason}; {one_by_one()}",
             )
             self.checks.add_one_by_one(self.batch_size)
-            return [self.run_alone(index) for index in range(len(self.specs))]
+            alone = [partial(self.run_alone, index) for index in range(len(self.specs))]
+            return train_in_turn(alone, self.deadline)
         stacks = [checked] if checked is not None else self.stacks()
-        train_stacks(stacks, checkpoint)
+        train_stacks(stacks, checkpoint, self.deadline)
         return [result for stack in stacks for result in stack.results()]
 
     def run_alone(self, index: int) -> RunResult:
@@ -124,10 +134,14 @@ class _Fleet:
             trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
             self.listeners.on_trained(index, trained)
 
+        def on_steps(num: int) -> None:
+            self.deadline.check()
+            self.listeners.on_steps(num)
+
         return run_reference(
             self.placed,
             self.specs[index],
-            on_steps=self.listeners.on_steps,
+            on_steps=on_steps,
             on_evaluation=lambda point: self.listeners.on_evaluation(index, point),
             on_trained=on_trained,
         )
@@ -179,8 +193,9 @@ class _Fleet:
         return RunStack.of(plan, self.listeners)
 
 
-def train_stacks(stacks: Sequence[RunStack], checkpoint: Checkpoint | None) -> None:
+def train_stacks(stacks: Sequence[RunStack], checkpoint: Checkpoint | None, deadline: Deadline) -> None:
     """Make all updates, window by window, from where a checkpoint left off; several stacks share one program."""
+    laps = Laps(deadline)
     for stack, saved in zip(stacks, _saved(stacks, checkpoint), strict=False):
         stack.restore(saved)
     first, *others = [stack for stack in stacks if not stack.is_done] or stacks  # one that is done makes no program
@@ -198,8 +213,11 @@ def train_stacks(stacks: Sequence[RunStack], checkpoint: Checkpoint | None) -> N
                 stack.evaluate()
             if not stack.is_done:
                 stack.shrink()
-        if checkpoint is not None and checkpoint.is_due():
+        is_last = not laps.another_fits(reserved=0.0 if checkpoint is None else checkpoint.longest_save)
+        if checkpoint is not None and (checkpoint.is_due() or is_last):
             checkpoint.save({"stacks": [stack.saved() for stack in stacks]})
+        if is_last and not all(stack.is_done for stack in stacks):
+            raise OutOfTime(is_saved=checkpoint is not None and checkpoint.path.is_file())
 
 
 def _saved(stacks: Sequence[RunStack], checkpoint: Checkpoint | None) -> list[State]:

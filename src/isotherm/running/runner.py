@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from isotherm.core.checks import require_positive
 from isotherm.core.records import CurvePoint, Outcome, RunResult, RunSpec
+from isotherm.engine.deadline import Deadline
 from isotherm.errors import UserError
 from isotherm.running.executors.checkpoints import CheckpointFolder
-from isotherm.running.executors.local import LocalExecutor, work_of
+from isotherm.running.executors.fleet_times import StoppedFleet, work_of
+from isotherm.running.executors.local import LocalExecutor
 from isotherm.running.executors.options import FleetOptions
 from isotherm.running.executors.pool import PoolExecutor, can_fork, num_cores
-from isotherm.running.store import Store
+from isotherm.running.store import Store, StoredRun
 from isotherm.running.store_file import checked_path
 from isotherm.sweep.plan import StudyPlan
 from isotherm.sweep.results import Results, StudyResults
@@ -76,6 +79,7 @@ def run(
     workers: int = 1,
     fleet_size: int | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    minutes: float | None = None,
     progress: Progress | None = None,
 ) -> Results:
     """Run what is missing of a sweep and return all its results.
@@ -87,6 +91,8 @@ def run(
         workers: processes that train on the CPU; 1 trains in this process with PyTorch's threads.
         fleet_size: runs per fleet; chosen automatically by default.
         checkpoint_seconds: time between checkpoints of a fleet, from which a killed run resumes; inf for none.
+        minutes: time from now on; by default as long as it takes. Nothing is started that can neither finish nor be
+            checkpointed in it, and what is stored by then is returned: the same call goes on from there.
         progress: receives progress reports.
     """
     results = run_study(
@@ -96,6 +102,7 @@ def run(
         workers=workers,
         fleet_size=fleet_size,
         checkpoint_seconds=checkpoint_seconds,
+        minutes=minutes,
         progress=progress,
     )
     return results.sweeps[0]
@@ -109,10 +116,12 @@ def run_study(
     workers: int = 1,
     fleet_size: int | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    minutes: float | None = None,
     progress: Progress | None = None,
 ) -> StudyResults:
     """Run what is missing of a study and return all its results; arguments as for `run`."""
     told = progress or Silent()
+    deadline = _deadline(minutes)
     checkpoints = _checkpoints_of(store, seconds=checkpoint_seconds)
     prepared = prepared_study(study)
     plan = prepared.plan
@@ -121,7 +130,11 @@ def run_study(
         told.advanced(work_of(batch_size, num_updates))
 
     options = FleetOptions(
-        fleet_size=fleet_size, checkpoints=checkpoints, on_steps=on_steps, on_evaluation=told.evaluated
+        fleet_size=fleet_size,
+        checkpoints=checkpoints,
+        deadline=deadline,
+        on_steps=on_steps,
+        on_evaluation=told.evaluated,
     )
     # Workers are forked before the store is opened, so that none of them holds its lock.
     with contextlib.ExitStack() as stack:
@@ -144,19 +157,49 @@ def run_study(
         results = opened.results()
         if checkpoints is not None and checkpoints.path.is_dir():
             checkpoints.clean(_wanted_keys(opened, results))
-        failed: set[str] = set()  # tried in this call; tried again by the next one
-        while (round_ := next_round(plan.sweeps, results, skip=failed)) is not None:
-            told.round_started(round_)
-            for fleet in executor.run(round_.specs):
-                opened.put(fleet)
-                if checkpoints is not None:  # only now: a kill before this line loses nothing
-                    checkpoints.forget({stored.spec.key for stored in fleet})
-                results.update({stored.spec.key: stored.result for stored in fleet})
-                failed.update(s.spec.key for s in fleet if s.result.outcome is Outcome.FAILED)
-                told.runs_done([stored.result for stored in fleet])
+        training = _Training(plan=plan, store=opened, checkpoints=checkpoints, told=told, results=results)
+        training.run(executor, minutes=minutes)
         if checkpoints is not None:
             checkpoints.remove_if_empty()
         return StudyResults(plan=plan, by_key=results, provenance=opened.provenance())
+
+
+@dataclass(kw_only=True, slots=True)
+class _Training:
+    """The rounds of one call, whose results are added to `results` and to the store."""
+
+    plan: StudyPlan
+    store: Store
+    checkpoints: CheckpointFolder | None
+    told: Progress
+    results: dict[str, RunResult]
+    failed: set[str] = field(default_factory=set)  # tried in this call; tried again by the next one
+    num_stored: int = 0
+
+    def run(self, executor: LocalExecutor | PoolExecutor, *, minutes: float | None) -> None:
+        """Train until nothing is missing, or time is up."""
+        while (round_ := next_round(self.plan.sweeps, self.results, skip=self.failed)) is not None:
+            self.told.round_started(round_)
+            try:
+                for fleet in executor.run(round_.specs):
+                    self.keep(fleet)
+            except StoppedFleet as stop:
+                self.keep(stop.done)
+                if not self.num_stored and not stop.is_saved:
+                    raise _too_short(minutes, round_) from None
+                return
+
+    def keep(self, fleet: Sequence[StoredRun]) -> None:
+        """Store the results of a fleet."""
+        if not fleet:
+            return
+        self.store.put(fleet)
+        if self.checkpoints is not None:  # only now: a kill before this line loses nothing
+            self.checkpoints.forget({stored.spec.key for stored in fleet})
+        self.results.update({stored.spec.key: stored.result for stored in fleet})
+        self.failed.update(s.spec.key for s in fleet if s.result.outcome is Outcome.FAILED)
+        self.num_stored += len(fleet)
+        self.told.runs_done([stored.result for stored in fleet])
 
 
 def earlier_runs(num: int) -> str:
@@ -178,6 +221,22 @@ def _checkpoints_of(store: str | Path | Store | None, *, seconds: float) -> Chec
     if store is None or (isinstance(store, Store) and store.is_in_memory):
         return None
     return CheckpointFolder.beside(store.path if isinstance(store, Store) else checked_path(store), seconds=seconds)
+
+
+def _deadline(minutes: float | None) -> Deadline:
+    if minutes is None:
+        return Deadline()
+    require_positive("minutes", minutes)
+    return Deadline.after(60.0 * minutes)
+
+
+def _too_short(minutes: float | None, round_: Round) -> UserError:
+    """Return the error of a call that would come to nothing however often it is repeated."""
+    spec = round_.specs[0]
+    return UserError(
+        f"{minutes:g} minutes are too short for one cell: nothing could be finished or saved in a checkpoint, where a "
+        f"run is {spec.num_steps:,} updates at B={spec.batch_size}; nothing is lost: give more minutes"
+    )
 
 
 def _wanted_keys(store: Store, results: Mapping[str, RunResult]) -> set[str]:

@@ -9,6 +9,7 @@ runs diverged is unstable and cannot be optimal. Further seeds at the optimum co
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import math
 import statistics
@@ -22,6 +23,8 @@ from isotherm.sweep.refinement import possible_gains
 
 # Means that differ by less than this, relative to them, are equal: float32 sums of the same successes do.
 _TIE = 1e-7
+# What SGD minimises.
+TRAIN_OBJECTIVE = "train_objective", Direction.MINIMISE
 
 
 class Edge(enum.StrEnum):
@@ -84,6 +87,7 @@ class Cell:
 
     `confirmed` are the same for the confirming seeds; there are none but in the cell that was chosen. They take no part
     in the choice. `metric_bounds` are the least and largest value of the task's metric, where there are such.
+    `final_learning_rate` is where the schedule ends, in a sweep that tries several.
     """
 
     effective_learning_rate: float
@@ -91,6 +95,7 @@ class Cell:
     num_kept: int
     confirmed: tuple[RunResult | None, ...] = ()
     metric_bounds: tuple[float, float] | None = None
+    final_learning_rate: float | None = None
 
     @property
     def num_diverged(self) -> int:
@@ -238,7 +243,12 @@ class Optimum:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grid:
-    """All learning rates of one batch size, budget and momentum, with their results."""
+    """All learning rates of one batch size, budget and momentum, with their results.
+
+    Where final learning rates are swept apart, `rows` has all cells of every learning rate, and `cells` the best of
+    each row; without, there are no rows. An optimum is then the best of all cells, and its interval holds every
+    learning rate that is good enough at some final one.
+    """
 
     axes: GridAxes
     num_steps: int
@@ -246,26 +256,45 @@ class Grid:
     objective: str
     direction: Direction
     smallest_ratio: float = SMALLEST_RATIO
+    rows: tuple[tuple[Cell, ...], ...] = ()
+
+    @property
+    def all_cells(self) -> tuple[Cell, ...]:
+        """Every cell, those of all rows where there are rows."""
+        return tuple(cell for row in self.rows for cell in row) or self.cells
 
     @property
     def is_complete(self) -> bool:
         """Whether every cell is; confirming seeds may be missing."""
-        return all(cell.is_complete for cell in self.cells)
+        return all(cell.is_complete for cell in self.all_cells)
 
     @property
     def num_runs(self) -> int:
         """How many runs of the grid have a result."""
-        return sum(result is not None for cell in self.cells for result in (*cell.results, *cell.confirmed))
+        return sum(result is not None for result in self._results())
 
     @property
     def num_diverged(self) -> int:
         """How many runs of the grid diverged."""
-        return sum(_num_diverged((*cell.results, *cell.confirmed)) for cell in self.cells)
+        return _num_diverged(self._results())
+
+    def _results(self) -> list[RunResult | None]:
+        chosen = [result for cell in self.all_cells for result in cell.results]
+        return [*chosen, *(result for cell in self.cells for result in cell.confirmed)]
+
+    def for_quantity(self, quantity: str, direction: Direction) -> Grid:
+        """Return the grid whose cells are the best of each row for another quantity; itself where there are no rows."""
+        if not self.rows or (quantity, direction) == (self.objective, self.direction):
+            return self
+        return dataclasses.replace(self, cells=tuple(best_of_row(row, quantity, direction) for row in self.rows))
 
     def optimum(self, objective: str | None = None, direction: Direction | None = None) -> Optimum | None:
         """Return the optimum for a quantity, by default the one tuned on; None where no cell is stable."""
         name = self.objective if objective is None else objective
         way = self.direction if direction is None else direction
+        return self.for_quantity(name, way)._optimum(name, way)
+
+    def _optimum(self, name: str, way: Direction) -> Optimum | None:
         kept = {k: tuple(cell.kept(name, way)) for k, cell in enumerate(self.cells) if cell.is_usable}
         estimates = {k: self.cells[k].estimate(name, kept=kept[k]) for k in kept}
         means = {k: way.sign * one.mean for k, one in estimates.items() if math.isfinite(one.mean)}
@@ -273,7 +302,7 @@ class Grid:
             return None
         most = max(means.values())
         tied = [k for k, mean in means.items() if math.isclose(mean, most, rel_tol=_TIE)]
-        best = self._middle(tied)
+        best = _middle({k: self.cells[k].effective_learning_rate for k in tied})
         limit = min(*(means[k] for k in tied), most - estimates[best].standard_deviation)
         within = [k for k, mean in means.items() if mean >= limit]
         rates = [cell.effective_learning_rate for cell in self.cells]
@@ -291,12 +320,6 @@ class Grid:
             smallest_ratio=self.smallest_ratio,
         )
 
-    def _middle(self, tied: Sequence[int]) -> int:
-        """Return the cell nearest to the middle of a range in log ε; the lower one of two."""
-        logs = {index: math.log(self.cells[index].effective_learning_rate) for index in tied}
-        middle = (logs[tied[0]] + logs[tied[-1]]) / 2
-        return min(tied, key=lambda index: (round(abs(logs[index] - middle), 9), index))
-
     def _sides(self, best: int, means: Mapping[int, float]) -> tuple[Side, Side]:
         rates = [cell.effective_learning_rate for cell in self.cells]
         values = [means.get(index, math.nan) for index in range(len(rates))]
@@ -307,7 +330,7 @@ class Grid:
 
     def train_optimum(self) -> Optimum | None:
         """Return the optimum for what SGD minimises: final training loss plus L2 penalty, with runs ranked by it."""
-        return self.optimum("train_objective", Direction.MINIMISE)
+        return self.optimum(*TRAIN_OBJECTIVE)
 
     def train_loss_optimum(self) -> Optimum | None:
         """Return the optimum for the final training loss without the penalty."""
@@ -332,6 +355,27 @@ class Grid:
         if lower and upper:
             return Edge.BOTH
         return Edge.LOWER if lower else Edge.UPPER if upper else Edge.INTERIOR
+
+
+def best_of_row(row: Sequence[Cell], quantity: str, direction: Direction) -> Cell:
+    """Return the best cell of one learning rate; the middle one where several share the best mean.
+
+    Where none can be compared it is one that is not complete yet, if there is such a cell, or any.
+    """
+    estimates = {k: c.estimate(quantity, kept=c.kept(quantity, direction)) for k, c in enumerate(row) if c.is_usable}
+    means = {k: direction.sign * one.mean for k, one in estimates.items() if math.isfinite(one.mean)}
+    if not means:
+        return next((cell for cell in row if not cell.is_complete), row[len(row) // 2])
+    most = max(means.values())
+    tied = [k for k, mean in means.items() if math.isclose(mean, most, rel_tol=_TIE)]
+    return row[_middle({k: row[k].final_learning_rate or 1.0 for k in tied})]
+
+
+def _middle(rates: Mapping[int, float]) -> int:
+    """Return the index of the learning rate nearest to the middle of their range in log ε; the lower one of two."""
+    logs = {index: math.log(rate) for index, rate in rates.items()}
+    middle = (min(logs.values()) + max(logs.values())) / 2
+    return min(logs, key=lambda index: (round(abs(logs[index] - middle), 9), index))
 
 
 def _error_of_mean(estimates: Mapping[int, Estimate], best: int) -> float:

@@ -1,44 +1,21 @@
-"""What comes next: a grid grows, round by round, by what its results call for.
+"""What comes next: the runs that are missing, round by round.
 
-First the base grid. Where the optimum or its interval touches an end, the grid is extended there. Where a finer grid
-could still gain more than the error of the mean, learning rates halfway to the neighbours of the optimum are added.
-Last, further seeds are run at the learning rate that was chosen. All of it depends on the results alone, so a resumed
-sweep does the same.
+`growth` says how one grid grows. Most sweeps know all their grids from the start. A grid that is estimated at a smaller
+budget is known once the estimate is, and one of a doubled budget once the last one still improved: these grids are of a
+later level, which begins when the level before is settled.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import enum
+import itertools
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from isotherm.core.rates import tidy
-from isotherm.core.records import Outcome, RunResult, RunSpec
+from isotherm.core.records import RunResult, RunSpec
+from isotherm.sweep.doubling import stop_reason
+from isotherm.sweep.growth import Stage, Step, grown_grid, growth, is_missing, is_settled, point_of, runs_at
 from isotherm.sweep.plan import GridAxes, SweepPlan
-from isotherm.sweep.protocol import Cell, Edge, Grid, Optimum
-from isotherm.sweep.refinement import midpoint, num_halvings
-
-# Learning rates added per extension.
-POINTS_PER_EXTENSION = 2
-
-
-class Stage(enum.StrEnum):
-    """Why runs are added to a grid."""
-
-    BASE = "base grids"
-    EXTENSION = "extension"
-    REFINEMENT = "refinement"
-    CONFIRMATION = "confirmation"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
-    """A grid after a step of its growth, and the runs that the step added, by key."""
-
-    stage: Stage
-    grid: Grid
-    specs: Mapping[str, RunSpec]
+from isotherm.sweep.refinement import num_halvings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,49 +28,6 @@ class Round:
 
     def __str__(self) -> str:
         return str(Stage.BASE) if self.number == 0 else f"round {self.number}, {' and '.join(self.stages)}"
-
-
-def growth(plan: SweepPlan, axes: GridAxes, results: Mapping[str, RunResult]) -> Iterator[Step]:
-    """Yield a grid after every step that its results call for; the last one may still have to be run.
-
-    A grid with missing or failed runs grows no further. Once refined it may be extended again: the interval of the new
-    optimum can reach an end.
-    """
-    given = list(plan.base_learning_rates(axes))
-    cells: dict[float, Cell] = {}
-    added, stage, num_extensions = given, Stage.BASE, 0
-    while added:
-        specs: dict[str, RunSpec] = {}
-        for rate in added:
-            cells[rate], new = _cell(plan, axes, results, rate)
-            specs |= new
-        grid = _grid(plan, axes, cells)
-        yield Step(stage=stage, grid=grid, specs=specs)
-        if not grid.is_complete:
-            return
-        stage, added = Stage.EXTENSION, []
-        if num_extensions < plan.max_extensions:
-            added = _extension(grid, given, for_train=plan.extend_for == "tuned_and_train")
-            num_extensions += bool(added)
-            given = sorted({*given, *added})
-        if not added and plan.resolution == "adaptive":
-            stage, added = Stage.REFINEMENT, _refinement(plan, grid, given)
-    best = grid.optimum()
-    if best is not None and plan.num_confirm:
-        yield _confirmation(plan, grid, best, results)
-
-
-def grown_grid(plan: SweepPlan, axes: GridAxes, results: Mapping[str, RunResult]) -> Grid:
-    """Return the grid with all that its results call for; incomplete until that has been run."""
-    *_, last = growth(plan, axes, results)
-    return last.grid
-
-
-def build_grid(
-    plan: SweepPlan, axes: GridAxes, results: Mapping[str, RunResult], learning_rates: Sequence[float]
-) -> Grid:
-    """Return a grid over these learning rates from results by key, without confirming seeds."""
-    return _grid(plan, axes, {rate: _cell(plan, axes, results, rate)[0] for rate in learning_rates})
 
 
 def missing_runs(
@@ -112,24 +46,81 @@ def next_round(
     Failed runs count as missing unless their keys are in `skip`. One round is finished before the next begins, so what
     is run together does not depend on where a sweep was interrupted.
     """
-    growths = [list(growth(plan, axes, results)) for plan in plans for axes in plan.grids()]
-    for number in range(max(map(len, growths), default=0)):
-        wanted: dict[str, RunSpec] = {}
-        stages: set[Stage] = set()
-        for step in (steps[number] for steps in growths if number < len(steps)):
-            missing = {k: s for k, s in step.specs.items() if k not in skip and _is_missing(results.get(k))}
-            wanted |= missing
-            stages |= {step.stage} if missing else set()
-        if wanted:
-            return Round(number=number, stages=tuple(s for s in Stage if s in stages), specs=tuple(wanted.values()))
+    first = 0
+    for groups in itertools.zip_longest(*(levels(plan, results) for plan in plans), fillvalue=[]):
+        growths = [list(growth(p, axes, results)) for p, group in zip(plans, groups, strict=True) for axes in group]
+        number = max(map(len, growths), default=0)
+        for index in range(number):
+            found = _round(first + index, [steps[index] for steps in growths if index < len(steps)], results, skip)
+            if found is not None:
+                return found
+        first += number
     return None
+
+
+def _round(number: int, steps: Sequence[Step], results: Mapping[str, RunResult], skip: Set[str]) -> Round | None:
+    """Return what is missing of the same step of several grids; None if nothing is."""
+    wanted: dict[str, RunSpec] = {}
+    stages: set[Stage] = set()
+    for step in steps:
+        missing = {k: s for k, s in step.specs.items() if k not in skip and is_missing(results.get(k))}
+        wanted |= missing
+        stages |= {step.stage} if missing else set()
+    if not wanted:
+        return None
+    return Round(number=number, stages=tuple(s for s in Stage if s in stages), specs=tuple(wanted.values()))
+
+
+def levels(plan: SweepPlan, results: Mapping[str, RunResult]) -> Iterator[list[GridAxes]]:
+    """Yield the grids of a sweep by level, as far as the results call for them."""
+    if plan.estimate_at is not None:
+        yield estimating_grids(plan)
+        if not all(is_settled(plan, axes, results) for axes in estimating_grids(plan)):
+            return
+    if plan.until is None:
+        yield plan.grids()
+        return
+    for budget in plan.budgets:
+        group = [axes for axes in plan.grids() if axes.budget == budget and _is_reached(plan, axes, results)]
+        if not group:
+            return
+        yield group
+        if not all(is_settled(plan, axes, results) for axes in group):
+            return
+
+
+def _is_reached(plan: SweepPlan, axes: GridAxes, results: Mapping[str, RunResult]) -> bool:
+    """Tell whether the smaller budgets of a batch size and momentum call for this one; they are settled."""
+    before = [
+        grown_grid(plan, other, results).at_optimum(plan.objective)
+        for other in plan.grids()
+        if (other.batch_size, other.momentum) == (axes.batch_size, axes.momentum)
+        and other.budget.amount < axes.budget.amount
+    ]
+    assert plan.until is not None
+    return all(stop_reason(plan.until, before[: k + 1], plan.direction) is None for k in range(len(before)))
+
+
+def reached_grids(plan: SweepPlan, results: Mapping[str, RunResult]) -> list[GridAxes]:
+    """Return the grids that the results call for so far, those at which others are estimated left out.
+
+    The first ones are among them from the start, also while they are being estimated.
+    """
+    found = [axes for group in levels(plan, results) for axes in group if axes.budget in plan.budgets]
+    budgets = plan.budgets if plan.until is None else plan.budgets[:1]
+    return found or [axes for axes in plan.grids() if axes.budget in budgets]
+
+
+def estimating_grids(plan: SweepPlan) -> list[GridAxes]:
+    """Return the grids at the smaller budget by which those of the sweep are estimated, if there are such."""
+    return list(dict.fromkeys(axes for axes in map(plan.estimating_axes, plan.grids()) if axes is not None))
 
 
 def all_runs(plans: Sequence[SweepPlan], results: Mapping[str, RunResult]) -> dict[str, RunSpec]:
     """Return every run that the plans call for so far, by key."""
     specs: dict[str, RunSpec] = {}
     for plan in plans:
-        for axes in plan.grids():
+        for axes in itertools.chain.from_iterable(levels(plan, results)):
             for step in growth(plan, axes, results):
                 specs.update(step.specs)
     return specs
@@ -142,12 +133,12 @@ def confirming_runs(plans: Sequence[SweepPlan], results: Mapping[str, RunResult]
     """
     found: dict[str, RunSpec] = {}
     for plan in plans:
-        for axes in plan.grids():
+        for axes in itertools.chain.from_iterable(levels(plan, results)):
             *_, last = growth(plan, axes, results)
-            rate = last.grid.cells[len(last.grid.cells) // 2].effective_learning_rate
+            middle = point_of(last.grid.cells[len(last.grid.cells) // 2])
             settled = last.stage is Stage.CONFIRMATION
-            specs = last.specs if settled else _runs(plan, axes, rate, plan.confirming_seeds)
-            found |= {key: spec for key, spec in specs.items() if _is_missing(results.get(key))}
+            specs = last.specs if settled else runs_at(plan, axes, middle, plan.at(axes).confirming_seeds)
+            found |= {key: spec for key, spec in specs.items() if is_missing(results.get(key))}
     return found
 
 
@@ -158,78 +149,10 @@ def num_refining_runs(plans: Sequence[SweepPlan], results: Mapping[str, RunResul
     """
     num_runs = 0
     for plan in plans:
-        for axes in plan.grids():
-            if plan.resolution == "adaptive" and not next(growth(plan, axes, results)).grid.is_complete:
-                num_runs += 2 * num_halvings(plan.base_learning_rates(axes), plan.smallest_ratio) * len(plan.seeds)
+        for axes in itertools.chain.from_iterable(levels(plan, results)):
+            is_refined = plan.at(axes).resolution == "adaptive"
+            if is_refined and not next(growth(plan, axes, results)).grid.is_complete:
+                grids = [plan.base_learning_rates(axes), plan.final_learning_rates]
+                halvings = [num_halvings(rates, plan.smallest_ratio) for rates in grids if rates]
+                num_runs += 2 * sum(halvings) * len(plan.seeds)
     return num_runs
-
-
-def _is_missing(result: RunResult | None) -> bool:
-    return result is None or result.outcome is Outcome.FAILED
-
-
-def _runs(plan: SweepPlan, axes: GridAxes, rate: float, seeds: Sequence[int]) -> dict[str, RunSpec]:
-    specs = [plan.run_spec(axes, effective_learning_rate=rate, seed=seed) for seed in seeds]
-    return {spec.key: spec for spec in specs}
-
-
-def _cell(
-    plan: SweepPlan, axes: GridAxes, results: Mapping[str, RunResult], rate: float
-) -> tuple[Cell, dict[str, RunSpec]]:
-    specs = _runs(plan, axes, rate, plan.seeds)
-    found = tuple(results.get(key) for key in specs)
-    bounds = plan.metric_bounds
-    return Cell(effective_learning_rate=rate, results=found, num_kept=plan.num_kept, metric_bounds=bounds), specs
-
-
-def _grid(plan: SweepPlan, axes: GridAxes, cells: Mapping[float, Cell]) -> Grid:
-    return Grid(
-        axes=axes,
-        num_steps=plan.num_steps(axes),
-        cells=tuple(cells[rate] for rate in sorted(cells)),
-        objective=plan.objective,
-        direction=plan.direction,
-        smallest_ratio=plan.smallest_ratio,
-    )
-
-
-def _confirmation(plan: SweepPlan, grid: Grid, best: Optimum, results: Mapping[str, RunResult]) -> Step:
-    specs = _runs(plan, grid.axes, best.effective_learning_rate, plan.confirming_seeds)
-    cells = list(grid.cells)
-    cells[best.index] = dataclasses.replace(cells[best.index], confirmed=tuple(results.get(key) for key in specs))
-    return Step(stage=Stage.CONFIRMATION, grid=dataclasses.replace(grid, cells=tuple(cells)), specs=specs)
-
-
-def _extension(grid: Grid, given: Sequence[float], *, for_train: bool) -> list[float]:
-    """Return the learning rates to add beyond the ends, in the given grid's steps; none if the optimum is inside."""
-    edge = grid.edge()
-    train = grid.train_optimum() if for_train else None
-    train_lower = train is not None and train.index == 0
-    train_upper = train is not None and train.index == len(grid.cells) - 1
-    below = given[1] / given[0] if len(given) > 1 else 2.0
-    above = given[-1] / given[-2] if len(given) > 1 else 2.0
-    added: list[float] = []
-    if edge in (Edge.LOWER, Edge.BOTH, Edge.NO_OPTIMUM) or train_lower:
-        added += [tidy(given[0] / below**k) for k in range(1, POINTS_PER_EXTENSION + 1)]
-    if edge in (Edge.UPPER, Edge.BOTH) or train_upper:
-        added += [tidy(given[-1] * above**k) for k in range(1, POINTS_PER_EXTENSION + 1)]
-    return added
-
-
-def _refinement(plan: SweepPlan, grid: Grid, given: Sequence[float]) -> list[float]:
-    """Return the learning rates to add: halfway to the neighbours of the optima, on the sides that are open.
-
-    An optimum at an end of the grid is not refined: it may lie beyond.
-    """
-    optima = [grid.optimum(), grid.train_optimum() if plan.extend_for == "tuned_and_train" else None]
-    rates = [cell.effective_learning_rate for cell in grid.cells]
-    added: set[float] = set()
-    for best in optima:
-        if best is None or best.lies_at_end_of(grid):
-            continue
-        for side, upper in ((best.below, best.index), (best.above, best.index + 1)):
-            if best.is_open(side):
-                low, high = rates[upper - 1], rates[upper]
-                new = midpoint(low, high, given=given, smallest_ratio=plan.smallest_ratio)
-                added |= set() if new is None else {new}
-    return sorted(added)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from isotherm.errors import UserError
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
 from isotherm.tasks.inputs import Split
+from isotherm.tasks.logit_check import check_logits_left_alone
 from isotherm.tasks.mean_check import NUM_EXAMPLES, check_bounds, check_means, has_own_mean
 from isotherm.tasks.metrics import METRICS
 from isotherm.tasks.model_remedies import remedy_for_inputs, what_it_returns
@@ -57,7 +58,7 @@ def check_model(task: Task, batch_sizes: Iterable[int] = ()) -> None:
             layer.checked_ghost_size(batch_size)
     module.eval()
     try:
-        with torch.no_grad():
+        with torch.enable_grad():
             output = call_model(module, x, unroll=task.unroll)
     except UserError as error:
         raise UserError(f"{where}: {error}") from error
@@ -69,7 +70,8 @@ def check_model(task: Task, batch_sizes: Iterable[int] = ()) -> None:
     if not isinstance(output, Tensor):
         raise UserError(f"{where}: the model returns {what_it_returns(output)}")
     _check_training_mode(task, x=x)
-    check_output(task, output, y)
+    check_output(task, output.detach(), y)
+    check_logits_left_alone(task, output)
     _check_own_functions(task, module)
 
 

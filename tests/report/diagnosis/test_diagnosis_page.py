@@ -297,6 +297,20 @@ def test_the_map_has_isotherm_ceilings_optima_and_the_user() -> None:
     assert [rate for _, rate in diamonds] == [1.0, 4.0]
 
 
+def test_the_map_has_the_optima_of_the_longest_runs_only() -> None:
+    grids = make_diagnosis().grids
+    longer = [
+        dataclasses.replace(g, num_steps=2 * g.num_steps, optimum=Interval(estimate=r, low=r, high=r))
+        for g, r in zip(grids, (0.1, 0.4, 1.6), strict=True)
+    ]
+    longer[2] = dataclasses.replace(longer[2], optimum=None)
+    (axes,) = map_figure(make_diagnosis(grids=(*longer, *grids))).axes
+    (container,) = axes.containers
+    points = container.lines[0]  # type: ignore[index]
+    assert dict(zip(points.get_xdata(), points.get_ydata(), strict=True)) == {8: 0.1, 32: 0.4, 128: 4.0}
+    assert "best of longest grid, momentum 0.9" in legend_of(axes)
+
+
 def test_every_estimate_of_the_boundary_stands_in_the_strip() -> None:
     (axes,) = map_figure(make_diagnosis()).axes
     strip = axes.get_xaxis_transform()

@@ -19,11 +19,13 @@ from isotherm.cli.main import app
 from isotherm.core.budget import Budget
 from isotherm.core.records import Outcome, RunResult, RunSpec
 from isotherm.engine.checkpoint import Checkpoint
+from isotherm.engine.deadline import Deadline
 from isotherm.engine.fleet_checks import FleetChecks
 from isotherm.errors import StoreError, UserError
 from isotherm.running.executors import checkpoints as module
 from isotherm.running.executors import local
 from isotherm.running.executors.checkpoints import SUFFIX, CheckpointFolder
+from isotherm.running.executors.fleet_times import work_of
 from isotherm.running.executors.local import LocalExecutor
 from isotherm.running.executors.options import FleetOptions
 from isotherm.running.runner import run, run_study
@@ -285,6 +287,7 @@ class Trainer:
         on_steps: Callable[[int], None],
         on_evaluation: Callable[..., None],
         checks: FleetChecks,
+        deadline: Deadline,
         checkpoint: Checkpoint | None = None,
     ) -> list[RunResult]:
         self.checkpoints.append(checkpoint)
@@ -565,7 +568,7 @@ def test_workers_write_checkpoints_and_this_process_removes_them(
     results = run(sweep, store=store, workers=2, progress=recorder, **OFTEN)
     assert results.counts()["finished"] == 12
     assert not folder.path.exists()
-    everything = sum(local.work_of(spec.batch_size, spec.num_steps) for spec in recorder.specs)
+    everything = sum(work_of(spec.batch_size, spec.num_steps) for spec in recorder.specs)
     assert recorder.work < everything
 
 

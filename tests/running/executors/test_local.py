@@ -18,6 +18,7 @@ from isotherm.engine.stack import updates
 from isotherm.errors import UserError
 from isotherm.running.executors import local
 from isotherm.running.executors.checkpoints import CheckpointFolder
+from isotherm.running.executors.fleet_times import work_of
 from isotherm.running.executors.local import LocalExecutor
 from isotherm.running.executors.options import FleetOptions
 from isotherm.running.store import StoredRun
@@ -67,7 +68,7 @@ def test_tasks_do_not_mix():
 def test_small_work_comes_first():
     task = cases.blobs_task()
     fleets = executor_for(task).fleets(grid(task))
-    work = [sum(local.work_of(spec.batch_size, spec.num_steps) for spec in fleet) for fleet in fleets]
+    work = [sum(work_of(spec.batch_size, spec.num_steps) for spec in fleet) for fleet in fleets]
     assert len(set(work)) > 1
     assert work == sorted(work)
 

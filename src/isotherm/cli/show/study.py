@@ -58,10 +58,17 @@ def print_results(analysis: Analysis, console: Console) -> None:
     for sweep in analysis.sweeps:
         console.print()
         console.print(optima_table(sweep))
-    if analysis.verdicts:
+        for finding in (*sweep.budgets, *([] if sweep.saving is None else [sweep.saving])):
+            console.print(escaped(f"{finding}."), highlight=False)
+    print_verdicts(analysis.verdicts, console)
+
+
+def print_verdicts(verdicts: Sequence[Verdict], console: Console) -> None:
+    """Print verdicts with their evidence, and what would decide the open ones."""
+    if verdicts:
         console.print("\n[bold]Verdicts[/], computed from these runs")
     lines = Table.grid(padding=(0, 2))
-    for verdict in analysis.verdicts:
+    for verdict in verdicts:
         colour = {True: "green", False: "red", None: "bright_black"}[verdict.holds]
         evidence = escaped("; ".join(filter(None, (verdict.evidence, verdict.p_words))))
         told = f"{escaped(verdict.claim)}\n[dim]{evidence}[/]{_remedy_lines(verdict)}"

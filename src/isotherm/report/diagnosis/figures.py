@@ -249,16 +249,16 @@ def _draw_points(diagnosis: Diagnosis, axes: Axes, styles: dict[float, Style]) -
     """Draw optima, the recommendation, and the user's setting."""
     handles: list[Any] = []
     for momentum, style in styles.items():
-        found = [(g.batch_size, g.optimum) for g in diagnosis.grids if g.momentum == momentum and g.optimum is not None]
+        found = _longest_optima(diagnosis, momentum)
         if not found:
             continue
-        limits = [_clipped(optimum, axes.get_ylim()) for _, optimum in found]
-        rates = [optimum.estimate for _, optimum in found]
+        limits = [_clipped(optimum, axes.get_ylim()) for optimum in found.values()]
+        rates = [optimum.estimate for optimum in found.values()]
         below = [rate - low for rate, (low, _) in zip(rates, limits, strict=True)]
         above = [high - rate for rate, (_, high) in zip(rates, limits, strict=True)]
         kwargs = _line_style(style) | {"linestyle": "none", "elinewidth": 1.1, "capsize": 2.5, "zorder": 3}
-        axes.errorbar([size for size, _ in found], rates, yerr=[below, above], **kwargs)
-        handles.append(_handle(f"best of short grid, {momentum_label(momentum)}", style, linestyle="none"))
+        axes.errorbar(list(found), rates, yerr=[below, above], **kwargs)
+        handles.append(_handle(f"best of longest grid, {momentum_label(momentum)}", style, linestyle="none"))
     if diagnosis.choice is not None:
         for size, momentum in zip((12, 8), sorted(diagnosis.recommended), strict=False):  # nested if they coincide
             choice = diagnosis.choice_with(momentum)
@@ -273,6 +273,12 @@ def _draw_points(diagnosis: Diagnosis, axes: Axes, styles: dict[float, Style]) -
         (mark,) = axes.plot(current.batch_size, current.effective_learning_rate, **star, label="your setting")
         handles.append(mark)
     return handles
+
+
+def _longest_optima(diagnosis: Diagnosis, momentum: float) -> dict[int, Interval]:
+    """Return the optimum of the longest grid that has one, by batch size."""
+    grids = sorted(diagnosis.grids, key=lambda grid: (grid.batch_size, grid.num_steps))
+    return {g.batch_size: g.optimum for g in grids if g.momentum == momentum and g.optimum is not None}
 
 
 def _draw_boundary(axes: Axes, boundary: Boundary, style: Style, *, height: float) -> None:

@@ -90,10 +90,10 @@ def save_figures(
         if name not in FORMATS:
             raise UserError(f"figure format {name!r} is unknown; use some of {', '.join(FORMATS)}")
     records = _named_records(figures)
-    stems = unique_stems([name for name, _ in records])
+    stems = unique_stems([*(name for name, _ in records), *(picture.name for picture in figures.pictures)])
     written = []
     with matplotlib.rc_context(RC):
-        for stem, (_, record) in zip(stems, records, strict=True):
+        for stem, (_, record) in zip(stems, records, strict=False):
             figure = figure_of(record)
             figure.draw_without_rendering()
             figure.set_layout_engine("none")  # laid out once, for all formats
@@ -101,6 +101,8 @@ def save_figures(
                 content = io.BytesIO()
                 figure.savefig(content, format=name, dpi=DOTS_PER_INCH, metadata=METADATA[name])
                 written.append(write_atomically(Path(folder) / f"{stem}.{name}", content.getvalue()))
+    for stem, picture in zip(stems[len(records) :], figures.pictures, strict=True):
+        written += [write_atomically(Path(folder) / f"{stem}.{name}", picture.content(name)) for name in formats]
     return written
 
 
@@ -159,9 +161,11 @@ def _draw_optima(axes: Axes, x: Sequence[float], series: SweepSeries, style: Sty
         if point.edge in (Edge.LOWER, Edge.BOTH):
             axes.plot(at, point.interval[0] / ARROW_GAP, marker="v", **arrow)
     if show_train:
-        train = [point.train_optimal_effective_learning_rate for point in points]
+        inside = [k for k, point in enumerate(points) if not point.train_end_sign]  # at an end it is no optimum
+        train = [points[k].train_optimal_effective_learning_rate for k in inside]
         hollow: dict[str, Any] = {"markerfacecolor": "white", "markeredgecolor": style.colour, "markeredgewidth": 1.1}
-        axes.plot(x, train, linestyle="none", marker=style.marker, markersize=7, zorder=1.5, **hollow)
+        at_train = [x[k] for k in inside]
+        axes.plot(at_train, train, linestyle="none", marker=style.marker, markersize=7, zorder=1.5, **hollow)
 
 
 def _draw_kinks(axes: Axes, record: SweepFigure) -> None:

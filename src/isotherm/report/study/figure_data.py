@@ -14,6 +14,8 @@ from isotherm.analysis.analysis import Analysis, SweepAnalysis
 from isotherm.analysis.regimes import JointRegimes
 from isotherm.analysis.series import TunedGrid
 from isotherm.core.budget import BudgetUnit
+from isotherm.report.study.along_training import along_training_pictures
+from isotherm.report.study.budgets import budget_pictures
 from isotherm.report.study.figures import (
     BATCH_SIZE_LABEL,
     CellState,
@@ -27,7 +29,17 @@ from isotherm.report.study.figures import (
     SweepPoint,
     SweepSeries,
 )
-from isotherm.report.wording import is_percent, kept_words, metric_label, momentum_label, objective_words, runs_words
+from isotherm.report.study.final_rates import final_rate_pictures
+from isotherm.report.study.pictures import Picture
+from isotherm.report.wording import (
+    end_sign,
+    is_percent,
+    kept_words,
+    metric_label,
+    momentum_label,
+    objective_words,
+    runs_words,
+)
 from isotherm.sweep.plan import GridAxes, SweepPlan
 from isotherm.sweep.protocol import Cell, Estimate
 
@@ -41,7 +53,12 @@ def study_figures(analysis: Analysis) -> StudyFigures:
     return StudyFigures(
         sweeps=tuple(sweep_figure(*group, joint=analysis.joint_regimes) for group in groups),
         learning_rates=tuple(record for sweep in analysis.sweeps for record in learning_rate_figures(sweep)),
+        pictures=tuple(picture for sweep in analysis.sweeps for picture in _pictures(sweep)),
     )
+
+
+def _pictures(sweep: SweepAnalysis) -> list[Picture]:
+    return [*budget_pictures(sweep), *final_rate_pictures(sweep), *along_training_pictures(sweep)]
 
 
 def figure_groups(sweeps: Sequence[SweepAnalysis]) -> list[list[SweepAnalysis]]:
@@ -147,6 +164,7 @@ def _sweep_point(tuned: TunedGrid, plan: SweepPlan) -> SweepPoint | None:
         interval=best.interval,
         edge=best.edge,
         train_optimal_effective_learning_rate=train_best.effective_learning_rate,
+        train_end_sign=end_sign(train_best, tuned.grid),
         train_loss_optimal_effective_learning_rate=plain_best.effective_learning_rate,
     )
 

@@ -11,6 +11,7 @@ from isotherm.report.files import write_json
 from isotherm.report.study.draw import save_figures
 from isotherm.report.study.figure_data import study_figures
 from isotherm.report.study.html import write_page
+from isotherm.report.study.pictures import write_picture_tables
 from isotherm.report.study.summary import study_summary
 from isotherm.report.study.tables import write_csv
 from isotherm.sweep.results import Results, StudyResults
@@ -46,6 +47,6 @@ def write_report(
     return ReportFiles(
         page=write_page(analysis, figures, path / "report.html", seconds=seconds),
         figures=tuple(save_figures(figures, path)),
-        tables=tuple(write_csv(analysis, path)),
+        tables=(*write_csv(analysis, path), *write_picture_tables(figures.pictures, path)),
         summary=write_json(path / "summary.json", study_summary(analysis, seconds=seconds)),
     )

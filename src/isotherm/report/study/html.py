@@ -70,6 +70,7 @@ def _content(analysis: Analysis, records: StudyFigures, seconds: float | None, g
         "verdicts": analysis.verdicts,
         "figures": figures,
         "rate_figures": rate_figures,
+        "pictures": records.pictures,
         "tables": [optima_text(sweep) for sweep in analysis.sweeps],
         "protocol": [
             *protocol_paragraphs(analysis.plan.sweeps),
@@ -95,6 +96,7 @@ def _summary(analysis: Analysis, seconds: float | None) -> list[str]:
         f"{' or '.join(map(str, seeds))} {'seed' if seeds == [1] else 'seeds'} per learning rate",
         f"tuned on {' and '.join(tuned)}",
     ]
+    parts += [str(sweep.saving) for sweep in analysis.sweeps if sweep.saving is not None]
     return parts if seconds is None else [*parts, f"took {duration_text(seconds)}"]
 
 

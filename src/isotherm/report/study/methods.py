@@ -173,7 +173,9 @@ _PRECISIONS: dict[Precision, str] = {
 
 
 def _training(plan: SweepPlan) -> str:
-    if plan.schedule.gamma is None:
+    if plan.final_learning_rates:
+        drops = "down to a final learning rate that is swept apart"
+    elif plan.schedule.gamma is None:
         drops = f"down to ε_eff = {plan.schedule.final_effective_learning_rate:g}"
     else:
         drops = f"by a factor of {plan.schedule.gamma:g} each"

@@ -8,9 +8,11 @@ from typing import Any
 from isotherm.analysis.analysis import Analysis, SweepAnalysis
 from isotherm.analysis.regimes import JointRegimes, Regimes
 from isotherm.analysis.series import TunedGrid
+from isotherm.analysis.unlimited import BudgetSeries
 from isotherm.core.json import plain
 from isotherm.core.statistics import Interval
-from isotherm.sweep.protocol import Estimate, Optimum
+from isotherm.sweep.plane import plane_optimum, plane_train_optimum
+from isotherm.sweep.protocol import Estimate, Grid, Optimum
 
 
 def study_summary(analysis: Analysis, *, seconds: float | None = None) -> dict[str, Any]:
@@ -23,6 +25,12 @@ def study_summary(analysis: Analysis, *, seconds: float | None = None) -> dict[s
         "recommendations": [dataclasses.asdict(advice) for advice in analysis.recommendations],
         "verdicts": [{**dataclasses.asdict(verdict), "state": verdict.state} for verdict in analysis.verdicts],
         "sweeps": [entry for sweep in analysis.sweeps for entry in _sweep_entries(sweep)],
+        "budgets": [_budgets_entry(sweep.plan.name, one) for sweep in analysis.sweeps for one in sweep.budgets],
+        "savings": [
+            {"sweep": sweep.plan.name, **dataclasses.asdict(sweep.saving), "fraction": sweep.saving.fraction}
+            for sweep in analysis.sweeps
+            if sweep.saving is not None
+        ],
         "joint_regimes": [_joint_entry(fit) for fit in analysis.joint_regimes],
     }
     return {name: plain(value) for name, value in content.items()}
@@ -52,7 +60,21 @@ def _sweep_entries(sweep: SweepAnalysis) -> list[dict[str, Any]]:
         }
         for budget in plan.budgets
         for momentum in plan.momenta
+        if any((tuned.axes.budget, tuned.axes.momentum) == (budget, momentum) for tuned in sweep.grids)
     ]
+
+
+def _budgets_entry(name: str, series: BudgetSeries) -> dict[str, Any]:
+    return {
+        "sweep": name,
+        "batch_size": series.batch_size,
+        "momentum": series.momentum,
+        "budgets": [str(budget) for budget in series.budgets],
+        "num_steps": list(series.num_steps),
+        "tuned": [_estimate_entry(estimate) for estimate in series.estimates],
+        "best": None if series.best is None else str(series.budgets[series.best]),
+        "reason": None if series.reason is None else str(series.reason),
+    }
 
 
 def _grid_entry(tuned: TunedGrid, metric: str) -> dict[str, Any]:
@@ -79,6 +101,25 @@ def _grid_entry(tuned: TunedGrid, metric: str) -> dict[str, Any]:
         "num_diverged": grid.num_diverged,
         "num_runs": grid.num_runs,
         "effective_learning_rates": [cell.effective_learning_rate for cell in grid.cells],
+        "final_learning_rates": _final_entry(grid) if grid.rows else None,
+    }
+
+
+def _final_entry(grid: Grid) -> dict[str, Any]:
+    """Return both optima of a grid whose final learning rates were swept apart."""
+    optima = {"tuned": plane_optimum(grid), "train": plane_train_optimum(grid)}
+    return {
+        name: None
+        if best is None
+        else {
+            "effective_learning_rate": best.effective_learning_rate,
+            "interval": list(best.interval),
+            "edge": str(best.edge),
+            "final_learning_rate": best.final_learning_rate,
+            "final_interval": list(best.final_interval),
+            "final_edge": str(best.final_edge),
+        }
+        for name, best in optima.items()
     }
 
 

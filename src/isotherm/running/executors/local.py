@@ -6,12 +6,14 @@ import logging
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 from isotherm.core.records import Outcome, Precision, RunResult, RunSpec
 from isotherm.engine.checkpoint import report_unusable
+from isotherm.engine.deadline import OutOfTime, train_in_turn
 from isotherm.engine.fleet import run_fleet
 from isotherm.engine.fleet_checks import FleetChecks
 from isotherm.engine.fleet_speed import one_by_one
@@ -19,6 +21,7 @@ from isotherm.engine.memory import is_fault_of_gpu, is_out_of_memory, runs_that_
 from isotherm.engine.placed_task import PlacedTask, checked_device, place_task
 from isotherm.engine.reference import run_reference
 from isotherm.errors import UserError
+from isotherm.running.executors.fleet_times import FleetTimes, StoppedFleet, work_of_fleet
 from isotherm.running.executors.options import FleetOptions
 from isotherm.running.store import StoredRun
 from isotherm.tasks.task import Task
@@ -34,21 +37,6 @@ CPU_RUNS_PER_FLEET = 28
 # Most runs of a fleet on a GPU, as one batched program or each on its own stream; more gain nothing.
 GPU_RUNS_PER_FLEET = 64
 GPU_STREAMS = 6
-# Fixed cost of an update in examples, for the order of fleets and the estimate of the time left.
-EXAMPLES_PER_UPDATE = 40
-
-
-def work_of(batch_size: int, num_updates: int) -> int:
-    """Return the work of `num_updates` updates in examples, with a fixed cost per update.
-
-    >>> work_of(60, 10)
-    1000
-    """
-    return num_updates * (batch_size + EXAMPLES_PER_UPDATE)
-
-
-def _work(fleet: Sequence[RunSpec]) -> int:
-    return sum(work_of(s.batch_size, s.num_steps) for s in fleet)
 
 
 class _ListenerError(BaseException):
@@ -86,9 +74,14 @@ class LocalExecutor:
         self._sizes: dict[tuple[str, str, Precision, int], int] = {}
         self._num_workers = num_workers
         self._trained_with: dict[str, int] = {}  # fleet size of every run of the present fleet, which may be halved
+        self._times = FleetTimes(self._options.deadline)
 
     def run(self, specs: Sequence[RunSpec]) -> Iterator[list[StoredRun]]:
-        """Yield the finished runs of one fleet after another, the smallest work first."""
+        """Yield the finished runs of one fleet after another, the smallest work first.
+
+        Raises:
+            StoppedFleet: the deadline stopped a fleet, or let none start.
+        """
         for fleet in self.fleets(specs):
             yield self.run_one_fleet(fleet)
 
@@ -113,7 +106,7 @@ class LocalExecutor:
         for group in groups.values():
             size = self._options.fleet_size or self.default_fleet_size(group[0])
             fleets += [group[start : start + size] for start in range(0, len(group), size)]
-        return sorted(fleets, key=_work)
+        return sorted(fleets, key=work_of_fleet)
 
     def default_fleet_size(self, spec: RunSpec) -> int:
         """Return how many runs like this one to train together: as many as gain speed and fit into memory."""
@@ -146,15 +139,33 @@ class LocalExecutor:
         return self._checks.setdefault((spec.data_id, spec.model_id, spec.precision), FleetChecks())
 
     def run_one_fleet(self, specs: Sequence[RunSpec]) -> list[StoredRun]:
-        """Train runs of one shape together; a fleet that does not fit into memory is halved."""
+        """Train runs of one shape together; a fleet that does not fit into memory is halved.
+
+        Raises:
+            StoppedFleet: the deadline came first, or no time is left to start.
+        """
         start, self._seconds_before = time.perf_counter(), 0.0
         self._trained_with.clear()
+        self._start_clock(specs)
         try:
             results = self._results(list(specs))
         except _ListenerError as stop:
             raise stop.error from None
-        seconds = (time.perf_counter() - start + self._seconds_before) / len(specs)
-        provenance = {**_provenance(self._device), "seconds_per_run": seconds}
+        except OutOfTime as stop:
+            done = self._stored(specs[: len(stop.results)], stop.results, seconds=time.perf_counter() - start)
+            raise StoppedFleet(done, is_saved=stop.is_saved) from None
+        self._times.finish(specs)
+        return self._stored(specs, results, seconds=time.perf_counter() - start + self._seconds_before)
+
+    def _start_clock(self, specs: Sequence[RunSpec]) -> None:
+        """Raise `StoppedFleet` unless there is time for this fleet, or for its first run where they take turns."""
+        if self.checks(specs[0]).are_one_by_one(specs[0].batch_size):
+            self._times.start(specs[:1], is_saved=False)
+        else:
+            self._times.start(specs, is_saved=self._options.checkpoints is not None)
+
+    def _stored(self, specs: Sequence[RunSpec], results: Sequence[RunResult], *, seconds: float) -> list[StoredRun]:
+        provenance = {**_provenance(self._device), "seconds_per_run": seconds / max(1, len(specs))}
         return [
             StoredRun(
                 spec=spec, result=result, provenance={**provenance, "fleet_size": self._trained_with.get(spec.key, 1)}
@@ -172,6 +183,7 @@ class LocalExecutor:
         def on_steps(num: int) -> None:
             nonlocal has_begun
             has_begun = True
+            self._times.first_update()
             self._tell(self._options.on_steps, batch_size, num)
 
         try:
@@ -182,6 +194,7 @@ class LocalExecutor:
                 on_evaluation=lambda index, point: self._tell(self._options.on_evaluation, specs[index], point),
                 checkpoint=checkpoint,
                 checks=self.checks(specs[0]),
+                deadline=self._options.deadline,
             )
             self._seconds_before += 0.0 if checkpoint is None else checkpoint.seconds_before
             is_alone = self.checks(specs[0]).are_one_by_one(batch_size)
@@ -200,7 +213,7 @@ class LocalExecutor:
                 logger.warning(
                     "a fleet of %d runs failed, trying them one at a time: %s; %s", len(specs), error, one_by_one()
                 )
-                return [self._result_alone(spec) for spec in specs]
+                return train_in_turn([partial(self._result_alone, spec) for spec in specs], self._options.deadline)
         if len(specs) == 1:
             raise UserError(
                 f"one run of task {specs[0].task!r} at batch size {batch_size} does not fit into the memory of "
@@ -210,7 +223,11 @@ class LocalExecutor:
             checkpoint.remove()  # the halves have their own
         half = len(specs) // 2
         logger.warning("out of memory with %d runs; continuing with %d", len(specs), half)
-        return self._results(specs[:half]) + self._results(specs[half:])
+        first = self._results(specs[:half])
+        try:
+            return first + self._results(specs[half:])
+        except OutOfTime as stop:
+            raise OutOfTime(results=(*first, *stop.results), is_saved=stop.is_saved) from None
 
     def _tell(self, listener: Callable[..., None], *what: Any) -> None:
         try:
@@ -220,11 +237,16 @@ class LocalExecutor:
 
     def _result_alone(self, spec: RunSpec) -> RunResult:
         """Train one run by the reference; an error is recorded with that run and affects no other."""
+
+        def on_steps(num: int) -> None:
+            self._options.deadline.check()
+            self._tell(self._options.on_steps, spec.batch_size, num)
+
         try:
             return run_reference(
                 self.placed(spec),
                 spec,
-                on_steps=lambda n: self._tell(self._options.on_steps, spec.batch_size, n),
+                on_steps=on_steps,
                 on_evaluation=lambda point: self._tell(self._options.on_evaluation, spec, point),
             )
         except Exception as error:  # the user's module may raise anything

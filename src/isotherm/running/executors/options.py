@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from isotherm.core.checks import is_whole
 from isotherm.core.records import CurvePoint, RunSpec
+from isotherm.engine.deadline import Deadline
 from isotherm.errors import UserError
 from isotherm.running.executors.checkpoints import CheckpointFolder
 
@@ -23,12 +24,14 @@ class FleetOptions:
         fleet_size: runs per fleet; chosen automatically by default.
         checkpoints: where long fleets save their state, to continue from after a kill; runs that are trained one at a
             time have none. Whoever stores the results removes it.
+        deadline: when training has to end; none by default.
         on_steps: called from time to time with the batch size and the number of run-updates made.
         on_evaluation: called with a run's spec and its scores on the test set during training.
     """
 
     fleet_size: int | None = None
     checkpoints: CheckpointFolder | None = None
+    deadline: Deadline = field(default_factory=Deadline)
     on_steps: Callable[[int, int], None] = _ignore
     on_evaluation: Callable[[RunSpec, CurvePoint], None] = _ignore
 

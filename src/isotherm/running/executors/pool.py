@@ -24,6 +24,7 @@ import torch
 from isotherm.core.checks import is_whole
 from isotherm.core.records import RunSpec
 from isotherm.errors import UserError
+from isotherm.running.executors.fleet_times import StoppedFleet
 from isotherm.running.executors.local import LocalExecutor
 from isotherm.running.executors.options import FleetOptions
 from isotherm.running.store import StoredRun
@@ -81,10 +82,15 @@ class PoolExecutor:
             self._workers[ours] = worker
 
     def run(self, specs: Sequence[RunSpec]) -> Iterator[list[StoredRun]]:
-        """Yield the finished runs of every fleet as soon as it is done; the longest fleets start first."""
+        """Yield the finished runs of every fleet as soon as it is done; the longest fleets start first.
+
+        Raises:
+            StoppedFleet: the deadline stopped fleets; no other is in training any more.
+        """
         waiting = self._planner.fleets(specs)  # in order of rising work; taken from the end
         busy: set[Connection] = set()
         idle = list(self._workers)
+        stops: list[StoppedFleet] = []
         while waiting or busy:
             while waiting and idle:
                 connection = idle.pop()
@@ -102,7 +108,13 @@ class PoolExecutor:
                 idle.append(connection)
                 if kind == "error":
                     raise content
+                if kind == "stopped":
+                    stops.append(content)
+                    waiting.clear()
+                    continue
                 yield content
+        if stops:
+            raise StoppedFleet([run for s in stops for run in s.done], is_saved=any(s.is_saved for s in stops))
 
     def _log(self, kind: str, text: str) -> None:
         """Log a worker's line, unless another worker has said the same or something of its kind."""
@@ -186,6 +198,8 @@ def _work(
                 message: tuple[str, Any] = ("done", executor.run_one_fleet(fleet))
             except UserError as error:
                 message = ("error", error)
+            except StoppedFleet as stop:
+                message = ("stopped", stop)
             connection.send(message)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return

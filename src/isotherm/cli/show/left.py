@@ -1,0 +1,44 @@
+"""What is left when the minutes of `--minutes` are up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from isotherm.cli.common import EXIT_OUT_OF_TIME, escaped, give_json
+from isotherm.report.wording import count_text
+from isotherm.sweep.rounds import Round
+
+
+def exit_if_out_of_time(left: Round | None, *, store: Path, json_path: Path | None, console: Console) -> None:
+    """End the command with its own exit code where runs are left; say how many."""
+    if left is None:
+        return
+    console.print(f"\n[bold]Time is up.[/] {escaped(left_sentence(left))}", highlight=False, soft_wrap=True)
+    where = escaped(str(store))
+    console.print(f"Store: {where}. What there is so far: isotherm report {where}", highlight=False, soft_wrap=True)
+    give_json(json_path, left_content(left))
+    raise typer.Exit(EXIT_OUT_OF_TIME)
+
+
+def left_sentence(left: Round) -> str:
+    """Say what is left, and how to go on."""
+    updates = sum(spec.num_steps for spec in left.specs)
+    runs = count_text(len(left.specs), "run")
+    return f"Left of {left}: {runs}, {updates:,} updates, and what they call for. The same command goes on from here."
+
+
+def left_content(left: Round) -> dict[str, Any]:
+    """Return the same for JSON."""
+    return {
+        "complete": False,
+        "left": {
+            "round": left.number,
+            "stages": [str(stage) for stage in left.stages],
+            "runs": len(left.specs),
+            "updates": sum(spec.num_steps for spec in left.specs),
+        },
+    }

@@ -1,0 +1,79 @@
+"""The page of the paper: all its figures and tables, with what was found of each, those not run included."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from isotherm.analysis.verdicts import Verdict
+from isotherm.report.files import write_atomically
+from isotherm.report.page import library_versions, page_environment
+from isotherm.report.paper.draw import rendered
+from isotherm.report.paper.finding import Finding, find
+from isotherm.report.paper.tables import TextTable, tables
+from isotherm.studies.paper.definition import Form, PaperObject, Scale
+from isotherm.studies.paper.judged import command
+from isotherm.studies.paper.registry import objects
+
+TEMPLATE = "paper.html.jinja"
+NOT_RUN = "not run"
+# Where several scales were run, the page shows the one nearest to the paper's.
+NEAREST_FIRST = (Scale.PAPER, Scale.GPU, Scale.LAPTOP, Scale.SMOKE)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Section:
+    """An object on the page."""
+
+    wanted: PaperObject
+    state: str
+    caption: str
+    origin: str
+    verdicts: tuple[tuple[Verdict, str], ...]
+    tables: tuple[TextTable, ...]
+    images: tuple[str, ...]
+    command: str
+
+
+def nearest_findings(findings: Iterable[Finding]) -> dict[str, Finding]:
+    """Return one finding per object, at the scale nearest to the paper's; figure 4 needs no runs."""
+    found: dict[str, Finding] = {}
+    for finding in sorted(findings, key=lambda one: NEAREST_FIRST.index(one.scale)):
+        found.setdefault(finding.wanted.identifier, finding)
+    computed = {o.identifier: find(o, Scale.PAPER, None) for o in objects().values() if o.form is Form.SCHEDULE}
+    return {**found, **computed}
+
+
+def write_paper_page(findings: Iterable[Finding], path: Path) -> Path:
+    """Write the page and return its path.
+
+    Args:
+        findings: of any objects, at any scales.
+        path: of the HTML file.
+    """
+    nearest = nearest_findings(findings)
+    sections = [_section(wanted, nearest.get(wanted.identifier)) for wanted in objects().values()]
+    content = {"sections": sections, "versions": library_versions(), "num_run": len(nearest), "num": len(sections)}
+    page = page_environment().get_template(TEMPLATE).render(**content)
+    return write_atomically(path, page.encode())
+
+
+def _section(wanted: PaperObject, finding: Finding | None) -> Section:
+    scale = Scale.LAPTOP if finding is None else finding.scale
+    verdicts = () if finding is None else finding.verdicts
+    return Section(
+        wanted=wanted,
+        state=NOT_RUN if finding is None else finding.state,
+        caption="" if finding is None else finding.caption,
+        origin="" if finding is None else finding.origin,
+        verdicts=tuple((v, c.source) for v, c in zip(verdicts, wanted.claims, strict=False)),
+        tables=tuple(tables(wanted, finding)),
+        images=() if finding is None else tuple(_data(content) for _, content in rendered(finding)),
+        command=" ".join(command(wanted, scale)),
+    )
+
+
+def _data(content: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(content).decode()}"

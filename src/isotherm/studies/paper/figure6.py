@@ -1,0 +1,102 @@
+"""Figure 6: two regimes of SGD at an equal number of epochs, without batch norm.
+
+Run:     isotherm reproduce figure6 --scale laptop
+"""
+
+from __future__ import annotations
+
+from isotherm.studies.paper.claims import batch_sizes as claims
+from isotherm.studies.paper.claims import measured
+from isotherm.studies.paper.definition import Form, PaperClaim, PaperObject, Scale, ScaledStudy, TextValue
+from isotherm.studies.paper.settings import around, both_optimisers, epochs, laptop_epochs, sizes, smoke_epochs
+
+CAPTION = "caption of figure 6"
+NETWORK = "wrn16x4_skipinit_cifar10"
+# ε_eff = B/256 at 200 epochs; plain SGD stays below B = 8's.
+TEMPERATURE, CEILING_SGD, CEILING_MOMENTUM = 2.0**-8, 2.0**-5, 1.0
+
+OBJECT = PaperObject(
+    identifier="figure6",
+    shows="Figure 1 without batch norm: accuracy, training loss and optimal learning rate against batch size.",
+    networks="WRN-16-4 with SkipInit, CIFAR-10",
+    form=Form.BATCH_SIZES,
+    text_values=(
+        TextValue(what="SGD: B above which it degrades", value="8", source=CAPTION, measured=measured.kink(0.0)),
+        TextValue(what="momentum: B above which it degrades", value="256", source=CAPTION, measured=measured.kink(0.9)),
+        TextValue(
+            what="SGD: power of B with which ε_eff rises", value="1", source=CAPTION, measured=measured.slope(0.0)
+        ),
+        TextValue(
+            what="momentum: power of B with which ε_eff rises", value="1", source=CAPTION, measured=measured.slope(0.9)
+        ),
+    ),
+    claims=(
+        *(
+            PaperClaim(
+                text=f"{word}: test accuracy does not depend on the batch size while that is small",
+                source=f"{CAPTION}, a",
+                test=claims.flat_below_kink(momentum),
+            )
+            for word, momentum in (("SGD", 0.0), ("momentum", 0.9))
+        ),
+        *(
+            PaperClaim(
+                text=f"{word}: test accuracy falls at large batches",
+                source=f"{CAPTION}, a",
+                test=claims.worse_above_kink(momentum),
+            )
+            for word, momentum in (("SGD", 0.0), ("momentum", 0.9))
+        ),
+        PaperClaim(
+            text="SGD: the training loss too rises at large batches",
+            source=f"{CAPTION}, b",
+            test=claims.worse_above_kink(0.0, quantity="train"),
+        ),
+        *(
+            PaperClaim(
+                text=f"{word}: ε_eff is proportional to B while B is small",
+                source=f"{CAPTION}, c",
+                test=claims.proportional(momentum),
+            )
+            for word, momentum in (("SGD", 0.0), ("momentum", 0.9))
+        ),
+        PaperClaim(text="SGD: ε_eff is constant at large B", source=f"{CAPTION}, c", test=claims.levels_off(0.0)),
+        PaperClaim(
+            text="momentum has a significantly larger maximum stable learning rate",
+            source="appendix C.2",
+            test=claims.larger_plateau(),
+        ),
+    ),
+    scales={
+        Scale.PAPER: ScaledStudy(
+            settings=both_optimisers(
+                NETWORK,
+                sizes(1, 11),
+                epochs(200),
+                rates=(around(TEMPERATURE, ceiling=CEILING_SGD), around(TEMPERATURE, ceiling=CEILING_MOMENTUM)),
+                num_seeds=15,
+                num_kept=12,
+            ),
+            note="As in the paper; its batch sizes are read off no text.",
+        ),
+        Scale.GPU: ScaledStudy(
+            settings=both_optimisers(
+                NETWORK,
+                sizes(3, 10),
+                epochs(20),
+                rates=(
+                    around(2 * TEMPERATURE, ceiling=CEILING_SGD, below=1, above=2),
+                    around(2 * TEMPERATURE, ceiling=CEILING_MOMENTUM, below=1, above=2),
+                ),
+                num_seeds=3,
+                num_kept=3,
+                max_extensions=1,
+            ),
+            note="20 epochs instead of 200 (a tenth), B from 8 to 1,024, 3 seeds instead of 15.",
+        ),
+        Scale.LAPTOP: ScaledStudy(
+            settings=laptop_epochs(), note="The embedded MLP, which has no batch norm; shares its runs with figure 1."
+        ),
+        Scale.SMOKE: smoke_epochs(),
+    },
+)

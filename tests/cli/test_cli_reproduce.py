@@ -1,0 +1,104 @@
+"""`isotherm reproduce` and `isotherm report --paper`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from helpers_cli import invoke
+
+pytestmark = pytest.mark.usefixtures("study_folder")
+ROOT = Path(__file__).parent.parent.parent
+SMOKE = ["reproduce", "table1", "--scale", "smoke", "--workers", "1"]
+
+
+def test_list_names_all_objects_with_cost_and_rows() -> None:
+    code, text = invoke("reproduce", "list", "--results", str(ROOT / "results"), "--json", "list.json")
+    assert code == 0
+    assert "table7.json" in text
+    content = {entry["id"]: entry for entry in json.loads(Path("list.json").read_text())["objects"]}
+    assert len(content) == 18
+    assert content["table7"]["run"][0]["scale"] == "paper"
+    assert content["figure1"]["scales"]["gpu"]["num_runs"] == 192
+
+
+def test_an_object_is_run_shown_and_put_on_the_page_of_the_paper() -> None:
+    code, text = invoke(*SMOKE, "--json", "table1.json")
+    assert code == 0
+    assert "published" in text
+    assert "not determined" in text
+    content = json.loads(Path("table1.json").read_text())
+    assert len(content["verdicts"]) == 5
+    assert "27 of 27 runs" in content["caption"]
+    assert {p.suffix for p in Path("table1_smoke").iterdir()} == {".png", ".pdf", ".csv", ".json"}
+    code, text = invoke("report", "--paper", "--json", "paper.json")
+    assert code == 0
+    page = Path("paper/report.html").read_text()
+    assert page.count("<h2>") == 20  # contents, 18 objects, versions
+    assert "Not run." in page
+    assert "27 of 27 runs" in page
+    assert [entry["object"] for entry in json.loads(Path("paper.json").read_text())["objects"]] == ["table1", "figure4"]
+
+
+def test_exported_runs_are_rows_of_the_paper() -> None:
+    assert invoke(*SMOKE)[0] == 0
+    wanted = ["--store", "paper_smoke.sqlite", "--output", "results/smoke/smoke.json", "--commit", "abc1234"]
+    code, text = invoke("reproduce", "export", *wanted)
+    assert code == 0
+    assert "27 runs of 1 studies" in " ".join(text.split())
+    Path("paper_smoke.sqlite").unlink()
+    code, text = invoke("report", "--paper", "--json", "paper.json")
+    assert code == 0
+    assert "table1: smoke: 27 of 27 runs" in " ".join(text.split())
+    assert "commit abc1234" in json.loads(Path("paper.json").read_text())["objects"][0]["origin"]
+    code, text = invoke("reproduce", "export")
+    assert code == 2
+    assert "export needs a store" in " ".join(text.split())
+
+
+def test_rows_that_are_shipped_are_shown_without_running_anything() -> None:
+    code, text = invoke("report", "--paper", "--results", str(ROOT / "results"))
+    assert code == 0
+    assert "table7: paper:" in text
+    page = Path("paper/report.html").read_text()
+    assert "2.9410 ± 0.0081" in page
+    assert "2.91 ± 0.01" in page
+
+
+def test_the_schedule_needs_no_runs() -> None:
+    code, text = invoke("reproduce", "figure4", "--scale", "paper")
+    assert code == 0
+    assert "9,765 of 9,765 learning rates are equal" in text
+    assert Path("figure4_paper/figure4.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["reproduce", "tabel1"], "did you mean 'table1'"),
+        (["reproduce", "table1", "--scale", "labtop"], "did you mean 'laptop'"),
+        (["reproduce", "table1", "--scale", "gpu"], "PyTorch sees none here; use --scale laptop"),
+        (["reproduce", "table1", "--scale", "smoke", "--device", "cuda"], "PyTorch sees no GPU here"),
+        (["reproduce", "table1", "--scale", "gpu", "--device", "cpu", "--data", "."], "smoke and laptop need no data"),
+        (["reproduce", "table1", "--scale", "smoke", "--resolution", "fine"], "resolution"),
+        ([*SMOKE, "--minutes", "0"], "minutes"),
+        (["report"], "no store is given"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(arguments: list[str], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    code, text = invoke(*arguments)
+    assert code == 2
+    assert words in " ".join(text.split())
+
+
+def test_a_store_of_another_study_is_refused() -> None:
+    assert invoke("run", "mycode:sweep", "--workers", "1")[0] == 0
+    code, text = invoke(*SMOKE, "--store", "tiny.sqlite")
+    assert code == 2
+    assert "holds the study 'tiny' and nothing of the paper" in " ".join(text.split())
+    code, text = invoke("report", "--paper", "tiny.sqlite")
+    assert code == 2
+    assert "holds nothing of the paper" in " ".join(text.split())
