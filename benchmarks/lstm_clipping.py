@@ -39,7 +39,8 @@ def main() -> None:
             rows += new_rows(earlier, rows_of(store.runs(), commit=options.commit))
     everything = merged(earlier, rows)
     clipping.FILE.parent.mkdir(parents=True, exist_ok=True)
-    command = "python benchmarks/lstm_clipping.py run STORE 16 32 64 128 256 --data FOLDER"
+    sizes = " ".join(str(size) for size in sorted({row["spec"]["batch_size"] for row in everything}))
+    command = f"python benchmarks/lstm_clipping.py run STORE {sizes} --data FOLDER"
     clipping.FILE.write_text(json_text({"command": command, "num_runs": len(everything), "runs": everything}))
     print(f"{len(rows)} runs exported, {len(everything)} in {clipping.FILE.name}")
 

@@ -5,9 +5,9 @@ python benchmarks/results_report.py
 
 from __future__ import annotations
 
-from pages import paper_block, paper_objects
+from pages import clipping, paper_block, paper_objects
 from pages.blocks import Page
-from pages.paper import TABLE_7
+from pages.paper import TABLE_6, TABLE_7
 from pages.results import ROOT
 
 DOCUMENTS = (ROOT / "docs" / "results.md", ROOT / "README.md")
@@ -16,6 +16,8 @@ PAGE = Page(
     blocks={
         "paper": paper_objects.contents_block,
         "objects": paper_objects.objects_block,
+        "table6": lambda: paper_block.block(TABLE_6),
+        "clipping": clipping.block,
         "table7": lambda: paper_block.block(TABLE_7),
     },
 )

@@ -18,7 +18,7 @@ Run = dict[str, Any]
 
 
 def block(wanted: PaperTable) -> str:
-    """Return the table: every learning rate that was run, the best of each batch size in bold."""
+    """Return the table: every learning rate that was run, the best of each batch size in bold where all were."""
     content = json.loads(wanted.file.read_text())
     runs: list[Run] = content["runs"]
     rows = [row for size in wanted.published for row in rows_of(wanted, size, runs)]
@@ -38,8 +38,8 @@ def rows_of(wanted: PaperTable, size: int, runs: Sequence[Run]) -> list[tuple[st
     found = [run for run in runs if run["spec"]["batch_size"] == size]
     rates = sorted({published.rate, *(run["spec"]["effective_learning_rate"] for run in found)})
     cells = {rate: [r["result"] for r in found if r["spec"]["effective_learning_rate"] == rate] for rate in rates}
-    whole = [rate for rate in rates if len(cells[rate]) == wanted.num_seeds]
-    best = min(whole, key=lambda rate: _for_order(kept(wanted, cells[rate], "test_metric")), default=None)
+    is_whole = all(len(cells.get(rate, ())) == wanted.num_seeds for rate in wanted.rates[size])
+    best = min(rates, key=lambda rate: _for_order(kept(wanted, cells[rate], "test_metric"))) if is_whole else None
     rows = []
     for rate, results in cells.items():
         ours = _cell(wanted, results, is_best=rate == best)

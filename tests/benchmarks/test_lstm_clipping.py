@@ -40,3 +40,14 @@ def test_grids_hold_the_optima_of_either_law(plans: tuple[SweepPlan, ...]) -> No
 
 def test_runs_take_a_tenth_of_the_papers_epochs(plans: tuple[SweepPlan, ...]) -> None:
     assert {budget.amount for plan in plans for budget in plan.budgets} == {4}
+
+
+def test_only_runs_without_clipping_are_counted_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    def row(rate: float, clip_norm: float | None, metric: float | None) -> clipping.Row:
+        spec = {"batch_size": 64, "effective_learning_rate": rate, "clip_norm": clip_norm}
+        return {"spec": spec, "result": {"test_metric": metric}}
+
+    rows = [row(0.2, None, 1e40), row(0.2, None, 300.0), row(0.1, 5.0, 200.0), row(0.4, None, None)]
+    monkeypatch.setattr(clipping, "rows", lambda: rows)
+    found = [(size, rate, clipping._counted(results)) for size, rate, results in clipping._unclipped()]
+    assert found == [(64, 0.2, ("2", "1", "300")), (64, 0.4, ("1", "0", "–"))]

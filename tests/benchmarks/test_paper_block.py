@@ -33,19 +33,24 @@ def test_a_row_without_runs_is_as_long_as_one_with_runs(table: Any) -> None:
 
 
 def test_the_best_learning_rate_is_bold_and_the_papers_has_the_published_values() -> None:
-    runs = [run_of(64, rate, test + seed) for rate, test in ((2.0, 5.0), (2.8, 7.0)) for seed in range(5)]
-    best, published = rows_of(TABLE_6, 64, runs)
+    runs = [run_of(64, rate, test + seed) for rate, test in ((2.0, 5.0), (2.8, 7.0), (4.0, 8.0)) for seed in range(5)]
+    best, published, _ = rows_of(TABLE_6, 64, runs)
     assert best == ("64", "2", "**7.00 ± 1.58**", "1.00 ± 0.00", "", "")
     assert published == ("64", "2.8", "9.00 ± 1.58", "1.00 ± 0.00", "81.67 ± 0.26", "23.25 ± 0.05")
 
 
 def test_a_cell_with_diverged_runs_says_so_and_is_not_the_best() -> None:
     wild = [run_of(64, 4.0, None if seed < 2 else 0.1, None) for seed in range(5)]
-    steady = [run_of(64, 2.0, 5.0 + seed) for seed in range(5)]
+    steady = [run_of(64, rate, 5.0 + rate + seed) for rate in (2.0, 2.8) for seed in range(5)]
     first, published, second = rows_of(TABLE_6, 64, [*wild, *steady])
-    assert first[2] == "**7.00 ± 1.58**"
-    assert published[2] == "not run"
+    assert first[2] == "**9.00 ± 1.58**"
+    assert published[2] == "9.80 ± 1.58"
     assert second[2] == "2 of 5 without a number"
+
+
+def test_nothing_is_the_best_while_learning_rates_are_missing() -> None:
+    first, published = rows_of(TABLE_6, 64, [run_of(64, 2.0, 5.0 + seed) for seed in range(5)])
+    assert (first[2], published[2]) == ("7.00 ± 1.58", "not run")
 
 
 def test_a_cell_with_fewer_runs_says_how_many_and_the_papers_rate_stays() -> None:

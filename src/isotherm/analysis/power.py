@@ -16,10 +16,8 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import optimize, stats
 
-from isotherm.analysis.verdicts.margins import LEVEL
+from isotherm.analysis.verdicts.margins import LEVEL, POWER
 from isotherm.core.statistics import Floats
-
-POWER = 0.8  # the chance to see what is there
 
 # The most seeds worth naming.
 MANY_SEEDS = 100_000

@@ -17,7 +17,7 @@ from isotherm.analysis.family import FamilyFit
 from isotherm.analysis.regimes import Regimes
 from isotherm.analysis.series import Series, TunedGrid
 from isotherm.analysis.verdicts import Verdict
-from isotherm.analysis.verdicts.margins import LEVEL, metric_margin
+from isotherm.analysis.verdicts.margins import LEVEL, PROPORTIONAL, metric_margin
 from isotherm.core.rates import tidy
 from isotherm.core.statistics import Interval, percentile_limits
 from isotherm.core.temperature import bare_learning_rate
@@ -264,6 +264,8 @@ def _smaller_batches(fit: Regimes | None, scaling: Verdict | None, size: int) ->
     if slope.contains(1.0) and scaling is not None and scaling.holds:
         return f"{where} keep the temperature, ε_eff ∝ B (found: {found})."
     doubt = "whether that is proportional is not determined"
-    if not slope.contains(1.0) or (scaling is not None and scaling.holds is False):
+    if scaling is not None and scaling.holds:
+        doubt = f"that counts as proportional, within [{PROPORTIONAL[0]:g}, {PROPORTIONAL[1]:g}]"
+    elif not slope.contains(1.0) or (scaling is not None and scaling.holds is False):
         doubt = "the optimal temperature is not constant there"
     return f"{where} scale the learning rate as ε_eff ∝ {found}; {doubt}."

@@ -15,7 +15,7 @@ from isotherm.analysis import power as formulas
 from isotherm.analysis.family import LEAST_FOR_LINE
 from isotherm.analysis.noise import RunNoise, measured_noise
 from isotherm.analysis.series import same_but_momentum
-from isotherm.analysis.verdicts.margins import LEVEL, PROPORTIONAL
+from isotherm.analysis.verdicts.margins import LEVEL, POWER, PROPORTIONAL
 from isotherm.analysis.verdicts.remedies import LEAST_SEEDS
 from isotherm.core.budget import BudgetUnit
 from isotherm.core.checks import require_positive
@@ -50,7 +50,7 @@ class SlopePower:
         """Whether a slope of 1 is shown to be proportional with 80 % power; None where that is not known."""
         if self.power_of_proportional is None:
             return None
-        return self.power_of_proportional >= formulas.POWER
+        return self.power_of_proportional >= POWER
 
     def __str__(self) -> str:
         low, high = PROPORTIONAL

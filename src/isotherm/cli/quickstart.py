@@ -28,7 +28,7 @@ class QuickstartOptions:
 
 @command(QuickstartOptions)
 def quickstart(options: QuickstartOptions) -> None:
-    """Run the embedded study on a CPU: tables, verdicts and report.html in under two minutes."""
+    """Run the embedded study on a CPU: tables, verdicts and report.html, in two to three minutes on two cores."""
     from isotherm.cli.show.study import exit_if_failed, present
     from isotherm.cli.stores import run_command
     from isotherm.cli.training import train_study

@@ -5,6 +5,7 @@ Pure NumPy and SciPy; knows nothing about runs or stores.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -69,8 +70,14 @@ def t_interval(values: Sequence[float], *, level: float = 0.95, bounds: tuple[fl
     low, high = bounds or (-math.inf, math.inf)
     if len(values) < 2:
         return Interval(estimate=mean, low=low, high=high)
-    half = float(stats.t.ppf(0.5 + level / 2, len(values) - 1)) * standard_deviation(values) / math.sqrt(len(values))
+    half = _t_quantile(0.5 + level / 2, len(values) - 1) * standard_deviation(values) / math.sqrt(len(values))
     return Interval(estimate=mean, low=max(low, mean - half), high=min(high, mean + half))
+
+
+@functools.cache
+def _t_quantile(probability: float, freedom: int) -> float:
+    """Return a quantile of Student's t; kept, as every cell of every grid asks for the same few."""
+    return float(stats.t.ppf(probability, freedom))
 
 
 def welch_interval(first: Sequence[float], second: Sequence[float], *, level: float = 0.95) -> Interval:

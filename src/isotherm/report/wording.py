@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from isotherm.sweep.plan import SweepPlan
-from isotherm.sweep.protocol import Edge
+from isotherm.sweep.protocol import Edge, Grid, Optimum
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -89,6 +89,13 @@ def rate_text(value: float, *, digits: int = 3) -> str:
     if 0 <= exponent <= 13:
         return f"{2**exponent}"
     return f"1/{2**-exponent}" if -7 <= exponent < 0 else power_text(value)
+
+
+def end_sign(optimum: Optimum, grid: Grid) -> str:
+    """Return the sign before an optimum at an end of its grid, beyond which the true one may lie; else nothing."""
+    if not optimum.lies_at_end_of(grid):
+        return ""
+    return "≤ " if optimum.index == 0 else "≥ "
 
 
 def power_text(value: float, *, digits: int = 3) -> str:

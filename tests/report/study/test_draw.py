@@ -11,12 +11,14 @@ from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 
 from helpers_landscape import first_sweep, landscape_study
-from helpers_report import embedded_study, finished, make_plan, make_results, make_study
+from helpers_report import embedded_study, finished, make_plan, make_results, make_study, peaked
 from isotherm.analysis.analysis import analyse
+from isotherm.core.records import RunResult
 from isotherm.errors import UserError
 from isotherm.report.study.draw import draw, figure_of, save_figures
 from isotherm.report.study.figure_data import study_figures
 from isotherm.report.study.figures import StudyFigures, SweepFigure
+from isotherm.sweep.plan import GridAxes
 from isotherm.sweep.results import Results, StudyResults
 
 
@@ -67,13 +69,21 @@ def test_momentum_looks_the_same_in_every_figure() -> None:
     assert alone.get_color() == together.get_color()
 
 
+def fits_best_at_half(axes: GridAxes, rate: float, place: int) -> RunResult | None:
+    """Best on the test set at ε_eff = 1, on the training set at 0.5; at B = 8 at the lowest learning rate tried."""
+    found = peaked(axes, rate, place)
+    loss = 0.1 * rate if axes.batch_size == 8 else 0.1 * abs(rate - 0.5)
+    return found if found is None else dataclasses.replace(found, train_loss=loss)
+
+
 def test_guide_train_optima_and_legend_stand_in_the_last_panel() -> None:
-    record = sweep_figure(make_results())
+    record = sweep_figure(make_results(give=fits_best_at_half))
     panel = figure_of(record).axes[2]
     dotted = [line for line in panel.lines if line.get_linestyle() == ":"]
     hollow = [line for line in panel.lines if line.get_markerfacecolor() == "white"]
     assert [line.get_xdata()[0] for line in dotted] == [8]
-    assert hollow[0].get_ydata().tolist() == [0.25] * 3
+    assert hollow[0].get_xdata().tolist() == [32, 128]  # at the end of a grid it is no optimum
+    assert hollow[0].get_ydata().tolist() == [0.5, 0.5]
     legend = panel.get_legend()
     assert isinstance(legend, Legend)
     assert [text.get_text() for text in legend.get_texts()][:2] == ["best test accuracy", "best training loss + L2"]

@@ -142,7 +142,10 @@ def test_flags_are_explained() -> None:
     assert "▸ the optimum or its interval touches the highest learning rate tried" in printed(rising)
     assert "! no learning rate is stable" in printed(make_results(give=lambda *_: diverged()))
     assert "… runs are missing" in printed(make_results(give=lambda *_: None))
-    assert optima_text(first(make_results())).notes == ()
+    at_end = "≤: training loss + L2 is least at the lowest learning rate tried"
+    assert optima_text(first(make_results())).notes == (at_end,)
+    content = optima_text(first(make_results()))
+    assert [row[content.columns.index("train ε_eff")] for row in content.rows] == ["≤ 1/4"] * 3
 
 
 def test_names_in_brackets_are_not_markup() -> None:
@@ -173,7 +176,7 @@ def test_confirmed_numbers_stand_in_the_table_with_the_selection_bias() -> None:
     assert row["test accuracy\N{NO-BREAK SPACE}%"] == "66.2 ± 1.0"
     assert row["bias"] == "+3.0 ± 2.4"
     assert "all seeds" not in row
-    assert content.notes[-1].startswith("bias: mean of the seeds that chose less mean of those that confirm")
+    assert content.notes[0].startswith("bias: mean of the seeds that chose less mean of those that confirm")
     assert "…" not in printed(confirmed_results())
 
 

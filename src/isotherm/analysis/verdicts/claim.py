@@ -15,7 +15,7 @@ from typing import Self
 import numpy as np
 from scipy import stats
 
-from isotherm.analysis.verdicts.margins import LEVEL
+from isotherm.analysis.verdicts.margins import LEVEL, POWER
 from isotherm.analysis.verdicts.obstacles import Obstacle
 from isotherm.analysis.verdicts.remedies import Remedy, more_seeds, wider_grids
 from isotherm.core.statistics import Floats
@@ -24,7 +24,6 @@ from isotherm.sweep.plan import SweepPlan
 MARKS = {True: "✓", False: "✗", None: "?"}
 STATES = {True: "holds", False: "does not hold", None: "not determined"}
 TAIL, TAIL_FREEDOM = 0.01, 8  # fewer draws do not show the tail of a probability
-POWER = 0.8  # of the number of seeds that a remedy names
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

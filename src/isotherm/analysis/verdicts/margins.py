@@ -10,6 +10,7 @@ import numpy as np
 from isotherm.core.statistics import Floats
 
 LEVEL = 0.05  # the chance of any wrong verdict in a study
+POWER = 0.8  # the chance to see what is there, in plans and with the seeds that a remedy names
 
 PROPORTIONAL = (0.8, 1.25)  # slopes of log2 ε* over log2 B that count as proportional
 SAME_RATE = 0.25  # octaves; a smaller distance between two optima is none

@@ -26,10 +26,12 @@ from isotherm.report.axes import (
     with_math,
 )
 from isotherm.report.paper.finding import Finding
+from isotherm.report.study.along_training import along_training_picture
 from isotherm.report.study.draw import figure_of
 from isotherm.report.study.figure_data import figure_groups, sweep_figure
+from isotherm.report.study.final_rates import final_rate_pictures
 from isotherm.report.style import series_styles
-from isotherm.report.wording import is_percent, metric_label, momentum_label, rate_text
+from isotherm.report.wording import is_percent, metric_label, momentum_label
 from isotherm.studies.paper.claims.two_rates import best_rates
 from isotherm.studies.paper.definition import Form
 from isotherm.studies.paper.settings import ALONG
@@ -46,13 +48,18 @@ def figures(finding: Finding) -> list[tuple[str, Figure]]:
     if wanted.form is Form.LEARNING_RATES:
         return [(wanted.identifier, _learning_rates(finding.analysis.sweeps))]
     if wanted.form is Form.TWO_RATES:
-        return [(wanted.identifier, _two_rates(finding))]
+        maps = [picture.figure() for sweep in finding.analysis.sweeps for picture in final_rate_pictures(sweep)]
+        return _numbered(wanted.identifier, [_two_rates(finding), *maps])
     sweeps = [sweep for sweep in finding.analysis.sweeps if sweep.plan.name != ALONG]
     records = [sweep_figure(*group, joint=finding.analysis.joint_regimes) for group in figure_groups(sweeps)]
     drawn = [figure_of(record) for record in records if record.points]
     along = [sweep for sweep in finding.analysis.sweeps if sweep.plan.name == ALONG]
     drawn += [_along_training(sweep) for sweep in along if _has_curves(sweep)]
-    names = [wanted.identifier, *(f"{wanted.identifier}-{k}" for k in range(2, len(drawn) + 1))]
+    return _numbered(wanted.identifier, drawn)
+
+
+def _numbered(identifier: str, drawn: Sequence[Figure]) -> list[tuple[str, Figure]]:
+    names = [identifier, *(f"{identifier}-{k}" for k in range(2, len(drawn) + 1))]
     return list(zip(names, drawn, strict=False))
 
 
@@ -133,36 +140,12 @@ def _mean(cell: Cell, quantity: str, metric: str) -> tuple[float, float]:
 
 
 def _two_rates(finding: Finding) -> Figure:
-    """Draw the test metric over initial and final rate at every budget, then both optima against the budget."""
-    assert finding.analysis is not None
-    budgets = finding.analysis.plan.sweeps[0].budgets
-    figure, axes = _panels(len(budgets) + 2)
-    for k, budget in enumerate(budgets):
-        _heat_map(figure, axes[k], finding.analysis.sweeps, k)
-        finish(axes[k], f"{'abcdefghij'[k]}  {budget}")
-        axes[k].grid(visible=False)
-    for k, which in enumerate(("initial", "final")):
-        _best_rates(axes[len(budgets) + k], finding, which)
-        finish(axes[len(budgets) + k], f"{'abcdefghijkl'[len(budgets) + k]}  {which}")
+    """Draw both optimal learning rates against the budget."""
+    figure, axes = _panels(2)
+    for panel, which, letter in zip(axes, ("initial", "final"), "ab", strict=True):
+        _best_rates(panel, finding, which)
+        finish(panel, f"{letter}  {which}")
     return figure
-
-
-def _heat_map(figure: Figure, axes: Axes, sweeps: Sequence[SweepAnalysis], budget: int) -> None:
-    metric = sweeps[0].plan.metric
-    initial = sorted({c.effective_learning_rate for s in sweeps for c in s.grids[budget].grid.cells})
-    values = np.full((len(sweeps), len(initial)), np.nan)
-    for row, sweep in enumerate(sweeps):
-        for cell in sweep.grids[budget].grid.cells:
-            if cell.is_usable:
-                column = initial.index(cell.effective_learning_rate)
-                values[row, column] = _mean(cell, "test_metric", metric)[0]
-    image = axes.imshow(values, origin="lower", aspect="auto", cmap="viridis")
-    figure.colorbar(image, ax=axes, label=metric_label(metric))
-    finals = [sweep.plan.schedule.final_effective_learning_rate for sweep in sweeps]
-    axes.set_xticks(range(len(initial)), [rate_text(rate) for rate in initial])
-    axes.set_yticks(range(len(finals)), [rate_text(rate) for rate in finals if rate is not None])
-    axes.set_xlabel(with_math("initial ε_eff"))
-    axes.set_ylabel(with_math("final ε_eff"))
 
 
 def _best_rates(axes: Axes, finding: Finding, which: str) -> None:
@@ -193,20 +176,5 @@ def _has_curves(sweep: SweepAnalysis) -> bool:
 
 def _along_training(sweep: SweepAnalysis) -> Figure:
     """Draw the test metric of every run against the update."""
-    figure, (axes,) = _panels(1)
-    cells = sweep.grids[0].grid.cells
-    scale = 100.0 if is_percent(sweep.plan.metric) else 1.0
-    for cell, style in zip(cells, series_styles([0.9, 0.5, *[0.4] * len(cells)]), strict=False):
-        label: str | None = f"ε_eff = {rate_text(cell.effective_learning_rate)}"
-        for result in cell.results:
-            if result is not None and result.curve:
-                steps = [point.step for point in result.curve]
-                values = [scale * point.test_metric for point in result.curve]
-                axes.plot(steps, values, color=style.colour, linewidth=0.9, label=label and with_math(label))
-                label = None
-    axes.axvline(sweep.grids[0].grid.num_steps // 2, color=INK, linewidth=0.8, linestyle=":")
-    axes.set_xlabel("update; dotted: first drop of the learning rate")
-    axes.set_ylabel(metric_label(sweep.plan.metric))
-    axes.legend(frameon=False)
-    finish(axes, "d")
-    return figure
+    grid = sweep.grids[0].grid
+    return along_training_picture(sweep.plan, [(grid, grid.cells)]).figure()

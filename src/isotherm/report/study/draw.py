@@ -161,9 +161,11 @@ def _draw_optima(axes: Axes, x: Sequence[float], series: SweepSeries, style: Sty
         if point.edge in (Edge.LOWER, Edge.BOTH):
             axes.plot(at, point.interval[0] / ARROW_GAP, marker="v", **arrow)
     if show_train:
-        train = [point.train_optimal_effective_learning_rate for point in points]
+        inside = [k for k, point in enumerate(points) if not point.train_end_sign]  # at an end it is no optimum
+        train = [points[k].train_optimal_effective_learning_rate for k in inside]
         hollow: dict[str, Any] = {"markerfacecolor": "white", "markeredgecolor": style.colour, "markeredgewidth": 1.1}
-        axes.plot(x, train, linestyle="none", marker=style.marker, markersize=7, zorder=1.5, **hollow)
+        at_train = [x[k] for k in inside]
+        axes.plot(at_train, train, linestyle="none", marker=style.marker, markersize=7, zorder=1.5, **hollow)
 
 
 def _draw_kinks(axes: Axes, record: SweepFigure) -> None:

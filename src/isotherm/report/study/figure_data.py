@@ -15,6 +15,7 @@ from isotherm.analysis.regimes import JointRegimes
 from isotherm.analysis.series import TunedGrid
 from isotherm.core.budget import BudgetUnit
 from isotherm.report.study.along_training import along_training_pictures
+from isotherm.report.study.budgets import budget_pictures
 from isotherm.report.study.figures import (
     BATCH_SIZE_LABEL,
     CellState,
@@ -30,7 +31,15 @@ from isotherm.report.study.figures import (
 )
 from isotherm.report.study.final_rates import final_rate_pictures
 from isotherm.report.study.pictures import Picture
-from isotherm.report.wording import is_percent, kept_words, metric_label, momentum_label, objective_words, runs_words
+from isotherm.report.wording import (
+    end_sign,
+    is_percent,
+    kept_words,
+    metric_label,
+    momentum_label,
+    objective_words,
+    runs_words,
+)
 from isotherm.sweep.plan import GridAxes, SweepPlan
 from isotherm.sweep.protocol import Cell, Estimate
 
@@ -49,7 +58,7 @@ def study_figures(analysis: Analysis) -> StudyFigures:
 
 
 def _pictures(sweep: SweepAnalysis) -> list[Picture]:
-    return [*final_rate_pictures(sweep), *along_training_pictures(sweep)]
+    return [*budget_pictures(sweep), *final_rate_pictures(sweep), *along_training_pictures(sweep)]
 
 
 def figure_groups(sweeps: Sequence[SweepAnalysis]) -> list[list[SweepAnalysis]]:
@@ -155,6 +164,7 @@ def _sweep_point(tuned: TunedGrid, plan: SweepPlan) -> SweepPoint | None:
         interval=best.interval,
         edge=best.edge,
         train_optimal_effective_learning_rate=train_best.effective_learning_rate,
+        train_end_sign=end_sign(train_best, tuned.grid),
         train_loss_optimal_effective_learning_rate=plain_best.effective_learning_rate,
     )
 

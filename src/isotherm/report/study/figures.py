@@ -56,7 +56,8 @@ class MissingGrid:
 class SweepPoint:
     """One grid at its optimum; `test` and `train_loss` are over the same runs.
 
-    The training optimum is that of loss + L2, with that of the loss alone beside it.
+    The training optimum is that of loss + L2, with that of the loss alone beside it. `train_end_sign` is "≤ " or "≥ "
+    where it is the lowest or highest learning rate tried: grids may grow for the tuned optimum alone.
     """
 
     x: float
@@ -68,6 +69,7 @@ class SweepPoint:
     interval: tuple[float, float]
     edge: Edge
     train_optimal_effective_learning_rate: float
+    train_end_sign: str
     train_loss_optimal_effective_learning_rate: float
 
     @property

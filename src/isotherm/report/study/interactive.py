@@ -136,7 +136,8 @@ def _sweep_hover(record: SweepFigure, label: str, point: SweepPoint) -> str:
         f"<b>{plotly_text(label)}</b>, B = {point.axes.batch_size:,}, {point.num_steps:,} steps",
         f"ε<sub>eff</sub> = {interval_text(rate, point.interval)}, T = {degrees}",
         *_spread_lines(record, point.test, point.train_loss),
-        f"lowest {TRAIN_OBJECTIVE} at ε<sub>eff</sub> = {rate_text(point.train_optimal_effective_learning_rate)}, "
+        f"lowest {TRAIN_OBJECTIVE} at ε<sub>eff</sub> {point.train_end_sign or '= '}"
+        f"{rate_text(point.train_optimal_effective_learning_rate)}, "
         f"without L2 at {rate_text(point.train_loss_optimal_effective_learning_rate)}",
     ]
     if point.at_edge:
@@ -194,9 +195,10 @@ def _kink_height(record: SweepFigure, index: int) -> float:
 
 
 def _train_optima_trace(index: int, x: Sequence[float], points: Sequence[SweepPoint], style: Style) -> Plain:
-    y = [point.train_optimal_effective_learning_rate for point in points]
+    inside = [k for k, point in enumerate(points) if not point.train_end_sign]  # at an end it is no optimum
+    y = [points[k].train_optimal_effective_learning_rate for k in inside]
     hover = [f"lowest {TRAIN_OBJECTIVE} at ε<sub>eff</sub> = {rate_text(value)}" for value in y]
-    trace = series_trace(index, x, y, style, hover)
+    trace = series_trace(index, [x[k] for k in inside], y, style, hover)
     marker = {"symbol": f"{style.symbol}-open", "size": MARKER_SIZE + 4, "color": style.colour}
     return trace | {"mode": "markers", "marker": marker}
 

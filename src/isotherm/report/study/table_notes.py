@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from isotherm.analysis.series import TunedGrid
-from isotherm.report.wording import EDGE_FLAGS, TRAIN_OBJECTIVE, is_percent, objective_words, rate_text
+from isotherm.report.wording import EDGE_FLAGS, TRAIN_OBJECTIVE, end_sign, is_percent, objective_words, rate_text
 from isotherm.sweep.plan import SweepPlan
 from isotherm.sweep.protocol import Edge
 
@@ -23,7 +23,7 @@ def table_notes(plan: SweepPlan, grids: Sequence[TunedGrid]) -> tuple[str, ...]:
     """Return the notes beneath a sweep's table."""
     edges = dict.fromkeys(tuned.edge for tuned in grids)
     flags = [f"{EDGE_FLAGS[edge]} {FLAG_WORDS[edge]}" for edge in edges if edge in FLAG_WORDS]
-    return (*flags, *_unresolved(plan, grids), *_confirmation(plan, grids), *_training(plan, grids))
+    return (*flags, *_unresolved(plan, grids), *_confirmation(plan, grids), *_training(plan, grids), *_at_end(grids))
 
 
 def is_unresolved(tuned: TunedGrid) -> bool:
@@ -70,6 +70,16 @@ def _training(plan: SweepPlan, grids: Sequence[TunedGrid]) -> list[str]:
         and tuned.train_optimum.index != tuned.train_loss_optimum.index
     ]
     return [f"train ε_eff is that of {TRAIN_OBJECTIVE}; of the loss alone: {', '.join(moved)}"] if moved else []
+
+
+def _at_end(grids: Sequence[TunedGrid]) -> list[str]:
+    """Explain the signs before training optima at an end of their grid."""
+    found = {end_sign(t.train_optimum, t.grid) for t in grids if t.train_optimum is not None}
+    signs = [sign.strip() for sign in ("≤ ", "≥ ") if sign in found]
+    if not signs:
+        return []
+    ends = {"≤": "lowest", "≥": "highest"}
+    return [f"{sign}: {TRAIN_OBJECTIVE} is least at the {ends[sign]} learning rate tried" for sign in signs]
 
 
 def _places(plan: SweepPlan, grids: Iterable[TunedGrid]) -> str:

@@ -23,6 +23,7 @@ from isotherm.report.files import write_atomically
 from isotherm.report.study.table_notes import UNRESOLVED_FLAG, is_unresolved, table_notes
 from isotherm.report.wording import (
     EDGE_FLAGS,
+    end_sign,
     interval_text,
     is_percent,
     metric_label,
@@ -237,7 +238,7 @@ def _text_row(plan: SweepPlan, tuned: TunedGrid) -> tuple[str, ...]:
         spread_text(scale * test.mean, scale * test.standard_deviation, percent=percent, num=test.num_kept),
         *_beside(plan, tuned, test, scale=scale),
         f"{train_loss.mean:.3g}",
-        rate_text(train_best.effective_learning_rate),
+        end_sign(train_best, tuned.grid) + rate_text(train_best.effective_learning_rate),
         diverged,
         flag,
     )

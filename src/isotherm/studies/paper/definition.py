@@ -14,7 +14,6 @@ from isotherm.core.budget import Budget
 from isotherm.core.checks import require_choice
 from isotherm.core.rates import IsothermGrid
 from isotherm.core.records import Precision
-from isotherm.core.schedule import Schedule
 from isotherm.errors import UserError
 from isotherm.studies.paper.networks import NETWORKS, Network, network_task
 from isotherm.sweep.plan import Resolution
@@ -104,7 +103,7 @@ class PaperClaim:
 class Setting:
     """A sweep before its data are loaded: as `Sweep`, with a network by name.
 
-    `final_rate` ends every run there instead of after ten halvings.
+    `final_rates` are swept apart from the initial ones.
     """
 
     name: str
@@ -115,7 +114,7 @@ class Setting:
     num_seeds: int
     num_kept: int
     momentum: float = 0.9
-    final_rate: float | None = None
+    final_rates: tuple[float, ...] = ()
     clip_norm: float | None = None
     num_evaluations: int = 10
     max_extensions: int = 3
@@ -137,7 +136,7 @@ class Setting:
             budget=self.budgets,
             momentum=self.momentum,
             clip_norm=self.clip_norm,
-            schedule=Schedule() if self.final_rate is None else Schedule.ending_at(self.final_rate),
+            final_learning_rates=self.final_rates or None,
             num_seeds=self.num_seeds,
             num_kept=self.num_kept,
             tune_on="test",
@@ -152,7 +151,7 @@ class Setting:
     @property
     def num_runs(self) -> int:
         """How many runs the grids have before any is extended or refined."""
-        return sum(self.num_seeds * len(self.rates_at(size)) * len(self.budgets) for size in self.batch_sizes)
+        return sum(self.num_seeds * self._num_cells(size) * len(self.budgets) for size in self.batch_sizes)
 
     @property
     def seconds(self) -> float:
@@ -160,11 +159,15 @@ class Setting:
         network = NETWORKS[self.network]
         return sum(
             self.num_seeds
-            * len(self.rates_at(size))
+            * self._num_cells(size)
             * network.seconds(batch_size=size, num_steps=_num_steps(budget, size, network))
             for size in self.batch_sizes
             for budget in self.budgets
         )
+
+    def _num_cells(self, batch_size: int) -> int:
+        rates = self.rates_at(batch_size)
+        return sum(final <= rate for rate in rates for final in self.final_rates) if self.final_rates else len(rates)
 
     def rates_at(self, batch_size: int) -> Sequence[float]:
         """Return the learning rates at a batch size before any extension."""

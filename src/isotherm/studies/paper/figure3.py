@@ -5,32 +5,13 @@ Run:     isotherm reproduce figure3 --scale laptop
 
 from __future__ import annotations
 
-from typing import Any
-
-from isotherm.core.budget import Budget
 from isotherm.core.rates import powers_of_two
 from isotherm.studies.paper.claims import two_rates as claims
-from isotherm.studies.paper.definition import Form, PaperClaim, PaperObject, Scale, ScaledStudy, Setting, TextValue
+from isotherm.studies.paper.definition import Form, PaperClaim, PaperObject, Scale, ScaledStudy, TextValue
 from isotherm.studies.paper.networks import EMBEDDED
-from isotherm.studies.paper.settings import ADAPTIVE, SMOKE, SMOKE_NOTE, doubled, epochs, over_budgets
+from isotherm.studies.paper.settings import ADAPTIVE, BUDGETS, SMOKE, SMOKE_NOTE, doubled, epochs, over_budgets
 
 CAPTION = "caption of figure 3"
-
-
-def _settings(
-    network: str,
-    batch_size: int,
-    budgets: tuple[Budget, ...],
-    *,
-    initial: tuple[float, ...],
-    final: tuple[float, ...],
-    **changes: Any,
-) -> tuple[Setting, ...]:
-    """Return one sweep per final learning rate."""
-    return tuple(
-        over_budgets(f"final {rate:g}", network, batch_size, budgets, initial, final_rate=rate, **changes)
-        for rate in final
-    )
 
 
 OBJECT = PaperObject(
@@ -88,44 +69,61 @@ OBJECT = PaperObject(
     ),
     scales={
         Scale.PAPER: ScaledStudy(
-            settings=_settings(
-                "wrn16x4_cifar10",
-                64,
-                doubled(50, 8),
-                initial=powers_of_two(-4, 2),
-                final=powers_of_two(-16, -4)[::2],
-                num_seeds=7,
-                num_kept=5,
+            settings=(
+                over_budgets(
+                    BUDGETS,
+                    "wrn16x4_cifar10",
+                    64,
+                    doubled(50, 8),
+                    rates=powers_of_two(-4, 2),
+                    final_rates=powers_of_two(-16, -4)[::2],
+                    num_seeds=7,
+                    num_kept=5,
+                ),
             ),
             note="50 to 6,400 epochs, as in the paper; the grid of 7 × 7 rates is ours.",
         ),
         Scale.GPU: ScaledStudy(
-            settings=_settings(
-                "wrn16x4_cifar10",
-                64,
-                epochs(5, 20, 80),
-                initial=powers_of_two(-2, 1),
-                final=(2.0**-13, 2.0**-10, 2.0**-7, 2.0**-4),
-                num_seeds=3,
-                num_kept=3,
-                max_extensions=0,
+            settings=(
+                over_budgets(
+                    BUDGETS,
+                    "wrn16x4_cifar10",
+                    64,
+                    epochs(5, 20, 80),
+                    rates=powers_of_two(-2, 1),
+                    final_rates=(2.0**-13, 2.0**-10, 2.0**-7, 2.0**-4),
+                    num_seeds=3,
+                    num_kept=3,
+                    max_extensions=0,
+                ),
             ),
             note="5, 20 and 80 epochs instead of 50 to 6,400 (a tenth), 4 × 4 rates, 3 seeds instead of 7.",
         ),
         Scale.LAPTOP: ScaledStudy(
-            settings=_settings(
-                EMBEDDED,
-                32,
-                epochs(5, 20, 80),
-                initial=powers_of_two(-2, 2),
-                final=(2.0**-11, 2.0**-8, 2.0**-5, 2.0**-2),
-                **{**ADAPTIVE, "resolution": "paper", "max_extensions": 1},
+            settings=(
+                over_budgets(
+                    BUDGETS,
+                    EMBEDDED,
+                    32,
+                    epochs(5, 20, 80),
+                    rates=powers_of_two(-2, 2),
+                    final_rates=(2.0**-11, 2.0**-8, 2.0**-5, 2.0**-2),
+                    **{**ADAPTIVE, "resolution": "paper", "max_extensions": 1},
+                ),
             ),
             note="The embedded MLP at B = 32, 5, 20 and 80 epochs, 5 × 4 rates, 5 seeds.",
         ),
         Scale.SMOKE: ScaledStudy(
-            settings=_settings(
-                EMBEDDED, 64, epochs(0.25, 0.5), initial=(0.5, 1.0, 2.0), final=(2.0**-9, 2.0**-5), **SMOKE
+            settings=(
+                over_budgets(
+                    BUDGETS,
+                    EMBEDDED,
+                    64,
+                    epochs(0.25, 0.5),
+                    rates=(0.5, 1.0, 2.0),
+                    final_rates=(2.0**-9, 2.0**-5),
+                    **SMOKE,
+                ),
             ),
             note=SMOKE_NOTE,
         ),

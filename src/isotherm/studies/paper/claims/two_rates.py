@@ -1,7 +1,7 @@
-"""Claims about initial and final learning rates that are tuned apart: one sweep per final rate, several budgets.
+"""Claims about initial and final learning rates that are tuned apart, at several budgets.
 
-The draws of every sweep say how high its curve is at its best initial rate. In every draw the best final rate is the
-one with the highest curve; it is known to half a step of the final rates, which is added as noise.
+The best of all final rates at every initial one make a curve over initial rates, and the other way round. Both are
+fitted, and their draws say where the two optima lie.
 """
 
 from __future__ import annotations
@@ -11,16 +11,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import stats
 
 from isotherm.analysis.analysis import Analysis
-from isotherm.analysis.series import Series
+from isotherm.analysis.family import fit_family
 from isotherm.analysis.verdicts.claim import Claim, Excess
 from isotherm.analysis.verdicts.draws import independent, interval_text
 from isotherm.analysis.verdicts.margins import SAME_RATE
-from isotherm.analysis.verdicts.obstacles import obstacle
+from isotherm.analysis.verdicts.obstacles import Obstacle, obstacle
+from isotherm.analysis.verdicts.remedies import wider_grids
 from isotherm.core.budget import Budget
+from isotherm.core.records import Direction
 from isotherm.core.statistics import Floats
-from isotherm.studies.paper.claims.common import HALF_STEP, Test, fit_of, losses_of, unfinished
+from isotherm.studies.paper.claims.common import HALF_STEP, Test, unfinished
+from isotherm.sweep.plane import plane_optimum, transposed
+from isotherm.sweep.protocol import TRAIN_OBJECTIVE, Grid
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -34,14 +39,12 @@ class BestRates:
 
 
 def best_rates(analysis: Analysis, quantity: str) -> list[BestRates] | None:
-    """Return the best pair of rates at every budget; None where a sweep has no optimum yet."""
-    found = []
-    for budget in analysis.plan.sweeps[0].budgets:
-        series = [s for sweep in analysis.sweeps for s in sweep.series if s.budget == budget]
-        if len(series) < len(analysis.plan.sweeps) or any(fit_of(s, quantity) is None for s in series):
-            return None
-        found.append(_best(budget, series, quantity))
-    return found
+    """Return the best pair of rates at every budget; None where one has no optimum yet."""
+    plan, grids = analysis.plan.sweeps[0], analysis.sweeps[0].grids
+    name, way = ("test_metric", plan.metric_direction) if quantity == "test" else TRAIN_OBJECTIVE
+    if any(plane_optimum(tuned.grid, name, way) is None for tuned in grids):
+        return None
+    return [_best(tuned.grid, name, way, sign=-way.sign) for tuned in grids]
 
 
 def initial_stays(quantity: str = "test", *, upper_half: bool = True) -> Test:
@@ -114,18 +117,17 @@ def wider_final() -> Test:
     """Claim that the final rate is known less well than the initial one: it matters less."""
 
     def test(text: str, analysis: Analysis, rates: list[BestRates]) -> Claim:
-        ratios = np.array([np.log2(_spread(r.final) / max(_spread(r.initial), 1e-9)) for r in rates])
-        draws = np.quantile(ratios, np.linspace(0, 1, 1000))
+        ratios = [_spread(r.final) / max(_spread(r.initial), 1e-9) for r in rates]
+        num_wider = sum(ratio > 1 for ratio in ratios)
         return Claim(
             text=text,
             evidence=(
-                "the spread of draws of the final rate is "
-                + ", ".join(f"{2.0**ratio:.1f}" for ratio in ratios)
-                + f" times that of the initial one at {', '.join(str(r.budget) for r in rates)}"
+                f"the spread of draws of the final rate is {', '.join(f'{ratio:.1f}' for ratio in ratios)} times that "
+                f"of the initial one at {', '.join(str(r.budget) for r in rates)}; sign test"
             ),
             plan=analysis.plan.sweeps[0],
-            holds=(Excess(draws=draws, limit=0.0),),
-            fails=((Excess(draws=-draws, limit=0.0),),),
+            holds=(_sign_test(num_wider, len(ratios)),),
+            fails=((_sign_test(len(ratios) - num_wider, len(ratios)),),),
         )
 
     return _of_rates(test, "test")
@@ -171,16 +173,16 @@ def training_falls() -> Test:
     return _of_rates(test, "train")
 
 
-def _best(budget: Budget, series: list[Series], quantity: str) -> BestRates:
-    finals = np.log2([s.plan.schedule.final_effective_learning_rate for s in series])  # type: ignore[arg-type]
-    fits = [fit_of(s, quantity) for s in series]
-    losses = np.stack([losses_of(s, f, quantity)[:, 0] for s, f in zip(series, fits, strict=True) if f], axis=1)
-    initial = np.stack([f.optima[:, 0] for f in fits if f], axis=1)
-    best = np.argmin(losses, axis=1)
-    rows = np.arange(len(best))
-    half = float(np.min(np.diff(np.sort(finals)))) / 2 if len(finals) > 1 else 0.0
-    noise = np.random.default_rng(7).uniform(-half, half, len(best))
-    return BestRates(budget=budget, initial=initial[rows, best], final=finals[best] + noise, loss=losses[rows, best])
+def _best(grid: Grid, name: str, way: Direction, *, sign: int) -> BestRates:
+    initial, final = (
+        fit_family([side.for_quantity(name, way)], objective=name, direction=way) for side in (grid, transposed(grid))
+    )
+    return BestRates(
+        budget=grid.axes.budget,
+        initial=initial.optima[:, 0],
+        final=final.optima[:, 0],
+        loss=sign * initial.heights[:, 0],
+    )
 
 
 def _of_rates(test: Callable[[str, Analysis, list[BestRates]], Claim], quantity: str) -> Test:
@@ -189,11 +191,35 @@ def _of_rates(test: Callable[[str, Analysis, list[BestRates]], Claim], quantity:
         rates = best_rates(analysis, quantity)
         if rates is None or best_rates(analysis, "train") is None:
             return unfinished(text, plan)
-        series = [s for sweep in analysis.sweeps for s in sweep.series]
-        blocked = obstacle(series, [lambda g: g.test_optimum], least_sizes=1)
-        return Claim.blocked(text, plan, blocked) if blocked is not None else test(text, analysis, rates)
+        if (blocked := _obstacle(analysis, quantity)) is not None:
+            return Claim.blocked(text, plan, blocked)
+        return test(text, analysis, rates)
 
     return tested
+
+
+def _obstacle(analysis: Analysis, quantity: str) -> Obstacle | None:
+    """Return what stands in the way: missing runs, few seeds, or an optimum at an end of either learning rate."""
+    found = obstacle(
+        analysis.sweeps[0].series, [lambda g: g.test_optimum if quantity == "test" else g.train_optimum], least_sizes=1
+    )
+    if found is not None:
+        return found
+    plan = analysis.plan.sweeps[0]
+    name, way = ("test_metric", plan.metric_direction) if quantity == "test" else TRAIN_OBJECTIVE
+    for tuned in analysis.sweeps[0].grids:
+        side = transposed(tuned.grid)
+        best = side.optimum(name, way)
+        if best is None or best.lies_at_end_of(side):
+            words = f"the best final learning rate lies at the end of its grid at {tuned.axes.budget}"
+            return Obstacle(words=words, remedy=wider_grids(plan))
+    return None
+
+
+def _sign_test(num_successes: int, num: int) -> Excess:
+    """Return an excess whose probability is that of so many heads or more of a fair coin, at least 1 %."""
+    p = max(0.01, float(stats.binom.sf(num_successes - 1, num, 0.5)))
+    return Excess(draws=np.where(np.arange(10_000) < p * 10_000, -1.0, 1.0), limit=0.0)
 
 
 def _spread(draws: Floats) -> float:
