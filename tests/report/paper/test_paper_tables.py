@@ -58,6 +58,13 @@ def test_failed_runs_are_shown_as_failed_in_their_cell(record: Record) -> None:
     assert table.rows[0][1] == "failed (21 of 21 runs)"
 
 
+def test_batch_sizes_without_rows_are_wanted_too(record: Record) -> None:
+    """What lacks the largest batch of a table says nothing about it."""
+    plan = record.results.plan.sweeps[0]
+    assert plan.batch_sizes == (64, 256, 1024, 4096)
+    assert plan.learning_rates == ((0.04, 0.08, 0.16),) * 4
+
+
 def test_an_object_that_was_not_run_shows_the_published_numbers() -> None:
     found = tables(objects()["table1"], None)
     assert found[0].title == "Table 1: published"

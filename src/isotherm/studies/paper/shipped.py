@@ -7,7 +7,8 @@ objects that they belong to; without them the folder of the file is named after 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -130,17 +131,23 @@ def _plans(wanted: PaperObject, scale: Scale, specs: Sequence[RunSpec]) -> tuple
     for setting in wanted.scales[scale].settings:
         own = [s for s in specs if s.task == setting.network and s.momentum == setting.momentum]
         if own:
-            found.append(_plan(setting, own))
+            rates = {row.batch_size: row.rate for row in wanted.published if row.momentum == setting.momentum}
+            found.append(_plan(setting, own, rates))
     return tuple(found)
 
 
-def _plan(setting: Setting, specs: Sequence[RunSpec]) -> SweepPlan:
-    """Return the plan of runs that are known; a batch size with fewer learning rates than others is unfinished."""
+def _plan(setting: Setting, specs: Sequence[RunSpec], published: Mapping[int, float]) -> SweepPlan:
+    """Return the plan of runs that are known; a batch size with fewer learning rates than others is unfinished.
+
+    It is to have as many as the others, next to the published one.
+    """
     first, metric = specs[0], _metric(setting.network)
-    sizes = tuple(size for size in setting.batch_sizes if any(s.batch_size == size for s in specs))
-    found = {size: {s.effective_learning_rate for s in specs if s.batch_size == size} for size in sizes}
+    found = {s: {spec.effective_learning_rate for spec in specs if spec.batch_size == s} for s in setting.batch_sizes}
     most = max(map(len, found.values()))
-    rates = tuple(tuple(sorted(own if len(own) == most else setting.rates_at(size))) for size, own in found.items())
+    rates = tuple(
+        tuple(sorted(own if len(own) == most else own | _nearest(setting.rates_at(size), published.get(size), most)))
+        for size, own in found.items()
+    )
     num_seeds = max(s.seed for s in specs) + 1
     return SweepPlan(
         name=setting.name,
@@ -150,7 +157,7 @@ def _plan(setting: Setting, specs: Sequence[RunSpec]) -> SweepPlan:
         num_train=0,  # budgets are in updates
         metric=metric.name,
         metric_direction=metric.direction,
-        batch_sizes=sizes,
+        batch_sizes=setting.batch_sizes,
         learning_rates=rates,
         budgets=tuple(Budget.steps(num) for num in sorted({s.num_steps for s in specs})),
         momenta=(setting.momentum,),
@@ -168,6 +175,16 @@ def _plan(setting: Setting, specs: Sequence[RunSpec]) -> SweepPlan:
         clip_norm=first.clip_norm,
         metric_bounds=metric.bounds,
     )
+
+
+def _nearest(rates: Sequence[float], published: float | None, number: int) -> set[float]:
+    """Return so many learning rates next to the published one; the lowest where none is published.
+
+    >>> sorted(_nearest((1.0, 1.4, 2.0, 2.8, 4.0), 2.0, 3))
+    [1.4, 2.0, 2.8]
+    """
+    centre = rates[0] if published is None else published
+    return set(sorted(rates, key=lambda rate: abs(math.log(rate / centre)))[:number])
 
 
 def _metric(network: str) -> Metric:
