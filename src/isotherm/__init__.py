@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from isotherm.analysis.recommend import Recommendation
     from isotherm.analysis.regimes import JointRegimes, Regimes
     from isotherm.analysis.sweep_power import SweepPower, power
+    from isotherm.analysis.unlimited import steps_to_target
     from isotherm.analysis.verdicts import Verdict
     from isotherm.core.budget import Budget
     from isotherm.core.rates import IsothermGrid, powers_of_two
@@ -83,6 +84,7 @@ _HOMES = {
     "regimes": "isotherm.analysis.analysis",
     "run": "isotherm.running.runner",
     "run_study": "isotherm.running.runner",
+    "steps_to_target": "isotherm.analysis.unlimited",
     "temperature": "isotherm.core.temperature",
     "write_report": "isotherm.report.study.folder",
 }
@@ -127,6 +129,7 @@ __all__ = [
     "regimes",
     "run",
     "run_study",
+    "steps_to_target",
     "temperature",
     "write_report",
 ]

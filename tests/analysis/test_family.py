@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from families import Family, coverage_families, simulate
-from helpers_landscape import landscape_grids, parabola, steeper
+from helpers_landscape import cliff, landscape_grids, parabola, steeper
 from isotherm.analysis.curves import curves
-from isotherm.analysis.family import fit_family
+from isotherm.analysis.family import _common_variances, _parts, fit_family
 from isotherm.core.records import Direction
 from isotherm.sweep.protocol import Grid
 
@@ -36,13 +36,20 @@ def grids_between(off: float, *, steep: float = 1.0, num_seeds: int = 5, noise: 
     )
 
 
+def with_bounds(grid: Grid, bounds: tuple[float, float] | None) -> Grid:
+    """Return the grid of a metric whose values lie between bounds."""
+    return dataclasses.replace(
+        grid, cells=tuple(dataclasses.replace(cell, metric_bounds=bounds) for cell in grid.cells)
+    )
+
+
 @pytest.mark.parametrize(("off", "steep"), [(0.0, 1.0), (0.45, 1.0), (-0.3, 1.0), (0.2, 10.0), (-0.3, 10.0)])
 def test_optimum_and_height_are_found_between_the_learning_rates(off: float, steep: float) -> None:
     found = fit_family(grids_between(off, steep=steep))
     for column, truth in enumerate(off + np.arange(len(SIZES))):
         low, high = np.quantile(found.optima[:, column], [0.005, 0.995])
         assert low <= truth <= high
-        assert high - low < 1.0
+        assert high - low < 1.2
         low, high = np.quantile(found.heights[:, column], [0.005, 0.995])
         assert low <= 0.7 <= high
         assert high - low < 0.05
@@ -84,7 +91,7 @@ def test_losses_are_turned_round_and_come_back_in_their_own_units() -> None:
     ]
     metric, loss = fit_family(grids), fit_family(losses)
     assert np.median(loss.heights, axis=0) == pytest.approx(5.0 - np.median(metric.heights, axis=0), abs=0.002)
-    assert np.median(loss.optima, axis=0) == pytest.approx(np.median(metric.optima, axis=0), abs=0.05)
+    assert np.median(loss.optima, axis=0) == pytest.approx(np.median(metric.optima, axis=0), abs=0.12)
 
 
 def test_beyond_an_unstable_learning_rate_no_optimum_lies() -> None:
@@ -204,3 +211,79 @@ def test_parabolas_are_found_as_such() -> None:
     grids = landscape_grids(lambda size: size / 64, np.random.default_rng(3), shape=parabola, noise=0.001, sizes=SIZES)
     found = fit_family(grids)
     assert np.median(found.optima, axis=0) == pytest.approx([math.log2(size / 64) for size in SIZES], abs=0.05)
+
+
+def test_curves_that_level_off_at_the_worst_accuracy_do_not_move_the_optimum() -> None:
+    """Ten times as steep above, a parabola is below 0 two octaves on; accuracies stop there."""
+    generator = np.random.default_rng(3)
+    family = Family(shape="10x", num_test=400, peak=0.99, noise=0.002, sizes=SIZES)
+    for _ in range(4):
+        found = simulate(family, generator)
+        fit = fit_family(found.grids())
+        truth = [found.truth.log_optimum(size) for size in SIZES]
+        low, high = np.quantile(fit.optima, [0.005, 0.995], axis=0)
+        assert (low <= truth).all()
+        assert (truth <= high).all()
+
+
+def test_near_the_worst_value_the_shape_is_open() -> None:
+    grids = grids_between(0.2)
+    free, bounded = (
+        curves([with_bounds(grid, bounds) for grid in grids], objective="test_metric", direction=Direction.MAXIMISE)
+        for bounds in (None, (0.0, 1.0))
+    )
+    assert (free.depths == 0).all()
+    fallen = bounded.below_best < -0.05
+    parts = (bounded.below_best / bounded.best[:, None])[fallen]
+    assert bounded.depths[fallen] == pytest.approx(-0.5 * bounded.below_best[fallen] * parts**2)
+
+
+def shapes_of_two_kinds(steeps: tuple[float, float]) -> list[Grid]:
+    """Return eight grids; the smaller four fall off so many times as steeply above, the larger four so many."""
+    sizes = (8, 16, 32, 64, 128, 256, 512, 1024)
+    rows = []
+    for part, steep in zip((sizes[:4], sizes[4:]), steeps, strict=True):
+        rows += landscape_grids(
+            lambda size: size / 64,
+            np.random.default_rng(2),
+            shape=lambda octaves, steep=steep: steeper(steep, octaves),
+            noise=0.003,
+            num_seeds=5,
+            num_kept=5,
+            sizes=part,
+        )
+    return rows
+
+
+@pytest.mark.parametrize(("steeps", "num_parts"), [((4.0, 4.0), 1), ((1.0, 16.0), 2)])
+def test_small_and_large_batches_have_shapes_of_their_own_where_one_does_not_fit(
+    steeps: tuple[float, float], num_parts: int
+) -> None:
+    found = curves(shapes_of_two_kinds(steeps), objective="test_metric", direction=Direction.MAXIMISE)
+    assert len(_parts(found, np.random.default_rng(0), 500)) == num_parts
+
+
+def test_the_variance_that_seeds_have_in_common_is_drawn_with_its_own_error() -> None:
+    """With 3 seeds it is known worse than with 10: draws of it scatter more."""
+    spreads = []
+    for num_seeds in (3, 10):
+        found = curves(grids_between(0.2, num_seeds=num_seeds), objective="test_metric", direction=Direction.MAXIMISE)
+        assert found.common_freedom == 0.5 * len(SIZES) * (num_seeds - 1)
+        known = dataclasses.replace(found, common_variance=np.ones(len(SIZES)))
+        spreads.append(np.std(np.log(_common_variances(known, np.random.default_rng(0), 4000))))
+    assert spreads[0] > 1.8 * spreads[1]
+
+
+def test_a_lone_fall_may_be_a_cliff() -> None:
+    """One learning rate above the best, with accuracies down by half: the optimum may lie anywhere up to there."""
+    grids = [
+        dataclasses.replace(grid, cells=grid.cells[best - 1 : best + 2])
+        for grid in landscape_grids(lambda _: 2.0**0.4, np.random.default_rng(0), shape=cliff, noise=0.003, sizes=SIZES)
+        for best in [grid.optimum().index]  # type: ignore[union-attr]
+    ]
+    found = curves(grids, objective="test_metric", direction=Direction.MAXIMISE)
+    assert found.used.tolist() == [[True, True, False]] * len(SIZES)
+    assert (found.high == [math.log2(grid.cells[-1].effective_learning_rate) for grid in grids]).all()
+    low, high = np.quantile(fit_family(grids).optima, [0.025, 0.975], axis=0)
+    assert (low <= 0.4).all()
+    assert (high >= 0.6).all()

@@ -42,6 +42,22 @@ def test_an_object_is_run_shown_and_put_on_the_page_of_the_paper() -> None:
     assert [entry["object"] for entry in json.loads(Path("paper.json").read_text())["objects"]] == ["table1", "figure4"]
 
 
+def test_exported_runs_are_rows_of_the_paper() -> None:
+    assert invoke(*SMOKE)[0] == 0
+    wanted = ["--store", "paper_smoke.sqlite", "--output", "results/smoke/smoke.json", "--commit", "abc1234"]
+    code, text = invoke("reproduce", "export", *wanted)
+    assert code == 0
+    assert "27 runs of 1 studies" in " ".join(text.split())
+    Path("paper_smoke.sqlite").unlink()
+    code, text = invoke("report", "--paper", "--json", "paper.json")
+    assert code == 0
+    assert "table1: smoke: 27 of 27 runs" in " ".join(text.split())
+    assert "commit abc1234" in json.loads(Path("paper.json").read_text())["objects"][0]["origin"]
+    code, text = invoke("reproduce", "export")
+    assert code == 2
+    assert "export needs a store" in " ".join(text.split())
+
+
 def test_rows_that_are_shipped_are_shown_without_running_anything() -> None:
     code, text = invoke("report", "--paper", "--results", str(ROOT / "results"))
     assert code == 0

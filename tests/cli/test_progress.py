@@ -11,7 +11,8 @@ from rich.console import Console
 from helpers_protocol import diverged, failed, finished, make_spec
 from isotherm.cli.progress import CellProgress, RunProgress
 from isotherm.core.records import CurvePoint, RunSpec
-from isotherm.sweep.rounds import Round, Stage
+from isotherm.sweep.growth import Stage
+from isotherm.sweep.rounds import Round
 
 
 def of(specs: list[RunSpec], *, number: int) -> Round:

@@ -103,6 +103,22 @@ def test_final_learning_rates_of_a_file(tmp_path: Path) -> None:
         read_study(write(tmp_path / "s.toml", text + "gamma = 3.0\n"))
 
 
+def test_budgets_that_double_and_an_estimate_of_a_file(tmp_path: Path) -> None:
+    text = MINIMAL.replace("steps = 10", "until = { first = 2, target = 0.9 }\nestimate_at = { epochs = 1 }")
+    (sweep,) = read_study(write(tmp_path / "s.toml", text)).sweeps
+    assert sweep.budget == Budget.until(first=2, target=0.9)
+    assert sweep.estimate_at == Budget.epochs(1)
+    for given, words in (
+        ("steps = 10\nepochs = 1", "steps, epochs or until, and steps and epochs are given"),
+        ("", "steps, epochs or until, and none is given"),
+        ("until = { first = 2, targt = 0.9 }", "did you mean 'target'"),
+        ("steps = 10\nestimate_at = { }", "estimate_at needs steps or epochs, and not both"),
+        ("steps = 10\nestimate_at = { steps = 20 }", "no shorter than the budget of 10 steps"),
+    ):
+        with pytest.raises(UserError, match=words):
+            read_study(write(tmp_path / "s.toml", MINIMAL.replace("steps = 10", given)))
+
+
 def test_sweeps_of_a_file_share_their_task(tmp_path: Path) -> None:
     second = MINIMAL.partition("[[sweep]]")[2].replace("only", "second")
     study = read_study(write(tmp_path / "s.toml", MINIMAL + "[[sweep]]" + second))

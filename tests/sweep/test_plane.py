@@ -15,10 +15,11 @@ from isotherm.core.records import RunResult, RunSpec
 from isotherm.core.schedule import Schedule
 from isotherm.errors import UserError
 from isotherm.running.runner import run
+from isotherm.sweep.growth import Stage, grown_grid, growth
 from isotherm.sweep.plan import SweepPlan
 from isotherm.sweep.plane import plane_optimum, plane_train_optimum, transposed
 from isotherm.sweep.protocol import Edge, Grid
-from isotherm.sweep.rounds import Stage, all_runs, grown_grid, growth, missing_runs, next_round
+from isotherm.sweep.rounds import all_runs, missing_runs, next_round
 
 Landscape = Callable[[RunSpec], RunResult | float]
 

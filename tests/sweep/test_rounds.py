@@ -14,19 +14,10 @@ from helpers_protocol import diverged, failed, fill, finished, make_plan, rates_
 from isotherm.core.budget import Budget
 from isotherm.core.rates import tidy
 from isotherm.core.records import Direction, Outcome, RunResult, RunSpec
+from isotherm.sweep.growth import Stage, build_grid, grown_grid
 from isotherm.sweep.plan import SweepPlan
 from isotherm.sweep.protocol import Edge, Grid, Optimum
-from isotherm.sweep.rounds import (
-    Round,
-    Stage,
-    all_runs,
-    build_grid,
-    confirming_runs,
-    grown_grid,
-    missing_runs,
-    next_round,
-    num_refining_runs,
-)
+from isotherm.sweep.rounds import Round, all_runs, confirming_runs, missing_runs, next_round, num_refining_runs
 
 UP = Direction.MAXIMISE
 Landscape = Callable[[RunSpec], RunResult | float]

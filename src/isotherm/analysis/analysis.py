@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from isotherm.analysis.recommend import Recommendation, recommendation
 from isotherm.analysis.regimes import JointRegimes, Regimes
+from isotherm.analysis.saving import Saving, saving
 from isotherm.analysis.series import Series, TunedGrid, fitted_series, pairs_of, tuned_grids
+from isotherm.analysis.unlimited import BudgetSeries, budget_series
 from isotherm.analysis.verdicts import Verdict, judge
 from isotherm.core.budget import Budget
 from isotherm.errors import UserError
@@ -17,11 +19,16 @@ from isotherm.sweep.results import Results, StudyResults
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class SweepAnalysis:
-    """One sweep: every grid at its optimum, in the plan's order, and the series they form."""
+    """One sweep: every grid at its optimum, in the plan's order, and the series they form.
+
+    `budgets` are the series over budgets that double, and `saving` what it saved to estimate the grids at a small one.
+    """
 
     plan: SweepPlan
     grids: tuple[TunedGrid, ...]
     series: tuple[Series, ...]
+    budgets: tuple[BudgetSeries, ...] = ()
+    saving: Saving | None = None
 
     def law(self, budget: Budget, momentum: float) -> Regimes | None:
         """Return the broken line through the optima of a budget and momentum; None below three optima."""
@@ -80,8 +87,14 @@ def analyse(results: Results | StudyResults, *, run: Sequence[str] | None = None
         results=study,
         counts=study.counts(),
         sweeps=tuple(
-            SweepAnalysis(plan=plan, grids=grids, series=tuple(members))
-            for plan, grids, members in zip(study.plan.sweeps, tuned, found, strict=True)
+            SweepAnalysis(
+                plan=sweep.plan,
+                grids=grids,
+                series=tuple(members),
+                budgets=() if sweep.plan.until is None else tuple(budget_series(sweep)),
+                saving=saving(sweep),
+            )
+            for sweep, grids, members in zip(study.sweeps, tuned, found, strict=True)
         ),
         joint_regimes=tuple(pair.joint for pair in pairs),
         verdicts=judged.verdicts,

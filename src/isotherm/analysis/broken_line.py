@@ -22,8 +22,8 @@ SLOPE, KINK, PLATEAU, LOG_SCATTER = range(4)
 
 LEAST_SLOPE, MOST_SLOPE = -1.5, 3.0
 BEYOND = 2.0  # octaves beyond the largest batch size in which a kink may lie unseen
-MIDDLE_SCATTER, SPREAD_SCATTER = math.log(0.02), 1.0
-LOG_SCATTERS = np.log(0.004) + np.log(2.0) * np.arange(9.0)  # 0.004 to 1 octave
+MIDDLE_SCATTER, SPREAD_SCATTER = math.log(0.01), 1.0
+LOG_SCATTERS = np.log(0.002) + np.log(2.0) * np.arange(10.0)  # 0.002 to 1 octave
 
 NUM_SHAPES = 200  # over which a line is averaged
 NUM_PLACES = 96  # at which the likelihood of an optimum is tabulated

@@ -29,18 +29,25 @@ FARTHEST = 3.0
 # Far from the optimum the shape of a peak is trusted less: per octave beyond the first by this much of its error.
 FARTHER = 6.0
 
+# A fall at the only learning rate beyond the best may be a cliff, if it is this many times as far as on the other side.
+LONE_FALL = 6.0
+
+# Nor is it near the worst value that a metric can have, where every curve levels off: this part of such a fall is open.
+DEEPER = 0.5
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Curves:
     """Means over seeds; one row per batch size, one column per learning rate, shapes (num_grids, num_rates).
 
     `best` are the best means, `below_best` the means less those. `used` marks cells with a mean; others are padding, or
-    unstable. `variances` are those of the means, without what a
-    seed does at every learning rate alike, which `common_variance` holds, shape (num_grids,). `drops` are how far a
+    unstable. `variances` are those of the means, without what a seed does at every learning rate alike, which
+    `common_variance` holds, shape (num_grids,). `drops` are how far a
     mean lies below the best of its row, larger beyond an octave: the scale of what the shape of the peak may miss.
+    `depths` are what it may miss besides where a mean is near the metric's worst possible value.
     `falls` are how far a curve falls at least where it no longer steepens, as at the foot of a cliff; 0 elsewhere. The
     optimum lies between `low` and `high`: one step beyond the grid, or where a curve has fallen or runs diverge.
-    `freedom` is how many degrees of freedom the variances have.
+    `freedom` is how many degrees of freedom the variances have, `common_freedom` those of the common one.
     """
 
     log_rates: Floats
@@ -50,10 +57,12 @@ class Curves:
     variances: Floats
     common_variance: Floats
     drops: Floats
+    depths: Floats
     falls: Floats
     low: Floats
     high: Floats
     freedom: float
+    common_freedom: float
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Curves) and self._content == other._content
@@ -68,7 +77,9 @@ class Curves:
 
     def rows(self, start: int, stop: int) -> Curves:
         """Return the curves of some batch sizes, with the variances of all."""
-        arrays = {f.name: getattr(self, f.name)[start:stop] for f in dataclasses.fields(self) if f.name != "freedom"}
+        arrays = {
+            f.name: getattr(self, f.name)[start:stop] for f in dataclasses.fields(self) if "freedom" not in f.name
+        }
         return dataclasses.replace(self, **arrays)
 
     @property
@@ -123,11 +134,25 @@ def curves(grids: Sequence[Grid], *, objective: str, direction: Direction) -> Cu
         variances=variances,
         common_variance=noise.common / np.array([max(1, len(grid.cells[0].results)) for grid in grids]),
         drops=-below_best * (1 + FARTHER * np.maximum(0.0, away - 1.0)),
+        depths=_depths(below_best, best - _worst(grids[0], objective, direction)),
         falls=np.where(np.isfinite(falls), falls, 0.0),
         low=low,
         high=high,
         freedom=noise.freedom,
+        common_freedom=noise.common_freedom,
     )
+
+
+def _worst(grid: Grid, objective: str, direction: Direction) -> float:
+    """Return the worst value that the quantity can have, signed; minus infinity without one."""
+    bounds = grid.cells[0].metric_bounds if objective.endswith("_metric") else None
+    return -math.inf if bounds is None else min(direction.sign * bound for bound in bounds)
+
+
+def _depths(below_best: Floats, deepest: Floats) -> Floats:
+    """Return the errors of a shape near the worst value, which lies so far below the best means."""
+    parts = below_best / np.maximum(deepest, 1e-12)[:, None]
+    return np.asarray(DEEPER * np.abs(below_best) * parts**2)
 
 
 def _cropped(grid: Grid, objective: str, direction: Direction) -> Grid:
@@ -167,11 +192,14 @@ def _falls(
     """Return how far curves fall at least where they stop to steepen; infinite beyond, where they say nothing more.
 
     A peak falls ever faster to either side. Where a curve falls less steeply than before, beyond its errors, it has
-    left the peak: at the foot of a cliff all that is seen is that it fell.
+    left the peak: at the foot of a cliff all that is seen is that it fell. Nor does a single learning rate beyond the
+    best tell a steep peak from a cliff, if the curve falls many times as far there as to the other side.
     """
     falls = np.zeros_like(below_best)
     for row, best in enumerate(top):
         for way in (-1, 1):
+            if _is_lone_fall(-below_best[row], variances[row], used[row], best, way):
+                falls[row, best + way] = -below_best[row, best + way] / 2
             cells = [int(j) for j in np.arange(best, -1 if way < 0 else used.shape[1], way) if used[row, j]]
             for near, at, far in zip(cells, cells[1:], cells[2:], strict=False):
                 steps = np.abs(np.diff(log_rates[row, [near, at, far]]))
@@ -187,6 +215,18 @@ def _falls(
     return falls
 
 
+def _is_lone_fall(drops: Floats, variances: Floats, used: NDArray[np.bool_], best: int, way: int) -> bool:
+    """Return whether a curve is seen at one learning rate beyond its best, and has fallen far there."""
+    beyond = range(best + way, -1 if way < 0 else len(used), way)
+    other = best - way
+    if sum(bool(used[j]) for j in beyond) != 1 or not used[best + way]:
+        return False
+    if not 0 <= other < len(used) or not used[other]:
+        return False
+    error = math.sqrt(float(variances[best] + variances[other]))
+    return bool(drops[best + way] > LONE_FALL * max(drops[other], 2 * error))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Noise:
     """Variances over seeds: of every cell, and of what a seed does in all cells of a row alike."""
@@ -194,6 +234,7 @@ class _Noise:
     cells: Floats
     common: float
     freedom: float
+    common_freedom: float
 
 
 def _noise(values: Floats, *, near: NDArray[np.bool_]) -> _Noise:
@@ -220,6 +261,8 @@ def _noise(values: Floats, *, near: NDArray[np.bool_]) -> _Noise:
         cells=(POOLED_FREEDOM * alone + own) / (POOLED_FREEDOM + np.maximum(counts - 1, 0)),
         common=common,
         freedom=pooled_freedom,
+        # A covariance is known about half as well as a variance.
+        common_freedom=0.5 * float(np.sum(np.maximum(0, np.max(np.where(near, counts, 0), axis=1) - 1))),
     )
 
 

@@ -26,7 +26,7 @@ FALL_ERROR = 0.2
 # is taken to follow the shape to better than a hundredth.
 LEAST_R, MOST_R = np.log(1 / 32), np.log(128.0)
 LEAST_KAPPA, MOST_KAPPA, MIDDLE_KAPPA, SPREAD_KAPPA = np.log(0.01), np.log(0.5), np.log(0.03), 0.8
-MIDDLE_POWER, SPREAD_POWER, LEAST_POWER, MOST_POWER = 2.0, 0.4, 0.9, 3.0
+MIDDLE_POWER, SPREAD_POWER, LEAST_POWER, MOST_POWER = 2.0, 0.6, 0.9, 3.0
 MIDDLE_ABOVE, SPREAD_ABOVE, LEAST_ABOVE, MOST_ABOVE = 2.3, 0.7, 0.9, 6.0
 
 
@@ -34,7 +34,8 @@ MIDDLE_ABOVE, SPREAD_ABOVE, LEAST_ABOVE, MOST_ABOVE = 2.3, 0.7, 0.9, 6.0
 class Fitted:
     """How well curves of given shapes and optima fit, and the heights they imply.
 
-    `log_likelihoods` are with the height integrated out; minus infinity where the optimum cannot lie.
+    `log_likelihoods` are with the height integrated out; minus infinity where the optimum cannot lie. The variances of
+    the heights are without the seeds' common luck.
     """
 
     log_likelihoods: Floats
@@ -59,7 +60,7 @@ def fit_heights(curves: Curves, shapes: Floats, log_optima: Floats) -> Fitted:
     np.exp(values, out=values)
     missed = _missed_falls(curves, values)
     values += curves.below_best
-    variances = np.exp(2 * log_error) * curves.variances + (np.exp(log_kappa) * curves.drops) ** 2
+    variances = np.exp(2 * log_error) * curves.variances + (np.exp(log_kappa) * curves.drops) ** 2 + curves.depths**2
     weights = np.where(curves.used, 1.0 / variances, 0.0)
     total = weights.sum(axis=-1)
     heights = np.einsum("...j,...j->...", weights, values) / total
@@ -69,7 +70,7 @@ def fit_heights(curves: Curves, shapes: Floats, log_optima: Floats) -> Fitted:
     return Fitted(
         log_likelihoods=np.where(inside, -0.5 * (misfit + scale + missed), -np.inf),
         heights=heights + curves.best,
-        height_variances=1.0 / total + np.exp(2 * log_error[..., 0]) * curves.common_variance,
+        height_variances=1.0 / total,
     )
 
 

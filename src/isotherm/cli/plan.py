@@ -56,7 +56,7 @@ def plan(options: PlanOptions) -> None:
     Times a few updates; stores nothing.
     """
     from isotherm.analysis.sweep_power import power
-    from isotherm.cli.show.plan import plan_content, print_plan
+    from isotherm.cli.show.plan import later_notes, plan_content, print_plan
     from isotherm.cli.show.power import power_content, print_power
     from isotherm.cli.stores import default_store
     from isotherm.running.cost import estimate
@@ -79,6 +79,7 @@ def plan(options: PlanOptions) -> None:
             fleet_size=compute.fleet_size,
         )
     print_plan(study.name, cost, store=store, console=console)
+    print_notes(later_notes(study), console)
     print_power(found, _test_sets(study), console=console)
     give_json(options.json_path, {**plan_content(study.name, cost), "power": power_content(found)})
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from isotherm.studies.paper.definition import PaperObject, Scale
     from isotherm.sweep.study import Study
 
-LIST, ALL = "list", "all"
+LIST, ALL, EXPORT = "list", "all", "export"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +39,10 @@ class ReproduceOptions:
     """The options of `isotherm reproduce`."""
 
     what: Annotated[
-        str, typer.Argument(metavar="ID", help="An object: figure1 to figure10, table1 to table7, x1; or all, or list.")
+        str,
+        typer.Argument(
+            metavar="ID", help="An object: figure1 to figure10, table1 to table7, x1; or all, list, export."
+        ),
     ]
     scale: Annotated[
         str,
@@ -55,6 +58,9 @@ class ReproduceOptions:
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FOLDER", help="Folder of figures and tables; default: <id>_<scale>."),
+    ] = None
+    commit: Annotated[
+        str | None, typer.Option("--commit", metavar="HASH", help="The commit that trained what 'export' writes.")
     ] = None
     results: Annotated[
         Path, typer.Option("--results", metavar="FOLDER", help="Folder of earlier rows that 'list' names.")
@@ -85,6 +91,8 @@ def reproduce(options: ReproduceOptions) -> None:
     console = console_for(options.json_path)
     if options.what == LIST:
         _list(options, console)
+    elif options.what == EXPORT:
+        _export(options, console)
     else:
         _run(options, console)
 
@@ -98,6 +106,26 @@ def _list(options: ReproduceOptions, console: Console) -> None:
     records = [*records_in(options.results), *(record for path in stores for record in stored_records(path))]
     print_list(objects().values(), records, console)
     give_json(options.json_path, list_content(objects().values(), records))
+
+
+def _export(options: ReproduceOptions, console: Console) -> None:
+    """Write the runs of a store into a file for the folder of earlier rows."""
+    from isotherm.report.files import write_atomically
+    from isotherm.studies.paper.shipped import export, export_text
+
+    if options.store is None or options.output is None or options.commit is None:
+        raise UserError(
+            "export needs a store, a file and the commit that trained it; give e.g. --store paper_laptop.sqlite "
+            "--output results/laptop/laptop.json --commit $(git rev-parse --short HEAD)"
+        )
+    content = export(options.store, commit=options.commit)
+    path = write_atomically(options.output, export_text(content).encode())
+    console.print(
+        f"{content['num_runs']:,} runs of {len(content['studies'])} studies written to {path}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 def _run(options: ReproduceOptions, console: Console) -> None:

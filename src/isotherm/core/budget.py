@@ -14,6 +14,7 @@ import numbers
 from dataclasses import dataclass
 from fractions import Fraction
 
+from isotherm.core.checks import is_number, require_positive, require_whole
 from isotherm.errors import UserError
 
 
@@ -59,6 +60,22 @@ class Budget:
         """Return a budget of so many updates."""
         return cls(unit=BudgetUnit.STEPS, amount=amount)
 
+    @classmethod
+    def until(
+        cls, *, first: float, at_most: float | None = None, target: float | None = None, patience: int = 1
+    ) -> Until:
+        """Return epoch budgets that double until what is tuned meets a target or no longer improves.
+
+        Args:
+            first: epochs of the first budget.
+            at_most: epochs that no budget exceeds; by default 1,024 times the first.
+            target: of what is tuned, e.g. 0.95 for an accuracy; None for none.
+            patience: doublings in a row without improvement after which it ends.
+        """
+        return Until(
+            first=first, at_most=1024 * first if at_most is None else at_most, target=target, patience=patience
+        )
+
     def num_steps(self, *, num_train: int, batch_size: int, unroll: int | None = None) -> int:
         """Return the number of updates for a training set of `num_train` examples at `batch_size`.
 
@@ -90,6 +107,38 @@ class Budget:
 
     def __str__(self) -> str:
         return f"{self.amount:,} {str(self.unit)[:-1] if self.amount == 1 else self.unit}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Until:
+    """Epoch budgets that double until what is tuned meets a target or no longer improves; see `Budget.until`.
+
+    >>> [str(budget) for budget in Until(first=5, at_most=50).budgets]
+    ['5 epochs', '10 epochs', '20 epochs', '40 epochs']
+    """
+
+    first: float
+    at_most: float
+    target: float | None = None
+    patience: int = 1
+
+    def __post_init__(self) -> None:
+        require_positive("the first budget of Budget.until", self.first)
+        require_positive("at_most of Budget.until", self.at_most)
+        require_whole("patience of Budget.until", self.patience, at_least=1)
+        if self.at_most < 2 * self.first:
+            raise UserError(
+                f"at_most={self.at_most} leaves no doubling of first={self.first} epochs; use at least "
+                f"{2 * self.first:g}, or Budget.epochs for a single budget"
+            )
+        if self.target is not None and not (is_number(self.target) and math.isfinite(self.target)):
+            raise UserError(f"target={self.target!r} is not a number; give e.g. 0.95 for an accuracy, or leave it out")
+
+    @property
+    def budgets(self) -> tuple[Budget, ...]:
+        """Every budget that may be reached."""
+        num = math.floor(math.log2(self.at_most / self.first) + 1e-9)
+        return tuple(Budget.epochs(self.first * 2**k) for k in range(num + 1))
 
 
 def updates_per_pass(*, num_tokens: int, batch_size: int, unroll: int) -> int:

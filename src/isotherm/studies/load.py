@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast, get_args
+from typing import Annotated, Any, cast, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
-from isotherm.core.budget import Budget
+from isotherm.core.budget import Budget, Until
 from isotherm.core.checks import require_choice
 from isotherm.core.l2 import L2Scope
 from isotherm.core.rates import IsothermGrid
@@ -116,6 +116,22 @@ class _Isotherm(_Table):
     ratio: float | None = None
 
 
+class _Until(_Table):
+    """The arguments of `Budget.until`; a missing key keeps the default."""
+
+    first: float
+    at_most: float | None = None
+    target: float | None = None
+    patience: int | None = None
+
+
+class _Estimate(_Table):
+    """A smaller budget: one of both."""
+
+    steps: int | None = None
+    epochs: float | None = None
+
+
 class _Sweep(_Table):
     """The fields of a `Sweep`; a missing key keeps the default."""
 
@@ -126,6 +142,8 @@ class _Sweep(_Table):
     isotherm: _Isotherm | None = None
     steps: Annotated[list[int] | None, BeforeValidator(_listed)] = None
     epochs: Annotated[list[float] | None, BeforeValidator(_listed)] = None
+    until: _Until | None = None
+    estimate_at: _Estimate | None = None
     momentum: Annotated[list[float] | None, BeforeValidator(_listed)] = None
     l2: float | None = None
     l2_scope: L2Scope | None = None
@@ -203,7 +221,7 @@ def _task_name(table: _Sweep, default: str | None) -> str:
 
 
 def _sweep(table: _Sweep, task: Task) -> Sweep:
-    combined = {"task", "isotherm", "effective_learning_rates", "steps", "epochs"}
+    combined = {"task", "isotherm", "effective_learning_rates", "steps", "epochs", "until", "estimate_at"}
     scheduled = {"gamma", "final_effective_learning_rate"}
     fields = table.model_dump(exclude_unset=True, exclude=combined | scheduled)
     return Sweep(
@@ -212,6 +230,7 @@ def _sweep(table: _Sweep, task: Task) -> Sweep:
         effective_learning_rates=_learning_rates(table),
         budget=_budgets(table),
         schedule=_schedule(table),
+        estimate_at=_estimate(table),
     )
 
 
@@ -223,11 +242,22 @@ def _learning_rates(table: _Sweep) -> list[float] | IsothermGrid:
     return table.effective_learning_rates
 
 
-def _budgets(table: _Sweep) -> list[Budget]:
-    _exactly_one(table, "steps", "epochs")
+def _budgets(table: _Sweep) -> list[Budget] | Until:
+    _exactly_one(table, "steps", "epochs", "until")
+    if table.until is not None:
+        return Budget.until(**table.until.model_dump(exclude_unset=True))
     if table.steps is not None:
         return [Budget.steps(amount) for amount in table.steps]
     return [Budget.epochs(amount) for amount in table.epochs or []]
+
+
+def _estimate(table: _Sweep) -> Budget | None:
+    if table.estimate_at is None:
+        return None
+    steps, epochs = table.estimate_at.steps, table.estimate_at.epochs
+    if (steps is None) == (epochs is None):
+        raise UserError("estimate_at needs steps or epochs, and not both; write e.g. estimate_at = { epochs = 2 }")
+    return Budget.epochs(epochs) if epochs is not None else Budget.steps(steps or 0)
 
 
 def _schedule(table: _Sweep) -> Schedule:
@@ -236,11 +266,13 @@ def _schedule(table: _Sweep) -> Schedule:
     return Schedule(gamma=table.gamma, final_effective_learning_rate=table.final_effective_learning_rate)
 
 
-def _exactly_one(table: _Sweep, first: Literal["effective_learning_rates", "steps"], second: str) -> None:
-    given = [name for name in (first, second) if getattr(table, name) is not None]
+def _exactly_one(table: _Sweep, *names: str) -> None:
+    given = [name for name in names if getattr(table, name) is not None]
     if len(given) != 1:
-        what = "both are given" if given else "neither is given"
-        raise UserError(f"it needs {first} or {second}, and {what}; give exactly one")
+        wanted = f"{', '.join(names[:-1])} or {names[-1]}"
+        none, several = ("neither", "both") if len(names) == 2 else ("none", " and ".join(given))
+        what = f"{several} are given" if given else f"{none} is given"
+        raise UserError(f"it needs {wanted}, and {what}; give exactly one")
 
 
 def _sentence(error: dict[str, Any]) -> str:
@@ -276,6 +308,11 @@ def _reason(error: dict[str, Any]) -> str:
 
 def _keys_at(location: tuple[Any, ...]) -> list[str]:
     """Return the known keys of the table at a location in the file."""
-    tables: dict[str, type[_Table]] = {"sweep": _Sweep, "isotherm": _Isotherm}
+    tables: dict[str, type[_Table]] = {
+        "sweep": _Sweep,
+        "isotherm": _Isotherm,
+        "until": _Until,
+        "estimate_at": _Estimate,
+    }
     names = [part for part in location if part in tables]
     return list((tables[names[-1]] if names else _File).model_fields)

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from isotherm.core.budget import Budget, BudgetUnit
+from isotherm.core.budget import Budget, BudgetUnit, Until
 from isotherm.core.l2 import L2Scope
 from isotherm.core.records import Direction, Precision, RunSpec
 from isotherm.core.schedule import Schedule
@@ -65,6 +65,8 @@ class SweepPlan:
     num_confirm: int = 0
     metric_bounds: tuple[float, float] | None = None
     final_learning_rates: tuple[float, ...] = ()
+    until: Until | None = None
+    estimate_at: Budget | None = None
 
     @property
     def objective(self) -> str:
@@ -83,13 +85,23 @@ class SweepPlan:
         return tuple(range(first, first + self.num_confirm))
 
     def grids(self) -> list[GridAxes]:
-        """Return the axes of every grid: budgets, then momenta, then batch sizes."""
+        """Return the axes of every grid that there may be: budgets, then momenta, then batch sizes."""
         return [
             GridAxes(batch_size=batch_size, budget=budget, momentum=momentum)
             for budget in self.budgets
             for momentum in self.momenta
             for batch_size in self.batch_sizes
         ]
+
+    def estimating_axes(self, axes: GridAxes) -> GridAxes | None:
+        """Return the grid at the smaller budget by which a grid is estimated; None where there is no such budget."""
+        return None if self.estimate_at is None else dataclasses.replace(axes, budget=self.estimate_at)
+
+    def at(self, axes: GridAxes) -> SweepPlan:
+        """Return the protocol of a grid: the sweep's, or without refinement and confirmation if it only estimates."""
+        if axes.budget != self.estimate_at:
+            return self
+        return dataclasses.replace(self, resolution="paper", num_confirm=0)
 
     def base_learning_rates(self, axes: GridAxes) -> tuple[float, ...]:
         """Return the learning rates of a grid before any extension or refinement."""
@@ -135,13 +147,19 @@ class SweepPlan:
         fields = {"extend_for": "tuned", **content}
         bounds = fields.get("metric_bounds", (0.0, 1.0) if content["metric"] == "accuracy" else None)
         fields["metric_bounds"] = None if bounds is None else tuple(bounds)
-        fields["budgets"] = tuple(Budget(unit=BudgetUnit(b["unit"]), amount=b["amount"]) for b in fields["budgets"])
+        fields["budgets"] = tuple(map(_budget, fields["budgets"]))
+        fields["estimate_at"] = None if fields.get("estimate_at") is None else _budget(fields["estimate_at"])
+        fields["until"] = None if fields.get("until") is None else Until(**fields["until"])
         fields["schedule"] = Schedule(**fields["schedule"])
         fields["metric_direction"] = Direction(fields["metric_direction"])
         fields["learning_rates"] = tuple(tuple(values) for values in fields["learning_rates"])
         for name in ("batch_sizes", "momenta", "seeds", "final_learning_rates"):
             fields[name] = tuple(fields.get(name, ()))
         return cls(**fields)
+
+
+def _budget(content: dict[str, Any]) -> Budget:
+    return Budget(unit=BudgetUnit(content["unit"]), amount=content["amount"])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,9 +8,10 @@ from typing import Any
 
 from isotherm.core.budget import Budget
 from isotherm.core.records import Outcome, RunResult, RunSpec
-from isotherm.sweep.plan import StudyPlan, SweepPlan
+from isotherm.sweep.growth import grown_grid, is_settled
+from isotherm.sweep.plan import GridAxes, StudyPlan, SweepPlan
 from isotherm.sweep.protocol import Grid
-from isotherm.sweep.rounds import Round, all_runs, grown_grid, next_round
+from isotherm.sweep.rounds import Round, all_runs, estimating_grids, next_round, reached_grids
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -30,9 +31,17 @@ class Results:
         """Return the grids with all that their results call for, of one momentum and budget or of all."""
         return [
             grown_grid(self.plan, axes, self.by_key)
-            for axes in self.plan.grids()
+            for axes in reached_grids(self.plan, self.by_key)
             if momentum in (None, axes.momentum) and budget in (None, axes.budget)
         ]
+
+    def is_settled(self, axes: GridAxes) -> bool:
+        """Tell whether all that the results of a grid call for has been run."""
+        return is_settled(self.plan, axes, self.by_key)
+
+    def estimating_grids(self) -> list[Grid]:
+        """Return the grids at the smaller budget at which those of the sweep were estimated; none without one."""
+        return [grown_grid(self.plan, axes, self.by_key) for axes in estimating_grids(self.plan)]
 
     def optima(self) -> list[Grid]:
         """Return the grids that have an optimum."""

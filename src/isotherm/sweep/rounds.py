@@ -1,47 +1,21 @@
-"""What comes next: a grid grows, round by round, by what its results call for.
+"""What comes next: the runs that are missing, round by round.
 
-First the base grid. Where the optimum or its interval touches an end, the grid is extended there. Where a finer grid
-could still gain more than the error of the mean, learning rates halfway to the neighbours of the optimum are added.
-Last, further seeds are run at the learning rate that was chosen. All of it depends on the results alone, so a resumed
-sweep does the same.
+`growth` says how one grid grows. Most sweeps know all their grids from the start. A grid that is estimated at a smaller
+budget is known once the estimate is, and one of a doubled budget once the last one still improved: these grids are of a
+later level, which begins when the level before is settled.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import enum
+import itertools
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from isotherm.core.rates import tidy
-from isotherm.core.records import Outcome, RunResult, RunSpec
+from isotherm.core.records import RunResult, RunSpec
+from isotherm.sweep.doubling import stop_reason
+from isotherm.sweep.growth import Stage, Step, grown_grid, growth, is_missing, is_settled, point_of, runs_at
 from isotherm.sweep.plan import GridAxes, SweepPlan
-from isotherm.sweep.plane import grouped_rows, transposed
-from isotherm.sweep.protocol import TRAIN_OBJECTIVE, Cell, Edge, Grid, Optimum, best_of_row
-from isotherm.sweep.refinement import midpoint, num_halvings
-
-# Learning rates added per extension.
-POINTS_PER_EXTENSION = 2
-# A learning rate, and the final one where those are swept.
-Point = tuple[float, float | None]
-
-
-class Stage(enum.StrEnum):
-    """Why runs are added to a grid."""
-
-    BASE = "base grids"
-    EXTENSION = "extension"
-    REFINEMENT = "refinement"
-    CONFIRMATION = "confirmation"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
-    """A grid after a step of its growth, and the runs that the step added, by key."""
-
-    stage: Stage
-    grid: Grid
-    specs: Mapping[str, RunSpec]
+from isotherm.sweep.refinement import num_halvings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,51 +28,6 @@ class Round:
 
     def __str__(self) -> str:
         return str(Stage.BASE) if self.number == 0 else f"round {self.number}, {' and '.join(self.stages)}"
-
-
-def growth(plan: SweepPlan, axes: GridAxes, results: Mapping[str, RunResult]) -> Iterator[Step]:
-    """Yield a grid after every step that its results call for; the last one may still have to be run.
-
-    A grid with missing or failed runs grows no further. Once refined it may be extended again: the interval of the new
-    optimum can reach an end.
-    """
-    given = _Given(rates=plan.base_learning_rates(axes), finals=plan.final_learning_rates)
-    cells: dict[Point, Cell] = {}
-    added, stage, num_extensions = given.points(), Stage.BASE, 0
-    while added:
-        specs: dict[str, RunSpec] = {}
-        for point in added:
-            cells[point], new = _cell(plan, axes, results, point)
-            specs |= new
-        grid = _grid(plan, axes, cells)
-        yield Step(stage=stage, grid=grid, specs=specs)
-        if not grid.is_complete:
-            return
-        stage, added = Stage.EXTENSION, []
-        if num_extensions < plan.max_extensions:
-            given, low = given.extended(grid, for_train=plan.extend_for == "tuned_and_train"), given.rates[0]
-            beyond = [point for point in given.points() if point not in cells]
-            added = sorted(beyond, key=lambda p: (p[0] >= low, abs(p[0] - low), p[1] or 0.0))  # from the ends on
-            num_extensions += bool(added)
-        if not added and plan.resolution == "adaptive":
-            stage, added = Stage.REFINEMENT, _refinement(plan, grid, given)
-    best = grid.optimum()
-    if best is not None and plan.num_confirm:
-        yield _confirmation(plan, grid, best, results)
-
-
-def grown_grid(plan: SweepPlan, axes: GridAxes, results: Mapping[str, RunResult]) -> Grid:
-    """Return the grid with all that its results call for; incomplete until that has been run."""
-    *_, last = growth(plan, axes, results)
-    return last.grid
-
-
-def build_grid(
-    plan: SweepPlan, axes: GridAxes, results: Mapping[str, RunResult], learning_rates: Sequence[float]
-) -> Grid:
-    """Return a grid over these learning rates from results by key, without confirming seeds."""
-    points = _Given(rates=tuple(learning_rates), finals=plan.final_learning_rates).points()
-    return _grid(plan, axes, {point: _cell(plan, axes, results, point)[0] for point in points})
 
 
 def missing_runs(
@@ -117,24 +46,81 @@ def next_round(
     Failed runs count as missing unless their keys are in `skip`. One round is finished before the next begins, so what
     is run together does not depend on where a sweep was interrupted.
     """
-    growths = [list(growth(plan, axes, results)) for plan in plans for axes in plan.grids()]
-    for number in range(max(map(len, growths), default=0)):
-        wanted: dict[str, RunSpec] = {}
-        stages: set[Stage] = set()
-        for step in (steps[number] for steps in growths if number < len(steps)):
-            missing = {k: s for k, s in step.specs.items() if k not in skip and _is_missing(results.get(k))}
-            wanted |= missing
-            stages |= {step.stage} if missing else set()
-        if wanted:
-            return Round(number=number, stages=tuple(s for s in Stage if s in stages), specs=tuple(wanted.values()))
+    first = 0
+    for groups in itertools.zip_longest(*(levels(plan, results) for plan in plans), fillvalue=[]):
+        growths = [list(growth(p, axes, results)) for p, group in zip(plans, groups, strict=True) for axes in group]
+        number = max(map(len, growths), default=0)
+        for index in range(number):
+            found = _round(first + index, [steps[index] for steps in growths if index < len(steps)], results, skip)
+            if found is not None:
+                return found
+        first += number
     return None
+
+
+def _round(number: int, steps: Sequence[Step], results: Mapping[str, RunResult], skip: Set[str]) -> Round | None:
+    """Return what is missing of the same step of several grids; None if nothing is."""
+    wanted: dict[str, RunSpec] = {}
+    stages: set[Stage] = set()
+    for step in steps:
+        missing = {k: s for k, s in step.specs.items() if k not in skip and is_missing(results.get(k))}
+        wanted |= missing
+        stages |= {step.stage} if missing else set()
+    if not wanted:
+        return None
+    return Round(number=number, stages=tuple(s for s in Stage if s in stages), specs=tuple(wanted.values()))
+
+
+def levels(plan: SweepPlan, results: Mapping[str, RunResult]) -> Iterator[list[GridAxes]]:
+    """Yield the grids of a sweep by level, as far as the results call for them."""
+    if plan.estimate_at is not None:
+        yield estimating_grids(plan)
+        if not all(is_settled(plan, axes, results) for axes in estimating_grids(plan)):
+            return
+    if plan.until is None:
+        yield plan.grids()
+        return
+    for budget in plan.budgets:
+        group = [axes for axes in plan.grids() if axes.budget == budget and _is_reached(plan, axes, results)]
+        if not group:
+            return
+        yield group
+        if not all(is_settled(plan, axes, results) for axes in group):
+            return
+
+
+def _is_reached(plan: SweepPlan, axes: GridAxes, results: Mapping[str, RunResult]) -> bool:
+    """Tell whether the smaller budgets of a batch size and momentum call for this one; they are settled."""
+    before = [
+        grown_grid(plan, other, results).at_optimum(plan.objective)
+        for other in plan.grids()
+        if (other.batch_size, other.momentum) == (axes.batch_size, axes.momentum)
+        and other.budget.amount < axes.budget.amount
+    ]
+    assert plan.until is not None
+    return all(stop_reason(plan.until, before[: k + 1], plan.direction) is None for k in range(len(before)))
+
+
+def reached_grids(plan: SweepPlan, results: Mapping[str, RunResult]) -> list[GridAxes]:
+    """Return the grids that the results call for so far, those at which others are estimated left out.
+
+    The first ones are among them from the start, also while they are being estimated.
+    """
+    found = [axes for group in levels(plan, results) for axes in group if axes.budget in plan.budgets]
+    budgets = plan.budgets if plan.until is None else plan.budgets[:1]
+    return found or [axes for axes in plan.grids() if axes.budget in budgets]
+
+
+def estimating_grids(plan: SweepPlan) -> list[GridAxes]:
+    """Return the grids at the smaller budget by which those of the sweep are estimated, if there are such."""
+    return list(dict.fromkeys(axes for axes in map(plan.estimating_axes, plan.grids()) if axes is not None))
 
 
 def all_runs(plans: Sequence[SweepPlan], results: Mapping[str, RunResult]) -> dict[str, RunSpec]:
     """Return every run that the plans call for so far, by key."""
     specs: dict[str, RunSpec] = {}
     for plan in plans:
-        for axes in plan.grids():
+        for axes in itertools.chain.from_iterable(levels(plan, results)):
             for step in growth(plan, axes, results):
                 specs.update(step.specs)
     return specs
@@ -147,12 +133,12 @@ def confirming_runs(plans: Sequence[SweepPlan], results: Mapping[str, RunResult]
     """
     found: dict[str, RunSpec] = {}
     for plan in plans:
-        for axes in plan.grids():
+        for axes in itertools.chain.from_iterable(levels(plan, results)):
             *_, last = growth(plan, axes, results)
-            middle = _point(last.grid.cells[len(last.grid.cells) // 2])
+            middle = point_of(last.grid.cells[len(last.grid.cells) // 2])
             settled = last.stage is Stage.CONFIRMATION
-            specs = last.specs if settled else _runs(plan, axes, middle, plan.confirming_seeds)
-            found |= {key: spec for key, spec in specs.items() if _is_missing(results.get(key))}
+            specs = last.specs if settled else runs_at(plan, axes, middle, plan.at(axes).confirming_seeds)
+            found |= {key: spec for key, spec in specs.items() if is_missing(results.get(key))}
     return found
 
 
@@ -163,132 +149,10 @@ def num_refining_runs(plans: Sequence[SweepPlan], results: Mapping[str, RunResul
     """
     num_runs = 0
     for plan in plans:
-        for axes in plan.grids():
-            if plan.resolution == "adaptive" and not next(growth(plan, axes, results)).grid.is_complete:
+        for axes in itertools.chain.from_iterable(levels(plan, results)):
+            is_refined = plan.at(axes).resolution == "adaptive"
+            if is_refined and not next(growth(plan, axes, results)).grid.is_complete:
                 grids = [plan.base_learning_rates(axes), plan.final_learning_rates]
                 halvings = [num_halvings(rates, plan.smallest_ratio) for rates in grids if rates]
                 num_runs += 2 * sum(halvings) * len(plan.seeds)
     return num_runs
-
-
-def _is_missing(result: RunResult | None) -> bool:
-    return result is None or result.outcome is Outcome.FAILED
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Given:
-    """The learning rates of a grid before refinement, rising, and the final ones; none where they are not swept."""
-
-    rates: tuple[float, ...]
-    finals: tuple[float, ...]
-
-    def points(self) -> list[Point]:
-        """Return every pair that does not rise."""
-        finals = self.finals or (None,)
-        return [(rate, final) for rate in self.rates for final in finals if final is None or final <= rate]
-
-    def extended(self, grid: Grid, *, for_train: bool) -> _Given:
-        """Return what to try with the ends extended where an optimum is not inside."""
-        rates = {*self.rates, *_extension(grid, self.rates, for_train=for_train)}
-        if not self.finals:
-            return _Given(rates=tuple(sorted(rates)), finals=())
-        finals = {*self.finals, *_extension(transposed(grid), self.finals, for_train=for_train)}
-        useful = (final for final in finals if final <= max(rates))
-        return _Given(rates=tuple(sorted(rates)), finals=tuple(sorted(useful)))
-
-
-def _point(cell: Cell) -> Point:
-    return cell.effective_learning_rate, cell.final_learning_rate
-
-
-def _runs(plan: SweepPlan, axes: GridAxes, point: Point, seeds: Sequence[int]) -> dict[str, RunSpec]:
-    rate, final = point
-    made = [plan.run_spec(axes, effective_learning_rate=rate, seed=s, final_learning_rate=final) for s in seeds]
-    return {spec.key: spec for spec in made}
-
-
-def _cell(
-    plan: SweepPlan, axes: GridAxes, results: Mapping[str, RunResult], point: Point
-) -> tuple[Cell, dict[str, RunSpec]]:
-    specs = _runs(plan, axes, point, plan.seeds)
-    cell = Cell(
-        effective_learning_rate=point[0],
-        results=tuple(results.get(key) for key in specs),
-        num_kept=plan.num_kept,
-        metric_bounds=plan.metric_bounds,
-        final_learning_rate=point[1],
-    )
-    return cell, specs
-
-
-def _grid(plan: SweepPlan, axes: GridAxes, cells: Mapping[Point, Cell]) -> Grid:
-    rows = grouped_rows(cells.values()) if plan.final_learning_rates else ()
-    best = (best_of_row(row, plan.objective, plan.direction) for row in rows)
-    return Grid(
-        axes=axes,
-        num_steps=plan.num_steps(axes),
-        cells=tuple(best) if rows else tuple(cells[point] for point in sorted(cells)),
-        objective=plan.objective,
-        direction=plan.direction,
-        smallest_ratio=plan.smallest_ratio,
-        rows=rows,
-    )
-
-
-def _confirmation(plan: SweepPlan, grid: Grid, best: Optimum, results: Mapping[str, RunResult]) -> Step:
-    specs = _runs(plan, grid.axes, _point(grid.cells[best.index]), plan.confirming_seeds)
-    cells = list(grid.cells)
-    cells[best.index] = dataclasses.replace(cells[best.index], confirmed=tuple(results.get(key) for key in specs))
-    return Step(stage=Stage.CONFIRMATION, grid=dataclasses.replace(grid, cells=tuple(cells)), specs=specs)
-
-
-def _extension(grid: Grid, given: Sequence[float], *, for_train: bool) -> list[float]:
-    """Return the learning rates to add beyond the ends, in the given grid's steps; none if the optimum is inside."""
-    edge = grid.edge()
-    train = grid.train_optimum() if for_train else None
-    train_lower = train is not None and train.index == 0
-    train_upper = train is not None and train.index == len(grid.cells) - 1
-    below = given[1] / given[0] if len(given) > 1 else 2.0
-    above = given[-1] / given[-2] if len(given) > 1 else 2.0
-    added: list[float] = []
-    if edge in (Edge.LOWER, Edge.BOTH, Edge.NO_OPTIMUM) or train_lower:
-        added += [tidy(given[0] / below**k) for k in range(1, POINTS_PER_EXTENSION + 1)]
-    if edge in (Edge.UPPER, Edge.BOTH) or train_upper:
-        added += [tidy(given[-1] * above**k) for k in range(1, POINTS_PER_EXTENSION + 1)]
-    return added
-
-
-def _refinement(plan: SweepPlan, grid: Grid, given: _Given) -> list[Point]:
-    """Return the cells to add: halfway to the neighbours of the optima, on the sides that are open.
-
-    Where final learning rates are swept, these are pairs: of the optimum and what lies halfway, along either axis.
-    """
-    quantities = [(plan.objective, plan.direction)]
-    quantities += [TRAIN_OBJECTIVE] if plan.extend_for == "tuned_and_train" else []
-    added: set[Point] = set()
-    for quantity in quantities:
-        own = grid.for_quantity(*quantity)
-        best = own.optimum(*quantity)
-        if best is None:
-            continue
-        rate, final = _point(own.cells[best.index])
-        rates, finals = {rate, *_halfway(own, best, given.rates)}, {final}
-        if final is not None:
-            side = transposed(grid).for_quantity(*quantity)
-            other = side.optimum(*quantity)
-            finals |= set() if other is None else set(_halfway(side, other, given.finals))
-        added |= {(r, f) for r in rates for f in finals if f is None or f <= r}
-    return sorted(added - {_point(cell) for cell in grid.all_cells})
-
-
-def _halfway(grid: Grid, best: Optimum, given: Sequence[float]) -> list[float]:
-    """Return the learning rates to add around an optimum; none at an end of the grid, as it may lie beyond."""
-    if best.lies_at_end_of(grid):
-        return []
-    rates = [cell.effective_learning_rate for cell in grid.cells]
-    found = []
-    for side, upper in ((best.below, best.index), (best.above, best.index + 1)):
-        if best.is_open(side):
-            new = midpoint(rates[upper - 1], rates[upper], given=given, smallest_ratio=grid.smallest_ratio)
-            found += [] if new is None else [new]
-    return found

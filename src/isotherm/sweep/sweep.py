@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from typing import get_args
 
 import numpy as np
 
-from isotherm.core.budget import Budget
+from isotherm.core.budget import Budget, Until
 from isotherm.core.checks import is_number, require_choice, require_positive, require_some, require_whole
 from isotherm.core.l2 import L2Scope
 from isotherm.core.rates import IsothermGrid
@@ -42,7 +43,10 @@ class Sweep:
         task: what is trained.
         batch_sizes: the first axis.
         effective_learning_rates: ε_eff = ε / (1 - m); one grid for all batch sizes, or an `IsothermGrid`.
-        budget: one `Budget` or several.
+        budget: one `Budget` or several; or `Budget.until(...)`, whose budgets double until what is tuned meets a target
+            or no longer improves.
+        estimate_at: a smaller budget at which every grid is run first; at the full one it starts with the learning
+            rates around the optimum found. By default the whole grid is run at the full one.
         momentum: heavy-ball momentum, one value or several; 0 is plain SGD.
         l2: coefficient λ of the penalty (λ/2)‖w‖². None, here and for `l2_scope`, `clip_norm` and `precision`, takes
             the task's value.
@@ -78,7 +82,7 @@ class Sweep:
     task: Task
     batch_sizes: Sequence[int]
     effective_learning_rates: Sequence[float] | IsothermGrid
-    budget: Budget | Sequence[Budget]
+    budget: Budget | Sequence[Budget] | Until
     momentum: float | Sequence[float] = 0.9
     l2: float | None = None
     l2_scope: L2Scope | None = None
@@ -99,6 +103,7 @@ class Sweep:
     first_seed: int = 0
     name: str = "sweep"
     precision: Precision | None = None
+    estimate_at: Budget | None = None
 
     def __post_init__(self) -> None:
         for name in ("batch_sizes", "effective_learning_rates", "momentum", "final_learning_rates"):
@@ -115,6 +120,7 @@ class Sweep:
         for batch_size in self.batch_sizes:
             self._check_batch_size(batch_size)
         self._check_final_learning_rates()
+        self._check_estimate()
 
     def _check_choices(self) -> None:
         require_choice("tune_on", self.tune_on, get_args(TuneOn))
@@ -188,6 +194,23 @@ class Sweep:
                     f"{rates[0]:g} at batch size {batch_size}, and a schedule falls; give lower final learning rates"
                 )
 
+    def _check_estimate(self) -> None:
+        if self.estimate_at is None:
+            return
+        if not isinstance(self.estimate_at, Budget):
+            raise UserError(f"estimate_at={self.estimate_at!r} is no budget; give e.g. Budget.epochs(2)")
+        num_train, unroll = self.task.num_train - self._num_held_out, self.task.unroll
+        for batch_size, budget in itertools.product(self.batch_sizes, self.budgets):
+            short, full = (
+                b.num_steps(num_train=num_train, batch_size=int(batch_size), unroll=unroll)
+                for b in (self.estimate_at, budget)
+            )
+            if short >= full:
+                raise UserError(
+                    f"estimate_at={self.estimate_at} is no shorter than the budget of {budget} at batch size "
+                    f"{batch_size}; an estimate saves time with e.g. a tenth of it"
+                )
+
     def _check_batch_size(self, batch_size: int) -> None:
         num_train, unroll = self.task.num_train - self._num_held_out, self.task.unroll
         require_whole("batch size", batch_size, at_least=1)
@@ -208,7 +231,9 @@ class Sweep:
 
     @property
     def budgets(self) -> tuple[Budget, ...]:
-        """The budgets as an axis."""
+        """The budgets as an axis; all that there may be where they double."""
+        if isinstance(self.budget, Until):
+            return self.budget.budgets
         return tuple(self.budget) if _is_axis(self.budget) else (self.budget,)  # type: ignore[arg-type,return-value]
 
     @property
@@ -252,6 +277,8 @@ class Sweep:
             smallest_ratio=float(self.smallest_ratio),
             num_confirm=self._num_confirm(),
             metric_bounds=task.metric_definition.bounds,
+            until=self.budget if isinstance(self.budget, Until) else None,
+            estimate_at=self.estimate_at,
             final_learning_rates=tuple(sorted({float(rate) for rate in self.final_learning_rates or ()})),
         )
 

@@ -21,8 +21,7 @@ TABLE7 = ROOT / "results" / "table7" / "table7.json"
 
 @pytest.fixture(scope="module")
 def record() -> Record:
-    found = read_export(TABLE7)
-    assert found is not None
+    (found,) = read_export(TABLE7)
     return found
 
 
@@ -57,6 +56,13 @@ def test_failed_runs_are_shown_as_failed_in_their_cell(record: Record) -> None:
     results = dataclasses.replace(record.results, by_key={key: failed() for key in record.results.by_key})
     table = results_table(record.wanted, find(record.wanted, record.scale, results))
     assert table.rows[0][1] == "failed (21 of 21 runs)"
+
+
+def test_batch_sizes_without_rows_are_wanted_too(record: Record) -> None:
+    """What lacks the largest batch of a table says nothing about it."""
+    plan = record.results.plan.sweeps[0]
+    assert plan.batch_sizes == (64, 256, 1024, 4096)
+    assert plan.learning_rates == ((0.04, 0.08, 0.16),) * 4
 
 
 def test_an_object_that_was_not_run_shows_the_published_numbers() -> None:

@@ -13,7 +13,7 @@ from helpers_verdicts import alone
 from isotherm.analysis.analysis import analyse
 from isotherm.core.records import CurvePoint
 from isotherm.studies.paper.claims import cells as claims
-from isotherm.studies.paper.settings import ALONG, EQUAL_EPOCHS
+from isotherm.studies.paper.settings import ALONG, EQUAL_EPOCHS, EQUAL_STEPS
 from isotherm.sweep.results import StudyResults
 
 
@@ -77,3 +77,15 @@ def test_runs_without_evaluations_leave_it_open() -> None:
         landscape_study(optimum=lambda _b, _m: 1.0, peak=lambda _b, _m: 0.7, sizes=(8,), momenta=(0.9,)), ALONG
     )
     assert alone(claims.rises_before_first_drop(ALONG, 0, rises=True)("a claim", analyse(study))).holds is None
+
+
+@pytest.mark.parametrize(("rises", "holds"), [(True, True), (False, False)])
+def test_a_change_with_the_batch_size_at_one_learning_rate(rises: bool, holds: bool) -> None:
+    study = landscape_study(
+        optimum=lambda _b, _m: 1.0, peak=lambda b, _m: 0.7 + 0.02 * (b > 8), sizes=(8, 64), momenta=(0.9,)
+    )
+    found = analyse(renamed(study, EQUAL_STEPS))
+    assert alone(claims.changes_with_batch_size(1.0, "test_metric", rises=rises)("a claim", found)).holds is holds
+    other = alone(claims.changes_with_batch_size(0.3, "test_metric", rises=rises)("a claim", found))
+    assert other.holds is None
+    assert "scale gpu or paper" in other.remedy

@@ -10,8 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from isotherm.cli.common import escaped
+from isotherm.core.budget import Until
 from isotherm.report.wording import count_text
 from isotherm.running.cost import Estimate, FleetCost
+from isotherm.sweep.study import Study
 
 
 def print_plan(name: str, cost: Estimate, *, store: Path, console: Console) -> None:
@@ -30,6 +32,18 @@ def print_plan(name: str, cost: Estimate, *, store: Path, console: Console) -> N
         f"{' '.join(_to_come(cost))}",
         highlight=False,
     )
+
+
+def later_notes(study: Study) -> list[str]:
+    """Say of every sweep what is called for later and cannot be counted yet."""
+    notes = []
+    for sweep in study.sweeps:
+        if sweep.estimate_at is not None:
+            notes.append(f"{sweep.name}: grids are estimated at {sweep.estimate_at} first; the rest is not counted yet")
+        if isinstance(sweep.budget, Until):
+            last = sweep.budgets[-1]
+            notes.append(f"{sweep.name}: budgets double while it improves, to {last} at most; those are not counted")
+    return notes
 
 
 def plan_content(name: str, cost: Estimate) -> dict[str, Any]:

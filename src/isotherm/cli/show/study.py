@@ -58,6 +58,8 @@ def print_results(analysis: Analysis, console: Console) -> None:
     for sweep in analysis.sweeps:
         console.print()
         console.print(optima_table(sweep))
+        for finding in (*sweep.budgets, *([] if sweep.saving is None else [sweep.saving])):
+            console.print(escaped(f"{finding}."), highlight=False)
     print_verdicts(analysis.verdicts, console)
 
 

@@ -51,7 +51,7 @@ def results_table(wanted: PaperObject, finding: Finding | None) -> TextTable:
     lead = _lead_columns(ours, several=len(names) > 1)
     rows = [_row(wanted, plan, tuned, published, lead) for plan, tuned in ours]
     done = {(t.axes.momentum, t.axes.batch_size) for _, t in ours}
-    rows += [_not_run(wanted, row, lead) for key, row in published.items() if key not in done]
+    rows += [_not_run(row, lead) for key, row in published.items() if key not in done]
     columns = [*lead, wanted.metric, wanted.train_label, "ε_eff (interval)", "T"]
     columns += ["paper, test", "paper, train", "paper, ε_eff"] * beside
     return TextTable(title=f"{wanted.title}: ours", columns=tuple(columns), rows=tuple(map(tuple, rows)))
@@ -158,7 +158,7 @@ def _beside(row: Row | None) -> tuple[str, str, str]:
     return (str(row.test), str(row.train), interval_text(row.rate, row.interval))
 
 
-def _not_run(wanted: PaperObject, row: Row, lead: tuple[str, ...]) -> tuple[str, ...]:
+def _not_run(row: Row, lead: tuple[str, ...]) -> tuple[str, ...]:
     """Return a published row that was not run."""
     labels = {"optimiser": momentum_label(row.momentum), "B": f"{row.batch_size:,}"}
     return (*(labels.get(name, NOTHING) for name in lead), NOT_RUN, NOTHING, NOTHING, NOTHING, *_beside(row))

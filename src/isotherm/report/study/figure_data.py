@@ -15,6 +15,7 @@ from isotherm.analysis.regimes import JointRegimes
 from isotherm.analysis.series import TunedGrid
 from isotherm.core.budget import BudgetUnit
 from isotherm.report.study.along_training import along_training_pictures
+from isotherm.report.study.budgets import budget_pictures
 from isotherm.report.study.figures import (
     BATCH_SIZE_LABEL,
     CellState,
@@ -57,7 +58,7 @@ def study_figures(analysis: Analysis) -> StudyFigures:
 
 
 def _pictures(sweep: SweepAnalysis) -> list[Picture]:
-    return [*final_rate_pictures(sweep), *along_training_pictures(sweep)]
+    return [*budget_pictures(sweep), *final_rate_pictures(sweep), *along_training_pictures(sweep)]
 
 
 def figure_groups(sweeps: Sequence[SweepAnalysis]) -> list[list[SweepAnalysis]]:

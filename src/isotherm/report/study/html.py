@@ -96,6 +96,7 @@ def _summary(analysis: Analysis, seconds: float | None) -> list[str]:
         f"{' or '.join(map(str, seeds))} {'seed' if seeds == [1] else 'seeds'} per learning rate",
         f"tuned on {' and '.join(tuned)}",
     ]
+    parts += [str(sweep.saving) for sweep in analysis.sweeps if sweep.saving is not None]
     return parts if seconds is None else [*parts, f"took {duration_text(seconds)}"]
 
 

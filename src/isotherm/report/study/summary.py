@@ -8,6 +8,7 @@ from typing import Any
 from isotherm.analysis.analysis import Analysis, SweepAnalysis
 from isotherm.analysis.regimes import JointRegimes, Regimes
 from isotherm.analysis.series import TunedGrid
+from isotherm.analysis.unlimited import BudgetSeries
 from isotherm.core.json import plain
 from isotherm.core.statistics import Interval
 from isotherm.sweep.plane import plane_optimum, plane_train_optimum
@@ -24,6 +25,12 @@ def study_summary(analysis: Analysis, *, seconds: float | None = None) -> dict[s
         "recommendations": [dataclasses.asdict(advice) for advice in analysis.recommendations],
         "verdicts": [{**dataclasses.asdict(verdict), "state": verdict.state} for verdict in analysis.verdicts],
         "sweeps": [entry for sweep in analysis.sweeps for entry in _sweep_entries(sweep)],
+        "budgets": [_budgets_entry(sweep.plan.name, one) for sweep in analysis.sweeps for one in sweep.budgets],
+        "savings": [
+            {"sweep": sweep.plan.name, **dataclasses.asdict(sweep.saving), "fraction": sweep.saving.fraction}
+            for sweep in analysis.sweeps
+            if sweep.saving is not None
+        ],
         "joint_regimes": [_joint_entry(fit) for fit in analysis.joint_regimes],
     }
     return {name: plain(value) for name, value in content.items()}
@@ -53,7 +60,21 @@ def _sweep_entries(sweep: SweepAnalysis) -> list[dict[str, Any]]:
         }
         for budget in plan.budgets
         for momentum in plan.momenta
+        if any((tuned.axes.budget, tuned.axes.momentum) == (budget, momentum) for tuned in sweep.grids)
     ]
+
+
+def _budgets_entry(name: str, series: BudgetSeries) -> dict[str, Any]:
+    return {
+        "sweep": name,
+        "batch_size": series.batch_size,
+        "momentum": series.momentum,
+        "budgets": [str(budget) for budget in series.budgets],
+        "num_steps": list(series.num_steps),
+        "tuned": [_estimate_entry(estimate) for estimate in series.estimates],
+        "best": None if series.best is None else str(series.budgets[series.best]),
+        "reason": None if series.reason is None else str(series.reason),
+    }
 
 
 def _grid_entry(tuned: TunedGrid, metric: str) -> dict[str, Any]:

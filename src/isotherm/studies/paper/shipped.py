@@ -1,19 +1,21 @@
 """Rows that were run before and are kept in a folder: stores, and exported files of runs.
 
-An exported file holds `runs`, each with specification, result, provenance and commit; the folder around it is named
-after the object. A store holds studies named after object and scale.
+An exported file holds `runs`, each with specification, result, provenance and commit. `studies` are the plans of all
+objects that they belong to; without them the folder of the file is named after its one object, at the paper's scale.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from isotherm.core.budget import Budget
-from isotherm.core.records import RunResult, RunSpec
+from isotherm.core.json import json_line
+from isotherm.core.records import Outcome, RunResult, RunSpec
 from isotherm.core.schedule import Schedule
 from isotherm.errors import UserError
 from isotherm.running.store import Store
@@ -22,6 +24,7 @@ from isotherm.studies.paper.definition import PaperObject, Scale, Setting
 from isotherm.studies.paper.registry import objects
 from isotherm.sweep.plan import StudyPlan, SweepPlan
 from isotherm.sweep.results import StudyResults
+from isotherm.sweep.rounds import all_runs
 from isotherm.tasks.builtin import DEFINITIONS
 from isotherm.tasks.metrics import METRICS, Metric
 
@@ -39,7 +42,7 @@ class Record:
 
 def records_in(folder: Path) -> list[Record]:
     """Return every record of a folder and the folders in it; none where there is no such folder."""
-    exported = [record for path in sorted(folder.glob("*/*.json")) if (record := read_export(path)) is not None]
+    exported = [record for path in sorted(folder.glob("*/*.json")) for record in read_export(path)]
     return [*exported, *(record for path in sorted(folder.rglob("*.sqlite")) for record in stored_records(path))]
 
 
@@ -59,32 +62,67 @@ def object_named(study: str) -> tuple[PaperObject, Scale] | None:
     return (known[identifier], Scale(scale)) if identifier in known and scale in set(Scale) else None
 
 
-def read_export(path: Path) -> Record | None:
-    """Return the record of an exported file; None where its folder is not named after an object.
-
-    Raises:
-        UserError: the file is none of exported runs.
-    """
-    wanted = objects().get(path.parent.name)
-    if wanted is None:
-        return None
+def read_export(path: Path) -> list[Record]:
+    """Return the records of a file; none where it holds no exported runs of an object."""
     content = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict) or "runs" not in content:
-        raise UserError(f"{path} holds no exported runs; move it out of the folder of {wanted.identifier}")
-    scale = Scale(content.get("scale", "paper"))
+        return []
+    if "studies" not in content and path.parent.name not in objects():  # runs of something else
+        return []
     rows: list[dict[str, Any]] = content["runs"]
     specs = [RunSpec.from_json(row["spec"]) for row in rows]
-    return Record(
-        wanted=wanted,
-        scale=scale,
-        path=path,
-        results=StudyResults(
-            plan=StudyPlan(name=wanted.study_name(scale), question=wanted.shows, sweeps=_plans(wanted, scale, specs)),
-            by_key={s.key: RunResult.from_json(row["result"]) for s, row in zip(specs, rows, strict=True)},
-            provenance={s.key: row["provenance"] for s, row in zip(specs, rows, strict=True)},
-        ),
-        commits=tuple(dict.fromkeys(row["commit"] for row in rows)),
-    )
+    by_key = {s.key: RunResult.from_json(row["result"]) for s, row in zip(specs, rows, strict=True)}
+    provenance = {s.key: row["provenance"] for s, row in zip(specs, rows, strict=True)}
+    commits = tuple(dict.fromkeys(row["commit"] for row in rows))
+    found = []
+    for plan in _study_plans(content, path, specs):
+        named = object_named(plan.name)
+        if named is not None:
+            results = StudyResults(plan=plan, by_key=by_key, provenance=provenance)
+            found.append(Record(wanted=named[0], scale=named[1], path=path, results=results, commits=commits))
+    return found
+
+
+def export(path: Path, *, commit: str) -> dict[str, Any]:
+    """Return the content of an exported file: the studies of the paper in a store, and their runs, each once.
+
+    Raises:
+        UserError: the store holds nothing of the paper.
+    """
+    records = stored_records(path)
+    if not records:
+        raise UserError(f"the store {path} holds nothing of the paper; name one that isotherm reproduce has filled")
+    wanted: set[str] = set().union(*(all_runs(r.results.plan.sweeps, r.results.by_key) for r in records))
+    with Store.read(path) as store:
+        runs = [run for run in store.runs() if run.spec.key in wanted and run.result.outcome is not Outcome.FAILED]
+    return {
+        "command": f"isotherm reproduce ID --scale {' or '.join(dict.fromkeys(str(r.scale) for r in records))}",
+        "num_runs": len(runs),
+        "studies": {r.results.plan.name: r.results.plan.to_json() for r in records},
+        "runs": [
+            {"commit": commit, "spec": r.spec.to_json(), "result": r.result.to_json(), "provenance": r.provenance}
+            for r in runs
+        ],
+    }
+
+
+def export_text(content: dict[str, Any]) -> str:
+    """Return an exported file as text, one line per run.
+
+    >>> export_text({"num_runs": 2, "runs": [{"a": 1}, {"a": 2}]}).splitlines()
+    ['{"num_runs":2,', '"runs":[', '{"a":1},', '{"a":2}', ']}']
+    """
+    head = "".join(f"{json_line(name)}:{json_line(value)},\n" for name, value in content.items() if name != "runs")
+    runs = ",\n".join(json_line(run) for run in content["runs"])
+    return f'{{{head}"runs":[\n{runs}\n]}}\n'
+
+
+def _study_plans(content: dict[str, Any], path: Path, specs: Sequence[RunSpec]) -> list[StudyPlan]:
+    if "studies" in content:
+        return [StudyPlan.from_json(plan) for plan in content["studies"].values()]
+    wanted = objects()[path.parent.name]
+    name = wanted.study_name(Scale.PAPER)
+    return [StudyPlan(name=name, question=wanted.shows, sweeps=_plans(wanted, Scale.PAPER, specs))]
 
 
 def _plans(wanted: PaperObject, scale: Scale, specs: Sequence[RunSpec]) -> tuple[SweepPlan, ...]:
@@ -93,17 +131,23 @@ def _plans(wanted: PaperObject, scale: Scale, specs: Sequence[RunSpec]) -> tuple
     for setting in wanted.scales[scale].settings:
         own = [s for s in specs if s.task == setting.network and s.momentum == setting.momentum]
         if own:
-            found.append(_plan(setting, own))
+            rates = {row.batch_size: row.rate for row in wanted.published if row.momentum == setting.momentum}
+            found.append(_plan(setting, own, rates))
     return tuple(found)
 
 
-def _plan(setting: Setting, specs: Sequence[RunSpec]) -> SweepPlan:
-    """Return the plan of runs that are known; a batch size with fewer learning rates than others is unfinished."""
+def _plan(setting: Setting, specs: Sequence[RunSpec], published: Mapping[int, float]) -> SweepPlan:
+    """Return the plan of runs that are known; a batch size with fewer learning rates than others is unfinished.
+
+    It is to have as many as the others, next to the published one.
+    """
     first, metric = specs[0], _metric(setting.network)
-    sizes = tuple(size for size in setting.batch_sizes if any(s.batch_size == size for s in specs))
-    found = {size: {s.effective_learning_rate for s in specs if s.batch_size == size} for size in sizes}
+    found = {s: {spec.effective_learning_rate for spec in specs if spec.batch_size == s} for s in setting.batch_sizes}
     most = max(map(len, found.values()))
-    rates = tuple(tuple(sorted(own if len(own) == most else setting.rates_at(size))) for size, own in found.items())
+    rates = tuple(
+        tuple(sorted(own if len(own) == most else own | _nearest(setting.rates_at(size), published.get(size), most)))
+        for size, own in found.items()
+    )
     num_seeds = max(s.seed for s in specs) + 1
     return SweepPlan(
         name=setting.name,
@@ -113,7 +157,7 @@ def _plan(setting: Setting, specs: Sequence[RunSpec]) -> SweepPlan:
         num_train=0,  # budgets are in updates
         metric=metric.name,
         metric_direction=metric.direction,
-        batch_sizes=sizes,
+        batch_sizes=setting.batch_sizes,
         learning_rates=rates,
         budgets=tuple(Budget.steps(num) for num in sorted({s.num_steps for s in specs})),
         momenta=(setting.momentum,),
@@ -131,6 +175,16 @@ def _plan(setting: Setting, specs: Sequence[RunSpec]) -> SweepPlan:
         clip_norm=first.clip_norm,
         metric_bounds=metric.bounds,
     )
+
+
+def _nearest(rates: Sequence[float], published: float | None, number: int) -> set[float]:
+    """Return so many learning rates next to the published one; the lowest where none is published.
+
+    >>> sorted(_nearest((1.0, 1.4, 2.0, 2.8, 4.0), 2.0, 3))
+    [1.4, 2.0, 2.8]
+    """
+    centre = rates[0] if published is None else published
+    return set(sorted(rates, key=lambda rate: abs(math.log(rate / centre)))[:number])
 
 
 def _metric(network: str) -> Metric:

@@ -6,7 +6,7 @@ Run:     isotherm reproduce table7 --scale laptop
 from __future__ import annotations
 
 from isotherm.studies.paper.claims import batch_sizes as claims
-from isotherm.studies.paper.claims import measured
+from isotherm.studies.paper.claims import cells, measured
 from isotherm.studies.paper.definition import Form, PaperClaim, PaperObject, Row, Scale, ScaledStudy, TextValue, Value
 from isotherm.studies.paper.networks import EMBEDDED_AUTOENCODER
 from isotherm.studies.paper.settings import equal_steps, laptop_steps, sizes, smoke_steps
@@ -71,6 +71,16 @@ OBJECT = PaperObject(
             text="the training error falls as the batch size rises",
             source="appendix D",
             test=claims.training_improves(),
+        ),
+        PaperClaim(
+            text="at ε_eff = 0.08 the test error increases with the batch size",
+            source="appendix D",
+            test=cells.changes_with_batch_size(0.08, "test_metric", rises=True),
+        ),
+        PaperClaim(
+            text="at ε_eff = 0.08 the training error does not rise with the batch size",
+            source="appendix D",
+            test=cells.changes_with_batch_size(0.08, "train_metric", rises=False),
         ),
         PaperClaim(
             text="the largest batch generalises worse than the best one although it fits no worse",

@@ -13,7 +13,7 @@ from isotherm.analysis.verdicts.claim import Claim, Excess
 from isotherm.analysis.verdicts.draws import interval_text, widened
 from isotherm.analysis.verdicts.margins import metric_margin
 from isotherm.analysis.verdicts.obstacles import Obstacle
-from isotherm.analysis.verdicts.remedies import LEAST_SEEDS, finish, first_seeds, wider_grids
+from isotherm.analysis.verdicts.remedies import LEAST_SEEDS, Remedy, finish, first_seeds, wider_grids
 from isotherm.core.records import RunResult
 from isotherm.studies.paper.claims.common import (
     Test,
@@ -24,8 +24,8 @@ from isotherm.studies.paper.claims.common import (
     unfinished,
     within,
 )
-from isotherm.studies.paper.settings import EQUAL_EPOCHS
-from isotherm.sweep.protocol import Cell
+from isotherm.studies.paper.settings import EQUAL_EPOCHS, EQUAL_STEPS
+from isotherm.sweep.protocol import Cell, Grid
 
 SMALL, LARGE = 4.0, 4.0  # times below and above the optimum of plain SGD
 
@@ -136,6 +136,44 @@ def optimum_gain(which: int, *, helps: bool) -> Test:
     return test
 
 
+def changes_with_batch_size(rate: float, quantity: str, *, rises: bool) -> Test:
+    """Claim that a quantity rises, or falls, with the batch size at one learning rate, seed by seed.
+
+    The smallest batch is compared with the largest that has enough runs there.
+    """
+
+    def test(text: str, analysis: Analysis) -> Claim:
+        plan = plan_named(analysis, EQUAL_STEPS)
+        grids = [tuned.grid for sweep in analysis.sweeps if sweep.plan is plan for tuned in sweep.grids]
+        cells = {grid.axes.batch_size: cell for grid in grids if (cell := _cell_at(grid, rate)) is not None}
+        if not cells:
+            words = f"ε_eff = {rate:g}, the published learning rate, is not part of this scale"
+            return Claim.blocked(text, plan, Obstacle(words=words, remedy=Remedy(what="run the scale gpu or paper")))
+        values = {size: _values(cell.results, quantity) for size, cell in cells.items()}
+        known = [size for size, found in values.items() if sum(map(math.isfinite, found)) >= LEAST_SEEDS]
+        if len(known) < 2:
+            return Claim.blocked(text, plan, Obstacle(words="too few runs have finished", remedy=finish()))
+        first, last = min(known), max(known)
+        pairs = zip(values[first], values[last], strict=True)
+        changes = [b - a for a, b in pairs if math.isfinite(a) and math.isfinite(b)]
+        if len(changes) < LEAST_SEEDS:
+            return Claim.blocked(text, plan, Obstacle(words="too few seeds have finished at both", remedy=finish()))
+        draws = t_draws(changes)
+        wanted = draws if rises else -draws
+        return Claim(
+            text=text,
+            evidence=(
+                f"at ε_eff = {rate:g} it changes by {interval_text(draws, digits=3, sign=True)} from B = {first} to "
+                f"{last}, {len(changes)} seeds, paired"
+            ),
+            plan=plan,
+            holds=(Excess(draws=wanted, limit=0.0),),
+            fails=((Excess(draws=-wanted, limit=0.0),),),
+        )
+
+    return test
+
+
 def rises_before_first_drop(name: str, which: int, *, rises: bool) -> Test:
     """Claim that the test error rises, or falls, in the second quarter of training, up to the first drop.
 
@@ -191,8 +229,12 @@ def _gains(plain: Cell, heavy: Cell) -> list[float]:
     return [b - a for a, b in pairs if math.isfinite(a) and math.isfinite(b)]
 
 
-def _values(results: Sequence[RunResult | None]) -> list[float]:
-    return [math.nan if r is None else r.quantity("test_metric") for r in results]
+def _cell_at(grid: Grid, rate: float) -> Cell | None:
+    return next((cell for cell in grid.cells if math.isclose(cell.effective_learning_rate, rate)), None)
+
+
+def _values(results: Sequence[RunResult | None], quantity: str = "test_metric") -> list[float]:
+    return [math.nan if r is None else r.quantity(quantity) for r in results]
 
 
 def _mean(cell: Cell) -> float:
