@@ -12,7 +12,17 @@ from pages.rooms import ROOMS, SOURCE, files, imports, modules_named, room_of, r
 
 # The same inside two of them. A module of a room itself may be named here too; those that are not stand below all.
 SUB_ROOMS = {
-    "kernels": ["availability", "layout", "kernel_check", "tiling", "gluon", "triton", "ops", "dispatch"],
+    "kernels": [
+        "availability",
+        "layout",
+        "saved_checks",
+        "kernel_check",
+        "tiling",
+        "gluon",
+        "triton",
+        "ops",
+        "dispatch",
+    ],
     "engine": [
         "graph",
         "parameters",

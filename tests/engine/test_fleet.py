@@ -26,6 +26,7 @@ from isotherm.errors import UserError
 from isotherm.kernels.layout import has_channels_last, of_all_runs
 from isotherm.kernels.ops import convolution as convolution_ops
 from isotherm.kernels.ops import ghost_norm as ghost_norm_ops
+from isotherm.kernels.saved_checks import SavedChecks
 from isotherm.tasks.seeding import DataOrder
 
 
@@ -211,6 +212,35 @@ def test_a_placed_task_in_mixed_precision_is_checked_once_at_every_batch_size(mo
     assert checks.are_one_by_one(4)
     assert caplog.text.count("one run at a time") == 1
     assert tried == [4, 8, 4, 4, 4]
+
+
+def test_gradients_that_an_earlier_process_found_right_are_not_checked_again(monkeypatch, tmp_path):
+    tried: list[int] = []
+    plain = vmap_check.check_gradients
+
+    def watch(parts):
+        tried.append(parts.plan.batch_size)
+        plain(parts)
+
+    monkeypatch.setattr(vmap_check, "check_gradients", watch)
+    task = cases.blobs_task()
+    placed = place_task(task, precision="mixed")
+
+    def in_new_process(batch_size):
+        specs = [cases.spec(task, batch_size=batch_size, num_steps=2, seed=s, precision="mixed") for s in (0, 1)]
+        checks = FleetChecks(saved=SavedChecks(folder=tmp_path), name="blobs")
+        return run_fleet(placed, specs, checks=checks)
+
+    assert in_new_process(4) == in_new_process(4)
+    in_new_process(8)
+    assert tried == [4, 8]
+
+
+def test_gradients_that_are_wrong_are_never_saved(tmp_path):
+    task = dataclasses.replace(cases.blobs_task(), model=functools.partial(Remembering, 2, 3))
+    specs = [cases.spec(task, batch_size=4, num_steps=2, seed=s, precision="mixed") for s in (0, 1)]
+    run_fleet(place_task(task, precision="mixed"), specs, checks=FleetChecks(saved=SavedChecks(folder=tmp_path)))
+    assert not list(tmp_path.iterdir())
 
 
 class Unbatched(torch.autograd.Function):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import cases
 from isotherm.engine.fleet_checks import FleetChecks
 from isotherm.engine.placed_task import PlacedTask, place_task
 from isotherm.kernels.ops import convolution as convolution_ops
+from isotherm.kernels.saved_checks import SavedChecks
 
 
 @pytest.fixture
@@ -37,3 +39,26 @@ def test_a_check_holds_for_its_batch_size_and_its_way_to_train() -> None:
     checks.add_passed(8, as_one=False)
     found = [checks.has_passed(size, as_one=as_one) for size in (4, 8) for as_one in (True, False)]
     assert found == [False, False, False, True]
+
+
+@pytest.mark.parametrize(("is_built_in", "expected"), [(True, [True, True]), (False, [True, False])])
+def test_gradients_are_known_to_later_processes(is_built_in: bool, expected: list[bool], tmp_path: Path) -> None:
+    """Those of a user's model at the batch size that was checked, those of ours at every one."""
+
+    def checks(name: str) -> FleetChecks:
+        return FleetChecks(saved=SavedChecks(folder=tmp_path), name=name, is_built_in=is_built_in)
+
+    checks("data model mixed").add_right_gradients(8, as_one=True)
+    later = checks("data model mixed")
+    assert [later.has_right_gradients(size, as_one=True) for size in (8, 4)] == expected
+    assert not later.has_right_gradients(8, as_one=False)
+    assert not later.has_passed(8, as_one=True)  # its program has not been made yet
+    assert not checks("data model float32").has_right_gradients(8, as_one=True)
+
+
+def test_without_a_folder_they_are_known_to_this_process_alone() -> None:
+    checks = FleetChecks.on(torch.device("cpu"), name="data model mixed", is_built_in=False)
+    checks.add_right_gradients(8, as_one=True)
+    assert checks.has_right_gradients(8, as_one=True)
+    again = FleetChecks.on(torch.device("cpu"), name="data model mixed", is_built_in=False)
+    assert not again.has_right_gradients(8, as_one=True)

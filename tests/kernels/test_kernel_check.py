@@ -9,12 +9,14 @@ import torch
 
 from isotherm.kernels import availability, kernel_check
 from isotherm.kernels.kernel_check import KernelCheck
+from isotherm.kernels.saved_checks import SavedChecks
 
 GPU = torch.device("cuda", 7)
 
 
 @pytest.fixture(autouse=True)
-def hopper(monkeypatch):
+def hopper(monkeypatch, tmp_path):
+    monkeypatch.setattr(kernel_check.SavedChecks, "on", lambda device: SavedChecks(folder=tmp_path / str(device.index)))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 7)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
@@ -78,3 +80,13 @@ def test_running_out_of_memory_says_nothing_about_them():
 def test_kernels_that_are_switched_off_are_not_checked(monkeypatch):
     monkeypatch.setattr(availability, "ENABLED", False)
     assert not KernelCheck("things", lambda device: pytest.fail("checked")).passes(GPU)
+
+
+def test_another_process_need_not_check_again():
+    assert KernelCheck("things", lambda device: True).passes(GPU)
+    assert KernelCheck("things", lambda device: pytest.fail("tried")).passes(GPU)
+
+
+def test_kernels_that_failed_are_checked_again():
+    assert not KernelCheck("things", lambda device: False).passes(GPU)
+    assert KernelCheck("things", lambda device: True).passes(GPU)

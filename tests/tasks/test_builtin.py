@@ -320,6 +320,14 @@ def test_the_embedded_task() -> None:
     check_model(embedded)
 
 
+def test_a_built_in_task_with_another_model_is_none() -> None:
+    task = small_built_in("lstm_ptb").with_options(model={"drop_probability": 0.3})
+    assert task.is_built_in
+    autoencoder = small_built_in("autoencoder_mnist")
+    assert autoencoder.is_built_in
+    assert not dataclasses.replace(autoencoder, model=lambda: torch.nn.Linear(784, 784)).is_built_in
+
+
 if __name__ == "__main__":  # prints what to pin
     import pprint
     import sys

@@ -151,9 +151,9 @@ class _Fleet:
 
         Whether a module can be vectorised does not depend on rounding, but whether two results agree does; so mixed
         precision is checked in float32, and what will be compiled is checked before that, with the first and the last
-        run; once is enough for all fleets of a task at a batch size. Kernels for the convolutions of all runs want
-        images in another layout and in bfloat16, which not every module takes; so there the program itself is checked
-        too.
+        run; once is enough for all fleets of a task at a batch size, and for later processes. Kernels for the
+        convolutions of all runs want images in another layout and in bfloat16, which not every module takes; so there
+        the program itself is checked too.
         """
         if not self.placed.is_mixed and self.placed.device.type == "cpu":
             whole = self.stack(self.specs)
@@ -166,9 +166,11 @@ class _Fleet:
         is_alone = len(self.specs) == 1 or has_own_streams or self.batch_size > LARGEST_BATCH_OF_TWO
         if self.checks.has_passed(self.batch_size, as_one=not is_alone):  # a run by itself is checked without `vmap`
             return None
-        ends = self.specs[:1] if is_alone else (self.specs[0], self.specs[-1])
-        exact = dataclasses.replace(self.placed, is_mixed=False)
-        RunStack.of(StackPlan.of(exact, ends, convolves=False), self.listeners).check_gradients()
+        if not self.checks.has_right_gradients(self.batch_size, as_one=not is_alone):
+            ends = self.specs[:1] if is_alone else (self.specs[0], self.specs[-1])
+            exact = dataclasses.replace(self.placed, is_mixed=False)
+            RunStack.of(StackPlan.of(exact, ends, convolves=False), self.listeners).check_gradients()
+            self.checks.add_right_gradients(self.batch_size, as_one=not is_alone)
         found = None
         if self.convolves:
             found = self.stack(self.specs)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 
+import torch
+
 from isotherm.engine.placed_task import PlacedTask
+from isotherm.kernels.saved_checks import SavedChecks
 
 logger = logging.getLogger("isotherm")
 
@@ -12,17 +15,30 @@ logger = logging.getLogger("isotherm")
 class FleetChecks:
     """Remembers the outcome of checks, so that later fleets of the same placed task need not repeat them.
 
+    Args:
+        saved: checks that passed in earlier processes; None for none.
+        name: of the task among them, different for every model, data set and precision.
+        is_built_in: the model is one of ours, so gradients that are right at one batch size are so at all of them; a
+            user's model might tell batch sizes apart, and is checked at each.
+
     >>> checks = FleetChecks()
     >>> checks.add_passed(64, as_one=True)
     >>> checks.has_passed(64, as_one=True), checks.has_passed(64, as_one=False)
     (True, False)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, saved: SavedChecks | None = None, name: str = "", is_built_in: bool = False) -> None:
+        self._saved, self._name, self._is_built_in = saved or SavedChecks(folder=None), name, is_built_in
+        self._with_gradients: set[tuple[str | int, ...]] = set()
         self._passed: set[tuple[int, bool]] = set()
         self._without_kernels: set[int] = set()
         self._one_by_one: set[int] = set()
         self._said: set[str] = set()
+
+    @classmethod
+    def on(cls, device: torch.device, *, name: str, is_built_in: bool) -> FleetChecks:
+        """Return the checks of a task on a device; on a GPU they are remembered on disk."""
+        return cls(saved=SavedChecks.on(device), name=name, is_built_in=is_built_in)
 
     def add_passed(self, batch_size: int, *, as_one: bool) -> None:
         """Note that the module was trained correctly at a batch size, several runs as one or a run by itself."""
@@ -31,6 +47,21 @@ class FleetChecks:
     def has_passed(self, batch_size: int, *, as_one: bool) -> bool:
         """Tell whether it was."""
         return (batch_size, as_one) in self._passed
+
+    def add_right_gradients(self, batch_size: int, *, as_one: bool) -> None:
+        """Note that the gradients of several runs as one, or of a run by itself, are those of plain autograd."""
+        check = self._gradient_check(batch_size, as_one=as_one)
+        self._with_gradients.add(check)
+        self._saved.add(*check)
+
+    def has_right_gradients(self, batch_size: int, *, as_one: bool) -> bool:
+        """Tell whether they are known to be, from this process or an earlier one."""
+        check = self._gradient_check(batch_size, as_one=as_one)
+        return check in self._with_gradients or self._saved.has_passed(*check)
+
+    def _gradient_check(self, batch_size: int, *, as_one: bool) -> tuple[str | int, ...]:
+        sizes = () if self._is_built_in else (batch_size,)
+        return "gradients", self._name, "as one" if as_one else "alone", *sizes
 
     def add_without_kernels(self, batch_size: int) -> None:
         """Note that kernels cannot compute the convolutions of many runs at once at a batch size."""

@@ -9,12 +9,13 @@ from importlib.metadata import version
 import torch
 
 from isotherm.kernels import availability
+from isotherm.kernels.saved_checks import SavedChecks
 
 logger = logging.getLogger("isotherm")
 
 
 class KernelCheck:
-    """Whether some kernels run on a GPU and give the right result, found out once per GPU.
+    """Whether some kernels run on a GPU and give the right result, found out once per GPU and remembered on disk.
 
     Args:
         what: the kernels compute, for the log.
@@ -33,8 +34,17 @@ class KernelCheck:
         if index not in self._found:
             if torch.cuda.is_current_stream_capturing():  # a check would break the capture
                 return False
-            self._found[index] = self._check(torch.device("cuda", index))
+            self._found[index] = self._is_known_or_right(torch.device("cuda", index))
         return self._found[index]
+
+    def _is_known_or_right(self, device: torch.device) -> bool:
+        saved = SavedChecks.on(device)
+        if saved.has_passed("kernels", self._what):
+            return True
+        is_right = self._check(device)
+        if is_right:
+            saved.add("kernels", self._what)
+        return is_right
 
     def _check(self, device: torch.device) -> bool:
         try:

@@ -140,6 +140,11 @@ class Task:
             data_id=data_identity.data_id(data), model_id=identity.model_id(model), data_parts=data, model_parts=model
         )
 
+    @property
+    def is_built_in(self) -> bool:
+        """Tell whether this computes what its definition says; a built-in task with another model does not."""
+        return self._definition_parts() is not None
+
     def _definition_parts(self) -> dict[str, str] | None:
         """Return the parts of a built-in task; None without a definition, or if the task computes something else."""
         if self.definition is None or not data_identity.are_built_in(self.splits):

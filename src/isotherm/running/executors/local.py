@@ -136,7 +136,11 @@ class LocalExecutor:
 
     def checks(self, spec: RunSpec) -> FleetChecks:
         """Return what fleets of the spec's task have shown so far."""
-        return self._checks.setdefault((spec.data_id, spec.model_id, spec.precision), FleetChecks())
+        name = (spec.data_id, spec.model_id, spec.precision)
+        if name not in self._checks:
+            is_built_in = self._tasks[spec.data_id, spec.model_id].is_built_in
+            self._checks[name] = FleetChecks.on(self._device, name=" ".join(name), is_built_in=is_built_in)
+        return self._checks[name]
 
     def run_one_fleet(self, specs: Sequence[RunSpec]) -> list[StoredRun]:
         """Train runs of one shape together; a fleet that does not fit into memory is halved.
