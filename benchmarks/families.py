@@ -251,8 +251,11 @@ class _Plan(SweepPlan):
 
     __slots__ = ()
 
-    def run_spec(self, axes: GridAxes, *, effective_learning_rate: float, seed: int) -> RunSpec:
-        """Return one run of a grid."""
+    def run_spec(
+        self, axes: GridAxes, *, effective_learning_rate: float, seed: int, final_learning_rate: float | None = None
+    ) -> RunSpec:
+        """Return one run of a grid; no family sweeps the final learning rate."""
+        assert final_learning_rate is None
         return _Spec(
             task=self.task,
             data_id=self.data_id,

@@ -287,3 +287,27 @@ def test_a_lone_fall_may_be_a_cliff() -> None:
     low, high = np.quantile(fit_family(grids).optima, [0.025, 0.975], axis=0)
     assert (low <= 0.4).all()
     assert (high >= 0.6).all()
+
+
+def test_steepness_may_drift_along_the_batch_sizes() -> None:
+    """From parabolas at small batches to sides 32 times as steep at large ones: optima are found at all of them."""
+    sizes = (8, 16, 32, 64, 128, 256)
+    grids = [
+        grid
+        for k, size in enumerate(sizes)
+        for grid in landscape_grids(
+            lambda size: size / 64 * 2**0.3,
+            np.random.default_rng(k),
+            shape=lambda octaves, k=k: steeper(2.0**k, octaves),
+            noise=0.003,
+            num_seeds=5,
+            num_kept=5,
+            step=0.5,
+            sizes=(size,),
+        )
+    ]
+    low, high = np.quantile(fit_family(grids).optima, [0.005, 0.995], axis=0)
+    truth = np.log2(sizes) - 6 + 0.3
+    assert (low <= truth).all()
+    assert (truth <= high).all()
+    assert np.median(high - low) < 0.8

@@ -40,9 +40,9 @@ DEEPER = 0.5
 class Curves:
     """Means over seeds; one row per batch size, one column per learning rate, shapes (num_grids, num_rates).
 
-    `best` are the best means, `below_best` the means less those. `used` marks cells with a mean; others are padding, or
-    unstable. `variances` are those of the means, without what a seed does at every learning rate alike, which
-    `common_variance` holds, shape (num_grids,). `drops` are how far a
+    `octaves` are log2 of the batch sizes, less their mean. `best` are the best means, `below_best` the means less
+    those. `used` marks cells with a mean; others are padding, or unstable. `variances` are those of the means, without
+    what a seed does at every learning rate alike, which `common_variance` holds, shape (num_grids,). `drops` are how far a
     mean lies below the best of its row, larger beyond an octave: the scale of what the shape of the peak may miss.
     `depths` are what it may miss besides where a mean is near the metric's worst possible value.
     `falls` are how far a curve falls at least where it no longer steepens, as at the foot of a cliff; 0 elsewhere. The
@@ -50,6 +50,7 @@ class Curves:
     `freedom` is how many degrees of freedom the variances have, `common_freedom` those of the common one.
     """
 
+    octaves: Floats
     log_rates: Floats
     best: Floats
     below_best: Floats
@@ -126,7 +127,9 @@ def curves(grids: Sequence[Grid], *, objective: str, direction: Direction) -> Cu
     variances = np.where(used, noise.cells / np.maximum(counts, 1), 1.0)
     falls = _falls(log_rates, below_best, variances, used, top)
     low, high = _ends(log_rates, used & (falls == 0), top, [len(grid.cells) for grid in grids])
+    log_sizes = np.log2([grid.axes.batch_size for grid in grids])
     return Curves(
+        octaves=log_sizes - log_sizes.mean(),
         log_rates=log_rates,
         best=best,
         below_best=below_best,

@@ -184,7 +184,7 @@ class _Shapes:
         return float(np.mean(log_sum_exp(log_areas, axis=1).sum(axis=-1)))
 
     def draw(self, num_draws: int) -> Floats:
-        """Return shapes, shape (num_draws, 6)."""
+        """Return shapes, shape (num_draws, 8)."""
         drawn = self._walk(NUM_ROUNDS)
         return np.asarray(drawn[self._generator.choice(len(drawn), size=num_draws)])
 
@@ -206,7 +206,7 @@ class _Shapes:
         return shapes
 
     def _starts(self, generator: np.random.Generator) -> Floats:
-        """Return shapes near their posterior, by adaptive importance sampling, shape (num_chains, 6)."""
+        """Return shapes near their posterior, by adaptive importance sampling, shape (num_chains, 8)."""
         shapes = peak.rough_shapes(self._curves, generator, 3 * NUM_SHAPES)
         log_areas = self.window.log_areas(shapes, 3 * NUM_POINTS)
         weights = log_sum_exp(log_areas, axis=1).sum(axis=-1)
@@ -246,7 +246,7 @@ class _Proposal:
         self._root = np.linalg.cholesky(1.3 * covariance + 1e-6 * np.eye(len(covariance)))
 
     def draw(self, generator: np.random.Generator, num_draws: int) -> Floats:
-        """Return shapes, shape (num_draws, 6)."""
+        """Return shapes, shape (num_draws, 8)."""
         normal = generator.standard_normal((num_draws, len(self._centre)))
         tails = np.sqrt(self.FREEDOM / generator.chisquare(self.FREEDOM, size=(num_draws, 1)))
         return np.asarray(self._centre + tails * normal @ self._root.T)

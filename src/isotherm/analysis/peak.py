@@ -1,7 +1,7 @@
 """The shape of a peak, and how well it fits curves.
 
 Around its optimum c a curve of height h is h - a |u|^p below and h - a r |u|^q above, u = log2 ε - c. The shape (a, r,
-p, q) is shared by the batch sizes of a family; c and h are each one's own. A parabola has p = q = 2; p near 1 is a rise
+p, q) is shared by the batch sizes of a family, but for a and r, which may drift along it; c and h are each one's own. A parabola has p = q = 2; p near 1 is a rise
 that ends at an edge; with a large q curves are round at the top and fall ever faster above. How far real curves stray
 from such a shape is a parameter, too: κ, relative to how far a mean lies below the best one.
 """
@@ -15,9 +15,10 @@ import numpy as np
 from isotherm.analysis.curves import Curves
 from isotherm.core.statistics import Floats
 
-# Columns of an array of shapes: natural logarithms of a, r and κ; p and q; logarithm of a factor on standard errors.
-LOG_A, LOG_R, LOG_KAPPA, POWER, POWER_ABOVE, LOG_ERROR = range(6)
-NUM_PARAMETERS = 6
+# Columns of an array of shapes: natural logarithms of a, r and κ; p and q; logarithm of a factor on standard errors; by
+# how much log a and log r grow per octave of the batch size.
+LOG_A, LOG_R, LOG_KAPPA, POWER, POWER_ABOVE, LOG_ERROR, DRIFT_A, DRIFT_R = range(8)
+NUM_PARAMETERS = 8
 
 # Relative error of how far a curve is seen to fall at least.
 FALL_ERROR = 0.2
@@ -27,6 +28,7 @@ FALL_ERROR = 0.2
 LEAST_R, MOST_R = np.log(1 / 32), np.log(128.0)
 LEAST_KAPPA, MOST_KAPPA, MIDDLE_KAPPA, SPREAD_KAPPA = np.log(0.01), np.log(0.5), np.log(0.03), 0.8
 MIDDLE_POWER, SPREAD_POWER, LEAST_POWER, MOST_POWER = 2.0, 0.6, 0.9, 3.0
+SPREAD_DRIFT_A, SPREAD_DRIFT_R = 0.15, 0.4
 MIDDLE_ABOVE, SPREAD_ABOVE, LEAST_ABOVE, MOST_ABOVE = 2.3, 0.7, 0.9, 6.0
 
 
@@ -48,10 +50,14 @@ def fit_heights(curves: Curves, shapes: Floats, log_optima: Floats) -> Fitted:
 
     Args:
         curves: of a family.
-        shapes: parameters, shape (..., 6).
+        shapes: parameters, shape (..., 8).
         log_optima: shape (..., num_grids).
     """
-    log_a, log_r, log_kappa, below, above, log_error = (part[..., None, None] for part in np.moveaxis(shapes, -1, 0))
+    log_a, log_r, log_kappa, below, above, log_error, drift_a, drift_r = (
+        part[..., None, None] for part in np.moveaxis(shapes, -1, 0)
+    )
+    octaves = curves.octaves[:, None]
+    log_a, log_r = log_a + drift_a * octaves, log_r + drift_r * octaves
     away = curves.log_rates - log_optima[..., None]
     with np.errstate(divide="ignore"):  # log of 0: exactly at the optimum nothing is lost
         log_away = np.log(np.abs(away))
@@ -86,7 +92,7 @@ def _missed_falls(curves: Curves, losses: Floats) -> Floats | float:
 
 def log_prior(shapes: Floats, *, freedom: float, limits_a: tuple[float, float]) -> Floats:
     """Return the logarithm of the prior density of shapes; `freedom` is how well standard errors are known."""
-    log_a, log_r, log_kappa, power, above, log_error = np.moveaxis(shapes, -1, 0)
+    log_a, log_r, log_kappa, power, above, log_error, drift_a, drift_r = np.moveaxis(shapes, -1, 0)
     inside = (log_a >= limits_a[0]) & (log_a <= limits_a[1]) & (log_r >= LEAST_R) & (log_r <= MOST_R)
     inside &= (power >= LEAST_POWER) & (power <= MOST_POWER)
     inside &= (above >= LEAST_ABOVE) & (above <= MOST_ABOVE)
@@ -94,12 +100,13 @@ def log_prior(shapes: Floats, *, freedom: float, limits_a: tuple[float, float]) 
     found = -0.5 * ((log_kappa - MIDDLE_KAPPA) / SPREAD_KAPPA) ** 2
     found = found - 0.5 * ((power - MIDDLE_POWER) / SPREAD_POWER) ** 2
     found = found - 0.5 * ((above - MIDDLE_ABOVE) / SPREAD_ABOVE) ** 2
+    found = found - 0.5 * (drift_a / SPREAD_DRIFT_A) ** 2 - 0.5 * (drift_r / SPREAD_DRIFT_R) ** 2
     found = found - freedom * log_error - 0.5 * freedom * np.exp(-2 * log_error)
     return np.where(inside, found, -np.inf)
 
 
 def rough_shapes(curves: Curves, generator: np.random.Generator, num_shapes: int) -> Floats:
-    """Return shapes around what the neighbours of the best learning rates suggest, shape (num_shapes, 6)."""
+    """Return shapes around what the neighbours of the best learning rates suggest, shape (num_shapes, 8)."""
     below, above = _steepness(curves)
     known = below[(below > 0) & np.isfinite(below)]
     log_a = np.log(np.median(known)) if len(known) else np.log(curves.error)
@@ -114,6 +121,8 @@ def rough_shapes(curves: Curves, generator: np.random.Generator, num_shapes: int
     powers = generator.normal(MIDDLE_ABOVE, SPREAD_ABOVE, size=num_shapes)
     shapes[:, POWER_ABOVE] = np.clip(powers, LEAST_ABOVE, MOST_ABOVE)
     shapes[:, LOG_ERROR] = generator.normal(0.0, 0.05, size=num_shapes)
+    shapes[:, DRIFT_A] = generator.normal(0.0, SPREAD_DRIFT_A / 2, size=num_shapes)
+    shapes[:, DRIFT_R] = generator.normal(0.0, SPREAD_DRIFT_R / 2, size=num_shapes)
     return shapes
 
 

@@ -5,10 +5,12 @@ import pytest
 
 from helpers_verdicts import MadeFit
 from isotherm.analysis.verdicts.draws import (
+    HEIGHT_WIDENING,
     independent,
     limits_of_kink,
     mean_over_sizes,
     shortfalls,
+    widened,
 )
 
 
@@ -45,6 +47,13 @@ def test_a_kink_that_draws_do_not_show_has_no_upper_limit() -> None:
     assert (low, high) == (32.0, np.inf)
     assert np.mean(shortfalls(fit(kinks=kinks)) == 0) == pytest.approx(0.1)  # type: ignore[arg-type]
     assert np.max(shortfalls(fit())) == 1.0  # type: ignore[arg-type]
+
+
+def test_differences_of_heights_are_widened_about_their_medians() -> None:
+    draws = np.random.default_rng(0).normal([1.0, 5.0], 0.1, size=(4001, 2))
+    wide = widened(draws)
+    assert np.median(wide, axis=0) == pytest.approx(np.median(draws, axis=0))
+    assert np.std(wide, axis=0) / np.std(draws, axis=0) == pytest.approx(HEIGHT_WIDENING, rel=1e-3)
 
 
 def test_draws_in_another_order_are_the_same_draws() -> None:

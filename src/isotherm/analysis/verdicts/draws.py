@@ -9,6 +9,8 @@ import numpy as np
 from isotherm.analysis.family import FamilyFit
 from isotherm.core.statistics import Floats, percentile_limits
 
+HEIGHT_WIDENING = 1.2
+
 
 def interval_text(draws: Floats, *, digits: int = 2, sign: bool = False) -> str:
     """Return median and 95 % interval.
@@ -46,6 +48,16 @@ def mean_over_sizes(fit: FamilyFit, values: Floats, columns: Sequence[int]) -> F
     """
     order = np.argsort(fit.optima[:, columns], axis=0)
     return np.asarray(np.take_along_axis(values[:, columns], order, axis=0).mean(axis=1))
+
+
+def widened(draws: Floats) -> Floats:
+    """Return draws of a difference of heights with a wider spread about their medians.
+
+    In simulations such differences err by more than 2.33 standard deviations in 2 to 3 % of cases instead of 1, and
+    verdicts that compare many batch sizes live on these tails (docs/statistics.md).
+    """
+    middle = np.median(draws, axis=0)
+    return np.asarray(middle + HEIGHT_WIDENING * (draws - middle))
 
 
 def independent(draws: Floats, *, seed: int) -> Floats:

@@ -6,7 +6,7 @@ import numpy as np
 
 from isotherm.analysis.series import Series
 from isotherm.analysis.verdicts.claim import Claim, Excess
-from isotherm.analysis.verdicts.draws import independent, interval_text, mean_over_sizes
+from isotherm.analysis.verdicts.draws import independent, interval_text, mean_over_sizes, widened
 from isotherm.analysis.verdicts.margins import SAME_RATE, TOLERATED_RISE, metric_margin
 from isotherm.analysis.verdicts.momentum import unit_of
 from isotherm.analysis.verdicts.obstacles import obstacle
@@ -24,7 +24,7 @@ def large_batches(s: Series) -> Claim:
     if blocked is not None or s.test_fit is None or s.train_fit is None:
         return Claim.blocked(text, s.plan, blocked)
     heights = s.plan.metric_direction.sign * s.test_fit.heights
-    losses = heights[:, :-1] - heights[:, [-1]]
+    losses = widened(heights[:, :-1] - heights[:, [-1]])
     best = int(np.argmax(np.median(losses, axis=0)))
     margin = metric_margin(s.plan.metric_bounds, [s.test_fit.heights])
     rises = _rises(s.train_fit.heights, best)

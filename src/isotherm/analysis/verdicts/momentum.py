@@ -10,6 +10,7 @@ from isotherm.analysis.verdicts.draws import (
     limits_of_kink,
     mean_over_sizes,
     shortfalls,
+    widened,
 )
 from isotherm.analysis.verdicts.margins import metric_margin
 from isotherm.analysis.verdicts.obstacles import Obstacle, obstacle
@@ -88,7 +89,7 @@ def _gains(pair: Pair, *, above: bool) -> tuple[Floats, float, str]:
         mean_over_sizes(fit, fit.heights, [fit.batch_sizes.index(size) for size in sizes])
         for fit in (heavy.test_fit, plain.test_fit)
     ]
-    gains = plain.plan.metric_direction.sign * (means[0] - independent(means[1], seed=1))
+    gains = widened(plain.plan.metric_direction.sign * (means[0] - independent(means[1], seed=1)))
     margin = metric_margin(plain.plan.metric_bounds, [plain.test_fit.heights, heavy.test_fit.heights])
     scale, unit = plain.scale, unit_of(plain)
     words = (
