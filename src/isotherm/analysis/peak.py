@@ -1,9 +1,10 @@
 """The shape of a peak, and how well it fits curves.
 
 Around its optimum c a curve of height h is h - a |u|^p below and h - a r |u|^q above, u = log2 ε - c. The shape (a, r,
-p, q) is shared by the batch sizes of a family, but for a and r, which may drift along it; c and h are each one's own. A parabola has p = q = 2; p near 1 is a rise
-that ends at an edge; with a large q curves are round at the top and fall ever faster above. How far real curves stray
-from such a shape is a parameter, too: κ, relative to how far a mean lies below the best one.
+p, q) is shared by the batch sizes of a family, but for a and r, which may drift along it; c and h are each one's own. A
+parabola has p = q = 2; p near 1 is a rise that ends at an edge; with a large q curves are round at the top and fall ever
+faster above. How far real curves stray from such a shape is a parameter, too: κ, relative to how far a mean lies below
+the best one.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ FALL_ERROR = 0.2
 LEAST_R, MOST_R = np.log(1 / 32), np.log(128.0)
 LEAST_KAPPA, MOST_KAPPA, MIDDLE_KAPPA, SPREAD_KAPPA = np.log(0.01), np.log(0.5), np.log(0.03), 0.8
 MIDDLE_POWER, SPREAD_POWER, LEAST_POWER, MOST_POWER = 2.0, 0.6, 0.9, 3.0
-SPREAD_DRIFT_A, SPREAD_DRIFT_R = 0.15, 0.4
+SPREAD_DRIFT_A, SPREAD_DRIFT_R = 0.15, 0.3
 MIDDLE_ABOVE, SPREAD_ABOVE, LEAST_ABOVE, MOST_ABOVE = 2.3, 0.7, 0.9, 6.0
 
 
