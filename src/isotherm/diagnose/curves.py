@@ -111,10 +111,10 @@ def _errors(scores_RS: Floats, usable: NDArray[np.bool_]) -> Floats:
     centre = scores_RS[near] - scores_RS[near].mean(axis=1, keepdims=True)
     common_S = centre.mean(axis=0)
     freedom = max(1, num_seeds - 1)
-    pooled = float(((centre - common_S) ** 2).sum() / (freedom * max(1, len(near) - 1)))
+    of_near = float(((centre - common_S) ** 2).sum() / (freedom * max(1, len(near) - 1)))
     for k in index:
         own = float(((scores_RS[k] - scores_RS[k].mean() - common_S) ** 2).sum())
-        errors[k] = math.sqrt((own + 4 * pooled) / (freedom + 4) / num_seeds)
+        errors[k] = math.sqrt((own + 4 * of_near) / (freedom + 4) / num_seeds)
     spread = float(means.max() - np.sort(means)[len(means) // 2])
     return np.maximum(errors, 0.01 * spread + 1e-9 * float(np.abs(means).max()))
 
