@@ -11,7 +11,7 @@ from isotherm.analysis.analysis import Analysis
 from isotherm.analysis.series import Series
 from isotherm.analysis.verdicts import generalisation, scaling
 from isotherm.analysis.verdicts.claim import Claim, Excess
-from isotherm.analysis.verdicts.draws import independent, interval_text, limits_of_kink, mean_over_sizes, widened
+from isotherm.analysis.verdicts.draws import independent, interval_text, limits_of_kink, mean_over_sizes
 from isotherm.analysis.verdicts.margins import PROPORTIONAL, SAME_RATE
 from isotherm.analysis.verdicts.momentum import momentum_claims
 from isotherm.analysis.verdicts.obstacles import Obstacle, obstacle
@@ -49,7 +49,7 @@ def flat_below_kink(momentum: float, *, quantity: str = "test") -> Test:
         if len(below) < 2:
             return _no_sizes(text, s, "below", smaller=True)
         losses = losses_of(s, fit, quantity)[:, below]
-        away = widened(losses - losses.mean(axis=1, keepdims=True))
+        away = losses - losses.mean(axis=1, keepdims=True)
         margin, scale = margin_of(s, [fit], quantity), scale_of(s, quantity)
         largest = int(np.argmax(np.abs(np.median(away, axis=0))))
         columns = range(len(below))
@@ -79,7 +79,7 @@ def worse_above_kink(momentum: float, *, quantity: str = "test") -> Test:
         if not below or below[-1] == len(fit.batch_sizes) - 1:
             return _no_sizes(text, s, "on either side of", smaller=not below)
         losses = losses_of(s, fit, quantity)
-        rises = widened(losses[:, -1] - mean_over_sizes(fit, losses, below))
+        rises = losses[:, -1] - mean_over_sizes(fit, losses, below)
         margin, scale = margin_of(s, [fit], quantity), scale_of(s, quantity)
         return Claim(
             text=text,
@@ -220,7 +220,7 @@ def best_batch_beats(which: str) -> Test:
             return without_optimum(text, s.plan)
         end = 0 if which == "first" else -1
         losses = losses_of(s, s.test_fit, "test")
-        leads = widened(np.delete(losses[:, [end]] - losses, end, axis=1))
+        leads = np.delete(losses[:, [end]] - losses, end, axis=1)
         others = np.delete(np.asarray(s.test_fit.batch_sizes), end)
         best = int(np.argmax(np.median(leads, axis=0)))
         margin = margin_of(s, [s.test_fit], "test")

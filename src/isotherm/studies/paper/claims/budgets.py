@@ -11,7 +11,7 @@ from isotherm.analysis.analysis import Analysis
 from isotherm.analysis.family import FamilyFit
 from isotherm.analysis.series import Series, TunedGrid
 from isotherm.analysis.verdicts.claim import Claim, Excess
-from isotherm.analysis.verdicts.draws import independent, interval_text, widened
+from isotherm.analysis.verdicts.draws import independent, interval_text
 from isotherm.analysis.verdicts.margins import SAME_RATE
 from isotherm.analysis.verdicts.obstacles import Obstacle, obstacle
 from isotherm.analysis.verdicts.remedies import finish
@@ -36,7 +36,7 @@ def metric_falls_in_the_end(name: str) -> Test:
     """Claim that the test metric is worse at the largest budget than at the best one."""
 
     def test(text: str, found: Sequence[Series], columns: Floats) -> Claim:
-        losses = widened(columns[:, [-1]] - columns[:, :-1])
+        losses = columns[:, [-1]] - columns[:, :-1]
         best = int(np.argmax(np.median(losses, axis=0)))
         scale, margin = _shown(found)
         return Claim(
@@ -57,7 +57,7 @@ def metric_saturates(name: str) -> Test:
     """Claim that the last doubling of the budget changes the test metric by no more than the margin."""
 
     def test(text: str, found: Sequence[Series], columns: Floats) -> Claim:
-        change = widened(columns[:, -2] - columns[:, -1])
+        change = columns[:, -2] - columns[:, -1]
         scale, margin = _shown(found)
         return Claim(
             text=text,
@@ -77,7 +77,7 @@ def no_smaller_budget_is_better(name: str) -> Test:
     """Claim that no budget below the largest has a better test metric."""
 
     def test(text: str, found: Sequence[Series], columns: Floats) -> Claim:
-        leads = widened(columns[:, [-1]] - columns[:, :-1])
+        leads = columns[:, [-1]] - columns[:, :-1]
         best = int(np.argmax(np.median(leads, axis=0)))
         scale, margin = _shown(found)
         return Claim(

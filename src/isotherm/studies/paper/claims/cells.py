@@ -10,7 +10,7 @@ import numpy as np
 from isotherm.analysis.analysis import Analysis
 from isotherm.analysis.series import TunedGrid
 from isotherm.analysis.verdicts.claim import Claim, Excess
-from isotherm.analysis.verdicts.draws import interval_text, widened
+from isotherm.analysis.verdicts.draws import interval_text
 from isotherm.analysis.verdicts.margins import metric_margin
 from isotherm.analysis.verdicts.obstacles import Obstacle
 from isotherm.analysis.verdicts.remedies import LEAST_SEEDS, Remedy, finish, first_seeds, wider_grids
@@ -119,7 +119,7 @@ def optimum_gain(which: int, *, helps: bool) -> Test:
             return Claim.blocked(text, plan, Obstacle(words="too few seeds", remedy=first_seeds(plan)))
         plain, heavy = (t_draws(estimate.values_all) for estimate in estimates)
         sign, scale = plan.metric_direction.sign, _scale(plan.metric)
-        gains = widened(sign * (heavy - np.random.default_rng(6).permutation(plain)))
+        gains = sign * (heavy - np.random.default_rng(6).permutation(plain))
         heights = np.array([[estimate.mean_all] for estimate in estimates])
         margin = metric_margin(plan.metric_bounds, [heights])
         return Claim(
