@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from pages.clipping_slopes import power
 from pages.paper import TABLE_6
 from pages.results import CALIBRATION, ROOT
 from pages.text import paragraph, table
@@ -65,8 +66,24 @@ def block() -> str:
             paragraph(origin),
             table(("B", "ε_eff", "runs without clipping", "learnt something", "test perplexity of those"), trained),
             paragraph(_origin()),
+            *(paragraph(text) for text in (_powers(),) if text),
         )
     )
+
+
+def rows_of_kind(kind: str) -> list[Row]:
+    """Return the runs with a kind of clipping; at B = 64 the fixed threshold is the scaled one too."""
+    return [row for row in rows() if row["spec"]["clip_norm"] == threshold(kind, row["spec"]["batch_size"])]
+
+
+def _powers() -> str:
+    """Return the powers of B with which the optima grow, of the kinds for which they are determined."""
+    known = {kind: found for kind in KINDS if (found := power(rows_of_kind(kind))) is not None}
+    told = [
+        f"{kind} {interval.estimate:.2f} [{interval.low:.2f}, {interval.high:.2f}] ({num} seeds)"
+        for kind, (interval, num) in known.items()
+    ]
+    return f"Power of B with which the optimal ε_eff grows, 95 % interval: {'; '.join(told)}." if told else ""
 
 
 def _clipped_fractions() -> Iterator[tuple[int, float, list[float]]]:
