@@ -43,7 +43,7 @@ class Curves:
     `octaves` are log2 of the batch sizes, less their mean. `best` are the best means, `below_best` the means less
     those. `used` marks cells with a mean; others are padding, or unstable. `variances` are those of the means, without
     what a seed does at every learning rate alike, which `common_variance` holds, shape (num_grids,). `drops` are how
-    far a mean lies below the best of its row, larger beyond an octave: the scale of what the shape of the peak may miss.
+    far a mean lies below the best of its row, larger beyond an octave: the scale of what a peak's shape may miss.
     `depths` are what it may miss besides where a mean is near the metric's worst possible value.
     `falls` are how far a curve falls at least where it no longer steepens, as at the foot of a cliff; 0 elsewhere. The
     optimum lies between `low` and `high`: one step beyond the grid, or where a curve has fallen or runs diverge.

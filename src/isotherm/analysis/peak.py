@@ -2,7 +2,7 @@
 
 Around its optimum c a curve of height h is h - a |u|^p below and h - a r |u|^q above, u = log2 ε - c. The shape (a, r,
 p, q) is shared by the batch sizes of a family, but for a and r, which may drift along it; c and h are each one's own. A
-parabola has p = q = 2; p near 1 is a rise that ends at an edge; with a large q curves are round at the top and fall ever
+parabola has p = q = 2; p near 1 is a rise that ends at an edge; with a large q curves are round on top and fall ever
 faster above. How far real curves stray from such a shape is a parameter, too: κ, relative to how far a mean lies below
 the best one.
 """
