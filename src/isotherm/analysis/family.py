@@ -119,9 +119,9 @@ def _parts(found: Curves, generator: np.random.Generator, num_draws: int) -> lis
 
 
 # First importance sampling finds where the shapes lie, in a few rounds; then chains draw them.
-NUM_PROPOSALS, NUM_SHAPES = 5, 200
+NUM_PROPOSALS, NUM_SHAPES = 10, 300
 NUM_CHAINS, NUM_COMPARED, NUM_ROUNDS = 60, 20, 100  # rounds to compare fits, and to draw from them
-BLOCK, MOST_BLOCKS, SETTLED = 20, 20, 0.5  # rounds, and by how much their mean log density still grows
+BLOCK, MOST_BLOCKS, SETTLED = 40, 25, 0.2  # rounds, and by how much their mean log density still grows
 NUM_POINTS, NUM_FINAL_POINTS = 24, 64  # over which an optimum is integrated
 NEGLIGIBLE = 1e-5  # of the largest posterior density
 LEAST_EFFECTIVE = 40.0  # weights are flattened until this many shapes count
@@ -196,12 +196,12 @@ class _Shapes:
         equal = np.full(len(shapes), 1 / len(shapes))
         reached, num_settled = -np.inf, 0
         for _ in range(MOST_BLOCKS):
-            if num_settled == 2:
-                break
             shapes = walk(self._log_density, shapes, generator, num_rounds=BLOCK, num_ignored=BLOCK - 1)
             self.window.narrow(self.window.log_areas(shapes, NUM_POINTS), equal)
             density = float(np.mean(self._log_density(shapes)))
             num_settled = num_settled + 1 if density < reached + SETTLED else 0
+            if num_settled == 2:
+                break
             reached = max(reached, density)
         return shapes
 
