@@ -29,8 +29,9 @@ def print_list(objects: Iterable[PaperObject], records: Sequence[Record], consol
         table.add_row(f"[bold]{one.identifier}[/]", "\n".join(lines))
     console.print(table, highlight=False)
     console.print(
-        "Runs of the base grids, and their time at measured speeds without start-up: on two cores for smoke and laptop, "
-        "on one H200 for gpu and paper. Grids that are refined, as at laptop, end with two to three times as many runs.\n"
+        "Runs of the base grids, and their time at measured speeds without start-up: on two cores for smoke and "
+        "laptop, on one H200 for gpu and paper. Grids that are refined, as at laptop, end with two to three times as "
+        "many runs.\n"
         "isotherm reproduce ID --scale SCALE",
         highlight=False,
     )
