@@ -221,15 +221,16 @@ def _compute(options: ReproduceOptions, scale: Scale, wanted: Sequence[PaperObje
 
 
 def _check_store(path: Path) -> None:
-    """Refuse a store that holds other studies and none of the paper."""
+    """Refuse a store that holds other studies alone; the quickstart's runs are shared by objects of the paper."""
     from isotherm.running.store import Store
+    from isotherm.studies import STUDIES
     from isotherm.studies.paper.shipped import object_named
 
     if not path.exists():
         return
     with Store.read(path) as store:
         names = list(store.studies())
-    if names and not any(object_named(name) for name in names):
+    if names and not any(object_named(name) or name in STUDIES for name in names):
         raise UserError(
             f"the store {path} holds the study {names[0]!r} and nothing of the paper; name another file with --store"
         )

@@ -22,6 +22,7 @@ from isotherm.studies.paper.claims.common import (
     Test,
     beyond,
     fit_of,
+    interval_words,
     losses_of,
     margin_of,
     pair_named,
@@ -57,7 +58,7 @@ def flat_below_kink(momentum: float, *, quantity: str = "test") -> Test:
             text=text,
             evidence=(
                 f"over B = {_listed(s, below)} the largest distance from the mean is "
-                f"{interval_text(-scale * away[:, largest], digits=3, sign=True)} at B = "
+                f"{interval_words(-scale * away[:, largest], sign=True)} at B = "
                 f"{fit.batch_sizes[below[largest]]}; margin {scale * margin:.2g}"
             ),
             plan=s.plan,
@@ -85,7 +86,7 @@ def worse_above_kink(momentum: float, *, quantity: str = "test") -> Test:
             text=text,
             evidence=(
                 f"from the mean over B = {_listed(s, below)} to B = {fit.batch_sizes[-1]} it gets worse by "
-                f"{interval_text(scale * rises, digits=3)}; margin {scale * margin:.2g}"
+                f"{interval_words(scale * rises)}; margin {scale * margin:.2g}"
             ),
             plan=s.plan,
             holds=(Excess(draws=rises, limit=0.0),),
@@ -228,7 +229,7 @@ def best_batch_beats(which: str) -> Test:
             text=text,
             evidence=(
                 f"B = {others[best]} is ahead of B = {s.test_fit.batch_sizes[end]} by "
-                f"{interval_text(s.scale * leads[:, best], digits=3)}; margin {s.scale * margin:.2g}"
+                f"{interval_words(s.scale * leads[:, best])}; margin {s.scale * margin:.2g}"
             ),
             plan=s.plan,
             holds=(Excess(draws=leads[:, best], limit=0.0, num_tried=leads.shape[1]),),
@@ -249,7 +250,7 @@ def training_improves() -> Test:
         sizes = s.train_fit.batch_sizes
         return Claim(
             text=text,
-            evidence=f"from B = {sizes[0]} to {sizes[-1]} it falls by {interval_text(100 * falls / scale, digits=1)} %",
+            evidence=f"from B = {sizes[0]} to {sizes[-1]} it falls by {interval_words(100 * falls / scale)} %",
             plan=s.plan,
             holds=(Excess(draws=falls, limit=0.0),),
             fails=((Excess(draws=-falls, limit=0.0),),),

@@ -21,6 +21,7 @@ from isotherm.studies.paper.claims.common import (
     Test,
     beyond,
     fit_of,
+    interval_words,
     losses_of,
     margin_of,
     plan_named,
@@ -43,7 +44,7 @@ def metric_falls_in_the_end(name: str) -> Test:
             text=text,
             evidence=(
                 f"from {found[best].budget} to {found[-1].budget} it gets worse by "
-                f"{interval_text(scale * losses[:, best], digits=3)}; margin {scale * margin:.2g}"
+                f"{interval_words(scale * losses[:, best])}; margin {scale * margin:.2g}"
             ),
             plan=found[0].plan,
             holds=(Excess(draws=losses[:, best], limit=0.0, num_tried=losses.shape[1]),),
@@ -63,7 +64,7 @@ def metric_saturates(name: str) -> Test:
             text=text,
             evidence=(
                 f"from {found[-2].budget} to {found[-1].budget} it improves by "
-                f"{interval_text(scale * change, digits=3, sign=True)}; margin {scale * margin:.2g}"
+                f"{interval_words(scale * change, sign=True)}; margin {scale * margin:.2g}"
             ),
             plan=found[0].plan,
             holds=within(change, margin),
@@ -84,7 +85,7 @@ def no_smaller_budget_is_better(name: str) -> Test:
             text=text,
             evidence=(
                 f"{found[best].budget} is ahead of {found[-1].budget} by "
-                f"{interval_text(scale * leads[:, best], digits=3, sign=True)}; margin {scale * margin:.2g}"
+                f"{interval_words(scale * leads[:, best], sign=True)}; margin {scale * margin:.2g}"
             ),
             plan=found[0].plan,
             holds=tuple(Excess(draws=-leads[:, k], limit=-margin) for k in range(leads.shape[1])),
@@ -104,7 +105,7 @@ def training_falls(name: str) -> Test:
         return Claim(
             text=text,
             evidence=(
-                f"the smallest fall is {interval_text(falls[:, least], digits=4, sign=True)}, from "
+                f"the smallest fall is {interval_words(falls[:, least], sign=True)}, from "
                 f"{found[least].budget} to {found[least + 1].budget}"
             ),
             plan=found[0].plan,
