@@ -28,7 +28,7 @@ def main() -> None:
     earlier = clipping.rows()
     if options.command == "run":
         study = study_of(options.batch_sizes, options.kinds, data=options.data, num_steps=options.steps)
-        add_known(options.store, earlier)
+        add_known(options.store, earlier, study)
         progress = Printed(" ".join(options.kinds))
         seconds = options.checkpoint_seconds
         it.run_study(study, store=options.store, device=options.device, checkpoint_seconds=seconds, progress=progress)

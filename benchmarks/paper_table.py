@@ -28,7 +28,8 @@ def main(table: PaperTable) -> None:
         rates = {size: tuple(options.rates or table.rates[size]) for size in options.batch_sizes}
         part = dataclasses.replace(table, rates=rates, num_seeds=options.seeds or table.num_seeds)
         study = study_of(part, options.batch_sizes, data=options.data, num_steps=options.steps)
-        add_known(options.store, [row for row in _earlier(table) if row["spec"]["batch_size"] in options.batch_sizes])
+        known = [row for row in _earlier(table) if row["spec"]["batch_size"] in options.batch_sizes]
+        add_known(options.store, known, study)
         progress = Printed(" ".join(str(size) for size in options.batch_sizes))
         seconds = options.checkpoint_seconds
         it.run_study(study, store=options.store, device=options.device, checkpoint_seconds=seconds, progress=progress)
@@ -67,9 +68,11 @@ def study_of(
     return it.Study(name=table.name, sweeps=tuple(sweeps))
 
 
-def add_known(path: Path, rows: Sequence[Row]) -> None:
-    """Put runs of the result file into a store, so that they are not trained again."""
+def add_known(path: Path, rows: Sequence[Row], study: it.Study) -> None:
+    """Put runs of the result file into a study's store, so that they are not trained again."""
     with Store.write(path) as store:
+        for identity in study.prepare().identities.values():
+            store.put_identity(identity)
         store.put([_run_of(row) for row in rows])
 
 

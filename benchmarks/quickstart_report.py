@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from isotherm.analysis.analysis import Analysis, analyse
+from isotherm.cli.stores import run_command
 from isotherm.core.json import json_text
 from isotherm.core.records import Outcome, RunResult
 from isotherm.report.study.draw import save_figures
@@ -51,7 +52,8 @@ def main() -> None:
     """Take over runs where asked to, then analyse and write."""
     options = _parser().parse_args()
     origin = _kept_origin() if options.take is None else _taken(options)
-    analysis = analyse(stored(), run=("isotherm", "quickstart"))
+    command = run_command("quickstart", "quickstart", Path("quickstart/quickstart.sqlite"))
+    analysis = analyse(stored(), run=command)
     summary = study_summary(analysis, seconds=origin["seconds"])
     (FOLDER / "quickstart.json").write_text(json_text({**origin, **summary}))
     write_files(analysis)

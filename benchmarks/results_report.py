@@ -24,7 +24,8 @@ PAGE = Page(
 
 
 def main() -> None:
-    """Write the blocks."""
+    """Draw the figures, and write the blocks."""
+    paper_objects.write_images()
     for document in DOCUMENTS:
         PAGE.write(document)
         print(f"wrote the blocks of {document.name}")

@@ -4,38 +4,51 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from pathlib import Path
 
+from isotherm.report.files import write_atomically
+from isotherm.report.paper.draw import rendered
 from isotherm.report.paper.finding import Finding, find_record
-from isotherm.report.paper.page import NOT_RUN, nearest_findings
+from isotherm.report.paper.page import NEAREST_FIRST, NOT_RUN, nearest_findings
 from isotherm.report.paper.tables import TextTable, tables
-from isotherm.studies.paper.definition import PaperObject
+from isotherm.studies.paper.definition import Form, PaperObject
 from isotherm.studies.paper.judged import command, state_words
 from isotherm.studies.paper.registry import objects
 from isotherm.studies.paper.shipped import records_in
 from pages.results import ROOT
 from pages.text import paragraph, table
 
+FIGURES = ROOT / "docs" / "figures"
+
 
 @functools.cache
-def findings() -> dict[str, Finding]:
-    """Return what the rows in `results/` say of every object that has some."""
-    return nearest_findings(find_record(record) for record in records_in(ROOT / "results"))
+def findings() -> list[Finding]:
+    """Return what the rows in `results/` say, in the paper's order, the scales nearest to the paper's first."""
+    found = [find_record(record) for record in records_in(ROOT / "results")]
+    computed = [f for f in nearest_findings([]).values() if f.wanted.form is Form.SCHEDULE]
+    order = list(objects())
+    return sorted([*found, *computed], key=lambda f: (order.index(f.wanted.identifier), NEAREST_FIRST.index(f.scale)))
+
+
+def write_images() -> list[Path]:
+    """Draw every object that has results, and return the files."""
+    return [
+        write_atomically(FIGURES / f"{name}_{finding.scale}.png", content)
+        for finding in findings()
+        for name, content in rendered(finding)
+    ]
 
 
 def contents_block() -> str:
     """Return one row per object: what it shows, what was run, and the verdicts on its claims."""
-    rows = [_row(wanted, findings().get(wanted.identifier)) for wanted in objects().values()]
+    nearest = nearest_findings(findings())
+    rows = [_row(wanted, nearest.get(wanted.identifier)) for wanted in objects().values()]
     return table(("object", "what it shows", "run", "claims"), rows)
 
 
 def objects_block() -> str:
     """Return every object that has results: verdicts, tables, and the command that reads them."""
-    return "\n\n".join(_section(finding) for finding in in_order(findings()))
-
-
-def in_order(found: dict[str, Finding]) -> list[Finding]:
-    """Return findings in the paper's order."""
-    return [found[name] for name in objects() if name in found]
+    return "\n\n".join(map(_section, findings()))
 
 
 def _row(wanted: PaperObject, finding: Finding | None) -> Sequence[str]:
@@ -52,13 +65,21 @@ def _section(finding: Finding) -> str:
         for verdict, claim in zip(finding.verdicts, wanted.claims, strict=True)
     ]
     parts = [
-        f"## {wanted.title}",
+        f"## {wanted.title}, scale {finding.scale}",
+        *(f"![{wanted.title}: {wanted.shows}](figures/{path.name})" for path in _images(finding)),
         paragraph(f"{wanted.shows} {finding.caption}"),
         table(("verdict", "claim", "evidence", "source"), rows),
         *(f"{found.title}\n\n{_markdown(found)}" for found in tables(wanted, finding)),
         paragraph(f"`{' '.join(command(wanted, finding.scale))}`. {_origin(finding)}"),
     ]
     return "\n\n".join(parts)
+
+
+def _images(finding: Finding) -> list[Path]:
+    """Return the files that were drawn."""
+    name = finding.wanted.identifier
+    first = FIGURES / f"{name}_{finding.scale}.png"
+    return [path for path in (first, *sorted(FIGURES.glob(f"{name}-*_{finding.scale}.png"))) if path.exists()]
 
 
 def _origin(finding: Finding) -> str:

@@ -10,6 +10,7 @@ import torch
 
 import lstm_clipping
 from isotherm.sweep.plan import SweepPlan
+from isotherm.sweep.rounds import missing_runs
 from isotherm.tasks.builtin import built_in
 from pages import clipping
 
@@ -27,7 +28,13 @@ def plans() -> tuple[SweepPlan, ...]:
 def test_thresholds(plans: tuple[SweepPlan, ...]) -> None:
     found = {plan.name: plan.clip_norm for plan in plans}
     assert found["fixed, B = 16"] == found["fixed, B = 256"] == found["scaled, B = 64"] == 5.0
-    assert (found["scaled, B = 16"], found["scaled, B = 256"], found["none, B = 16"]) == (10.0, 2.5, None)
+    assert (found["scaled, B = 16"], found["scaled, B = 256"], found["none, B = 16"]) == (10.0, 2.5, 1e9)
+
+
+def test_all_kinds_at_a_batch_size_are_one_fleet(plans: tuple[SweepPlan, ...]) -> None:
+    specs = missing_runs([plan for plan in plans if plan.batch_sizes == (64,)], {})
+    assert len(specs) == 30  # two of the three kinds have the same threshold there
+    assert {spec.clip_norm is None for spec in specs} == {False}
 
 
 def test_grids_hold_the_optima_of_either_law(plans: tuple[SweepPlan, ...]) -> None:
@@ -47,7 +54,7 @@ def test_only_runs_without_clipping_are_counted_as_such(monkeypatch: pytest.Monk
         spec = {"batch_size": 64, "effective_learning_rate": rate, "clip_norm": clip_norm}
         return {"spec": spec, "result": {"test_metric": metric}}
 
-    rows = [row(0.2, None, 1e40), row(0.2, None, 300.0), row(0.1, 5.0, 200.0), row(0.4, None, None)]
+    rows = [row(0.2, None, 1e40), row(0.2, None, 300.0), row(0.1, 5.0, 200.0), row(0.4, 1e9, None)]
     monkeypatch.setattr(clipping, "rows", lambda: rows)
     found = [(size, rate, clipping._counted(results)) for size, rate, results in clipping._unclipped()]
     assert found == [(64, 0.2, ("2", "1", "300")), (64, 0.4, ("1", "0", "–"))]

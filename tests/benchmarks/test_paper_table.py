@@ -122,7 +122,9 @@ def test_run_trains_what_the_store_lacks(tmp_path: Path, monkeypatch: pytest.Mon
     assert [cell(row) for row in rows] == expected
 
 
-def test_what_the_result_file_has_is_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_result_file_has_is_not_trained_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     task = small_built_in("autoencoder_mnist")
     monkeypatch.setattr(paper_table.it, "get_task", lambda name, *, data: task)
     monkeypatch.setattr("pages.paper.ROOT", tmp_path)
@@ -135,5 +137,6 @@ def test_what_the_result_file_has_is_not_trained_again(tmp_path: Path, monkeypat
         monkeypatch.setattr(sys, "argv", ["table7.py", "export", path, "--commit", commit])
         paper_table.main(table)
     content = json.loads((tmp_path / "results" / "table7" / "table7.json").read_text())
+    assert "earlier version" not in capsys.readouterr().out
     trained_by = {cell(row): row["commit"] for row in content["runs"]}
     assert trained_by == {(4, 0.02, 0): "def", (4, 0.02, 1): "def", (4, 0.03, 0): "abc", (4, 0.03, 1): "def"}

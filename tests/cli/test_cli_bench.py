@@ -11,6 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from isotherm.bench.contenders import OURS, PEERS, PLAIN
+from isotherm.bench.start import STARTS
 from isotherm.bench.workloads import WORKLOADS
 from isotherm.cli.main import app
 
@@ -71,8 +72,20 @@ def test_the_list_of_works_and_peers() -> None:
     content = json.loads(Path("list.json").read_text())
     assert [workload["label"] for workload in content["workloads"]] == [workload.label for workload in WORKLOADS]
     assert list(content["peers"]) == list(PEERS)
-    for name in (*PEERS, "mlp_mnist1d:8", "25x plain"):
+    assert [start["label"] for start in content["starts"]] == [start.label for start in STARTS]
+    for name in (*PEERS, "mlp_mnist1d:8", "25x plain", "mlp_mnist1d:start", "15 s, then 5 s"):
         assert name in text
+
+
+def test_starts_are_timed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("isotherm.bench.start._trial", lambda workload: [4.25, 0.5, 3.0])
+    code, text = invoke("--work", "mlp_mnist1d:start", "--repeats", "2", "--json", "starts.json")
+    assert code == 0
+    content = json.loads(Path("starts.json").read_text())
+    assert content["rows"] == []
+    assert [entry["seconds"] for entry in content["starts"][0]["starts"]] == [4.25, 0.5, 3.0]
+    assert "0.5 [0.5, 0.5]" in text
+    assert "10 runs, 2 trials" in text
 
 
 def test_names_that_are_not_known() -> None:

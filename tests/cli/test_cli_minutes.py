@@ -20,7 +20,7 @@ def test_out_of_time_is_an_exit_code_and_the_same_command_goes_on() -> None:
     assert "Time is up. Left of base grids: 6 runs" in " ".join(text.split())
     assert "The same command goes on from here" in " ".join(text.split())
     content = json.loads(Path("left.json").read_text())
-    assert (content["complete"], content["left"]["runs"]) == (False, 6)
+    assert (content["complete"], content["left"]["runs"], content["left"]["runs_begun"]) == (False, 6, 0)
     assert len(rows("file.sqlite")) == 6
     code, _ = invoke("run", "study.toml", "--workers", "1", "--minutes", "10")
     assert code == 0
@@ -47,6 +47,8 @@ def test_a_cell_out_of_time_goes_on() -> None:
         ends_after(limited, 2)
         code, text = invoke("run", *words)
     assert code == 4, text
-    assert "Left of base grids: 2 runs, 400 updates" in " ".join(text.split())
+    assert "Left of base grids: 2 runs, 2 of which go on from a checkpoint, and what they call for" in " ".join(
+        text.split()
+    )
     code, _ = invoke("run", *words)
     assert code == 0

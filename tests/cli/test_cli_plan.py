@@ -73,3 +73,12 @@ def test_plan_takes_the_noise_from_the_store() -> None:
     (entry,) = json.loads(Path("plan.json").read_text())["power"]
     assert entry["noise"]["num_runs"] > 0
     assert f"from {entry['noise']['num_runs']} stored runs of this task" in " ".join(text.split())
+
+
+def test_plan_says_what_it_cannot_count_yet() -> None:
+    later = "until = { first = 2, at_most = 8 }\nestimate_at = { epochs = 1 }"
+    Path("later.toml").write_text(Path("study.toml").read_text().replace("steps = 10", later))
+    code, shown = invoke("plan", "later.toml")
+    assert code == 0, shown
+    assert "grids are estimated at 1 epoch first; the rest is not counted yet" in " ".join(shown.split())
+    assert "budgets double while it improves, to 8 epochs at most; those are not counted" in " ".join(shown.split())

@@ -227,3 +227,12 @@ def test_a_closed_store_is_one_file() -> None:
     run_tiny()
     shutil.copy("tiny.sqlite", "copy.sqlite")
     assert rows("copy.sqlite") == rows("tiny.sqlite")
+
+
+def test_budgets_that_double_and_what_an_estimate_saved_are_told() -> None:
+    later = "until = { first = 2, at_most = 4 }\nestimate_at = { epochs = 1 }"
+    Path("later.toml").write_text(Path("study.toml").read_text().replace("steps = 10", later))
+    code, shown = invoke("run", "later.toml", "--workers", "1")
+    assert code == 0, shown
+    assert "ends at 4 epochs: it" in " ".join(shown.split())
+    assert "Grids were estimated at 1 epoch:" in " ".join(shown.split())

@@ -196,3 +196,8 @@ def test_every_key_is_on_the_page_of_studies() -> None:
     page = (Path(__file__).parents[2] / "docs" / "studies.md").read_text()
     for key in (*_Sweep.model_fields, *_Isotherm.model_fields):
         assert f"`{key}`" in page, key
+
+
+def test_an_object_of_the_paper_is_no_study_but_has_a_command() -> None:
+    with pytest.raises(UserError, match="run it with isotherm reproduce table7"):
+        load_study("table7")

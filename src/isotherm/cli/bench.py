@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from isotherm.bench.measure import Settings
+    from isotherm.bench.start import StartWorkload
     from isotherm.bench.workloads import AnyWorkload
     from isotherm.core.records import RunSpec
 
@@ -40,7 +42,7 @@ class BenchOptions:
             "--workload",
             "--work",
             metavar="NAME",
-            help="Time this workload, or NAME:B at one batch size; repeatable; default: all.",
+            help="Time NAME, one batch size as NAME:B, or the first update as NAME:start; repeatable.",
         ),
     ] = None
     contenders: Annotated[
@@ -64,27 +66,37 @@ def bench(options: BenchOptions) -> None:
 
 def _list(options: BenchOptions, console: Console) -> None:
     from isotherm.bench.contenders import PEERS
+    from isotherm.bench.start import STARTS
     from isotherm.bench.workloads import WORKLOADS, workload_entry
     from isotherm.cli.show.bench import print_list
 
     print_list(console)
-    give_json(options.json_path, {"workloads": [workload_entry(one) for one in WORKLOADS], "peers": PEERS})
+    starts = [dataclasses.asdict(start) | {"label": start.label} for start in STARTS]
+    workloads = [workload_entry(one) for one in WORKLOADS]
+    give_json(options.json_path, {"workloads": workloads, "starts": starts, "peers": PEERS})
 
 
 def _time(options: BenchOptions, console: Console) -> None:
     from isotherm.bench.contenders import chosen_peers
     from isotherm.bench.measure import Settings
+    from isotherm.bench.start import chosen_starts
     from isotherm.bench.workloads import chosen_workloads
     from isotherm.cli.show.bench import print_bench
+    from isotherm.cli.show.starts import print_starts
     from isotherm.engine.placed_task import checked_device
 
     _check_numbers(options)
-    workloads = chosen_workloads(options.workloads or [], device=_checked_kind(options.device))
+    starts, others = chosen_starts(options.workloads or [], device=_checked_kind(options.device))
+    workloads = chosen_workloads(others, device=options.device) if others or not starts else []
     peers = chosen_peers(options.contenders or [])
     checked_device(options.device)
     settings = Settings(device=options.device, peers=peers, repeats=options.repeats, seconds=options.seconds)
     content = _measured(workloads, settings, json_path=options.json_path, console=console)
-    print_bench(content["rows"], console)
+    if workloads:
+        print_bench(content["rows"], console)
+    if starts:
+        content["starts"] = _timed_starts(starts, repeats=options.repeats, console=console)
+        print_starts(content["starts"], console)
     give_json(options.json_path, content)
     print_written((options.json_path,), console)
 
@@ -116,6 +128,17 @@ def _measured(
         except KeyboardInterrupt as error:
             kept = f"{json_path} has the rows above" if is_file and num_done else "Nothing was written"
             raise stopped(f"{kept}.") from error
+
+
+def _timed_starts(starts: Sequence[StartWorkload], *, repeats: int, console: Console) -> list[dict[str, Any]]:
+    from isotherm.bench.start import measure_start
+
+    found = []
+    with console.status("") as status:
+        for start in starts:
+            status.update(f"timing {start.label}")
+            found.append(measure_start(start, repeats=repeats))
+    return found
 
 
 def _planned(study: str) -> list[RunSpec]:

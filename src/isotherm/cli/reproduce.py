@@ -148,7 +148,7 @@ def _run(options: ReproduceOptions, console: Console) -> None:
         print_finding(finding, files, console)
         summaries.append(summary(finding))
     give_json(options.json_path, summaries[0] if options.what != ALL else {"objects": summaries})
-    _exit_if_failed(summaries_of=wanted, scale=scale, store=store)
+    _exit_if_failed(wanted, scale, store)
 
 
 def _reproduced(
@@ -221,21 +221,22 @@ def _compute(options: ReproduceOptions, scale: Scale, wanted: Sequence[PaperObje
 
 
 def _check_store(path: Path) -> None:
-    """Refuse a store that holds other studies and none of the paper."""
+    """Refuse a store that holds other studies alone; the quickstart's runs are shared by objects of the paper."""
     from isotherm.running.store import Store
+    from isotherm.studies import STUDIES
     from isotherm.studies.paper.shipped import object_named
 
     if not path.exists():
         return
     with Store.read(path) as store:
         names = list(store.studies())
-    if names and not any(object_named(name) for name in names):
+    if names and not any(object_named(name) or name in STUDIES for name in names):
         raise UserError(
             f"the store {path} holds the study {names[0]!r} and nothing of the paper; name another file with --store"
         )
 
 
-def _exit_if_failed(*, summaries_of: Sequence[PaperObject], scale: Scale, store: Path) -> None:
+def _exit_if_failed(wanted: Sequence[PaperObject], scale: Scale, store: Path) -> None:
     """End the command with its own exit code where runs failed."""
     from isotherm.cli.show.study import exit_if_failed
     from isotherm.studies.paper.shipped import stored_records
@@ -243,5 +244,5 @@ def _exit_if_failed(*, summaries_of: Sequence[PaperObject], scale: Scale, store:
     if not store.exists():
         return
     for record in stored_records(store):
-        if record.wanted in summaries_of and record.scale is scale:
+        if record.wanted in wanted and record.scale is scale:
             exit_if_failed(record.results)

@@ -60,13 +60,14 @@ class RunOptions:
 @command(RunOptions)
 def run(options: RunOptions) -> None:
     """Run what is missing of a study, or of one cell with --task. Ctrl-C and kill are safe: run it again to resume."""
+    start = time.perf_counter()  # before anything large is imported
     check_json(options.json_path)
     _check_kind(options)
     console = console_for(options.json_path)
     if options.cell.task is not None:
-        _run_cell(options, console)
+        _run_cell(options, console, start)
     else:
-        _run_study(options, console)
+        _run_study(options, console, start)
 
 
 def _check_kind(options: RunOptions) -> None:
@@ -92,7 +93,7 @@ def _check_kind(options: RunOptions) -> None:
         raise UserError(f"--workers {workers}: one cell trains in one process, all seeds as a fleet; leave it out")
 
 
-def _run_study(options: RunOptions, console: Console) -> None:
+def _run_study(options: RunOptions, console: Console, start: float) -> None:
     from isotherm.analysis.analysis import analyse
     from isotherm.cli.show.left import exit_if_out_of_time
     from isotherm.cli.show.study import exit_if_failed, print_results
@@ -102,7 +103,6 @@ def _run_study(options: RunOptions, console: Console) -> None:
     from isotherm.studies.load import load_study
 
     assert options.study is not None
-    start = time.perf_counter()
     study = _changed(load_study(options.study, data=options.data, resolution=options.resolution), options)
     print_notes((note for sweep in study.sweeps for note in sweep.task.notes), console)
     store = options.store or default_store(study.name)
@@ -129,7 +129,7 @@ def _changed(study: Study, options: RunOptions) -> Study:
     return dataclasses.replace(study, sweeps=tuple(dataclasses.replace(s, **changes) for s in study.sweeps))
 
 
-def _run_cell(options: RunOptions, console: Console) -> None:
+def _run_cell(options: RunOptions, console: Console, start: float) -> None:
     from isotherm.cli.cell import default_store, prepare_cell, run_cell
     from isotherm.cli.progress import CellProgress
     from isotherm.cli.show.cell import cell_summary, print_cell, stored_sentence
@@ -141,7 +141,6 @@ def _run_cell(options: RunOptions, console: Console) -> None:
     from isotherm.tasks.load import load_task
 
     assert options.cell.task is not None
-    start = time.perf_counter()
     checked_device(options.compute.device)  # before data are read
     task = load_task(options.cell.task, data=options.data).with_options(**options.cell.task_options())
     cell = prepare_cell(task, options.cell.settings(), device=options.compute.device)

@@ -16,6 +16,7 @@ from isotherm.core.records import Precision
 from isotherm.core.schedule import Schedule
 from isotherm.errors import UserError, nearest
 from isotherm.studies import STUDIES
+from isotherm.studies.paper.registry import objects
 from isotherm.sweep.plan import ExtendFor, Resolution, TuneOn, TuneQuantity
 from isotherm.sweep.study import Study
 from isotherm.sweep.sweep import Sweep
@@ -53,6 +54,8 @@ def _instead_of(reference: str) -> str:
     if Path(reference).is_dir():
         files = sorted(str(file) for file in Path(reference).glob("*.toml"))
         return f"it is a folder; name a .toml file in it{': ' + ', '.join(files) if files else ''}"
+    if reference in objects():
+        return f"it is a figure or table of the paper: run it with isotherm reproduce {reference}"
     if reference in TASKS:
         return f"it is a task: train one cell of it with {_one_cell(reference)}"
     if Path(f"{reference}.toml").is_file():

@@ -60,7 +60,9 @@ def test_the_target_of_the_sweep_is_used_where_there_is_one() -> None:
 
 def test_the_report_and_the_summary_have_them(tmp_path: Path) -> None:
     files = write_report(results_of(), tmp_path)
-    assert "budgets that double" in files.page.read_text()
+    page = files.page.read_text()
+    assert "budgets that double" in page
+    assert "Budgets double from 1 epoch, each with its own optimum" in page
     with (tmp_path / "budgets.csv").open() as table:
         assert len(list(csv.DictReader(table))) == 4 + 5
     content = json.loads(files.summary.read_text())
@@ -74,7 +76,9 @@ def test_what_an_estimate_saved_is_in_the_report(tmp_path: Path) -> None:
     files = write_report(results_of(**plan), tmp_path)
     (saving,) = json.loads(files.summary.read_text())["savings"]
     assert saving["fraction"] == pytest.approx((2 * 4 - 5) / (5 * 4))
-    assert "Grids were estimated at 1 epoch" in files.page.read_text()
+    page = files.page.read_text()
+    assert "Grids were estimated at 1 epoch" in page
+    assert "Every grid is run at 1 epoch first" in page
 
 
 def test_other_sweeps_have_no_such_figure() -> None:

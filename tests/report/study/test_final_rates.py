@@ -13,6 +13,7 @@ from isotherm.core.records import RunResult, RunSpec
 from isotherm.report.study.figure_data import study_figures
 from isotherm.report.study.final_rates import final_rate_pictures
 from isotherm.report.study.folder import write_report
+from isotherm.report.study.table_notes import table_notes
 from isotherm.sweep.results import Results
 from isotherm.sweep.rounds import missing_runs
 
@@ -71,6 +72,12 @@ def test_the_report_has_the_map_and_its_numbers(results: Results, tmp_path: Path
     page = files.page.read_text()
     assert "data:image/png;base64," in page
     assert "a final learning rate that is swept apart" in page
+
+
+def test_the_table_names_the_final_learning_rates(results: Results) -> None:
+    sweep = first(results)
+    (note,) = (note for note in table_notes(sweep.plan, sweep.grids) if "final ε_eff" in note)
+    assert note.endswith("final ε_eff: 1/128 [2⁻⁸, 1/64] (lower edge) at B = 16")
 
 
 def test_other_sweeps_have_no_map() -> None:

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from isotherm.bench.contenders import OURS, PEERS, PLAIN
 from isotherm.bench.measure import NOT_ASKED
+from isotherm.bench.start import FIRST_TARGET, FURTHER_TARGET, STARTS
 from isotherm.bench.workloads import WORKLOADS, Workload
 from isotherm.cli.common import escaped
 
@@ -32,6 +33,9 @@ def print_list(console: Console) -> None:
         unit = one.unit if isinstance(one, Workload) else "run-steps/s"
         runs = str(one.num_runs) if isinstance(one, Workload) else "as planned"
         table.add_row(one.label, one.device, runs, "–" if one.target is None else one.target.text(unit))
+    for start in STARTS:
+        target = f"{FIRST_TARGET:g} s, then {FURTHER_TARGET:g} s" if start.device == "cuda" else "–"
+        table.add_row(start.label, start.device, str(start.num_runs), target)
     console.print(table, highlight=False)
     for name, text in PEERS.items():
         console.print(f"[bold]{name}[/]: {escaped(text)}", highlight=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from rich.console import Console
 
 from isotherm.cli.common import EXIT_OUT_OF_TIME, escaped, give_json
 from isotherm.report.wording import count_text
+from isotherm.running.executors.checkpoints import CheckpointFolder
 from isotherm.sweep.rounds import Round
 
 
@@ -17,21 +19,24 @@ def exit_if_out_of_time(left: Round | None, *, store: Path, json_path: Path | No
     """End the command with its own exit code where runs are left; say how many."""
     if left is None:
         return
-    console.print(f"\n[bold]Time is up.[/] {escaped(left_sentence(left))}", highlight=False, soft_wrap=True)
+    saved = CheckpointFolder.beside(store, seconds=math.inf).saved_runs()
+    num_begun = sum(spec.key in saved for spec in left.specs)
+    sentence = left_sentence(left, num_begun=num_begun)
+    console.print(f"\n[bold]Time is up.[/] {escaped(sentence)}", highlight=False, soft_wrap=True)
     where = escaped(str(store))
     console.print(f"Store: {where}. What there is so far: isotherm report {where}", highlight=False, soft_wrap=True)
-    give_json(json_path, left_content(left))
+    give_json(json_path, left_content(left, num_begun=num_begun))
     raise typer.Exit(EXIT_OUT_OF_TIME)
 
 
-def left_sentence(left: Round) -> str:
-    """Say what is left, and how to go on."""
-    updates = sum(spec.num_steps for spec in left.specs)
+def left_sentence(left: Round, *, num_begun: int) -> str:
+    """Say what is left, how many of these runs go on from a checkpoint, and how to go on."""
+    begun = f", {num_begun:,} of which go on from a checkpoint" if num_begun else ""
     runs = count_text(len(left.specs), "run")
-    return f"Left of {left}: {runs}, {updates:,} updates, and what they call for. The same command goes on from here."
+    return f"Left of {left}: {runs}{begun}, and what they call for. The same command goes on from here."
 
 
-def left_content(left: Round) -> dict[str, Any]:
+def left_content(left: Round, *, num_begun: int) -> dict[str, Any]:
     """Return the same for JSON."""
     return {
         "complete": False,
@@ -39,6 +44,6 @@ def left_content(left: Round) -> dict[str, Any]:
             "round": left.number,
             "stages": [str(stage) for stage in left.stages],
             "runs": len(left.specs),
-            "updates": sum(spec.num_steps for spec in left.specs),
+            "runs_begun": num_begun,
         },
     }

@@ -39,9 +39,7 @@ def later_notes(study: Study) -> list[str]:
     notes = []
     for sweep in study.sweeps:
         if sweep.estimate_at is not None:
-            notes.append(
-                f"{sweep.name}: grids are estimated at {sweep.estimate_at} first; until then only that is counted"
-            )
+            notes.append(f"{sweep.name}: grids are estimated at {sweep.estimate_at} first; the rest is not counted yet")
         if isinstance(sweep.budget, Until):
             last = sweep.budgets[-1]
             notes.append(f"{sweep.name}: budgets double while it improves, to {last} at most; those are not counted")

@@ -11,8 +11,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from isotherm.analysis.power import POWER, binomial_error
+from isotherm.analysis.power import binomial_error
 from isotherm.analysis.sweep_power import SweepPower
+from isotherm.analysis.verdicts.margins import POWER
 from isotherm.cli.common import escaped
 from isotherm.core.json import plain
 

@@ -45,9 +45,9 @@ class Finding:
         plans = self.analysis.plan.sweeps
         seeds = sorted({len(plan.seeds) for plan in plans})
         kept = sorted({plan.num_kept for plan in plans})
-        chosen = (
-            f"n = {_either(seeds)} seeds" if kept == seeds else f"best {_either(kept)} of n = {_either(seeds)} seeds"
-        )
+        noun = "seed" if seeds == [1] else "seeds"
+        best = "" if kept == seeds else f"best {_either(kept)} of "
+        chosen = f"{best}n = {_either(seeds)} {noun}"
         return f"Scale {self.scale}. {note} Mean ± standard deviation, {chosen} per learning rate; {self.num_words}."
 
 

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from isotherm.analysis.analysis import SweepAnalysis
 from isotherm.analysis.series import TunedGrid
 from isotherm.core.records import CurvePoint, Direction
-from isotherm.report.axes import FAINT
+from isotherm.report.axes import FAINT, with_math
 from isotherm.report.study.pictures import Picture, Row
 from isotherm.report.style import series_styles
 from isotherm.report.wording import TRAIN_OBJECTIVE, is_percent, metric_label, momentum_label, rate_text
@@ -108,7 +108,7 @@ def _draw_grid(panel: Axes, plan: SweepPlan, grid: Grid, cells: Sequence[Cell]) 
     styles = zip(cells, series_styles([1.0] * len(cells)), ("-", "--", ":", "-.") * len(cells), strict=False)
     for cell, style, line in styles:
         for index, curve in enumerate(training_curves(plan, cell)):
-            label = f"ε = {rate_text(cell.effective_learning_rate)}" if index == 0 else None
+            label = with_math(f"ε_eff = {rate_text(cell.effective_learning_rate)}") if index == 0 else None
             steps = [point.step for point in curve.points]
             values = [scale * point.test_metric for point in curve.points]
             panel.plot(steps, values, color=style.colour, linestyle=line, linewidth=0.9, alpha=0.8, label=label)

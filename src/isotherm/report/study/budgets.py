@@ -121,7 +121,7 @@ def _draw_steps(panel: Axes, steps: Sequence[StepsToTarget]) -> None:
         sizes = [one.batch_size for one in known]
         panel.plot(sizes, [known[0].num_steps * sizes[0] / size for size in sizes], ":", color=INK, linewidth=0.9)
     power_of_two_axis(panel, "x", {float(one.batch_size) for one in steps})
-    panel.set_yscale("log")
+    power_of_two_axis(panel, "y", None)
     panel.set_xlabel("batch size B")
     panel.set_ylabel("updates to the target")
 

@@ -45,6 +45,7 @@ def protocol_paragraphs(plans: Sequence[SweepPlan]) -> list[str]:
         *_distinct(_selection(plan) for plan in plans),
         *_distinct(_extension(plan) for plan in plans),
         *_distinct(_refinement(plan) for plan in plans),
+        *_distinct(sentence for plan in plans for sentence in _order(plan)),
         f"{_sharing(plans)} "
         "Learning rates are thus compared with common random numbers: error bars show the spread over seeds at one "
         "learning rate, not the error of a difference between two.",
@@ -106,6 +107,29 @@ def _refinement(plan: SweepPlan) -> str:
         f"Around {which}, learning rates halfway to the neighbours are added, round by round, until {bound} is below "
         f"the error of the mean, or their ratio is at most {plan.smallest_ratio:.3g}."
     )
+
+
+def _order(plan: SweepPlan) -> list[str]:
+    """Say what is special about the order or the axes of a sweep."""
+    found = []
+    if plan.final_learning_rates:
+        found.append(
+            "Learning rates at the start and at the end of training are swept apart, in all pairs that do not rise. An "
+            "effective learning rate stands for its best pair, also in the fits; the best of several means flatters."
+        )
+    if plan.estimate_at is not None:
+        found.append(
+            f"Every grid is run at {plan.estimate_at} first, without refinement; at the full budget it starts with the "
+            "interval of the optimum found and one learning rate on either side."
+        )
+    if plan.until is not None:
+        aim = "" if plan.until.target is None else f" meets {plan.until.target:g} or"
+        found.append(
+            f"Budgets double from {plan.budgets[0]}, each with its own optimum, until what is tuned{aim} no longer "
+            "improves by more than the standard error of the difference in "
+            f"{count_text(plan.until.patience, 'doubling')}, or {plan.budgets[-1]} are reached."
+        )
+    return found
 
 
 def _confirmation(plan: SweepPlan) -> str:

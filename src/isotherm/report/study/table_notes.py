@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from isotherm.analysis.series import TunedGrid
 from isotherm.report.wording import EDGE_FLAGS, TRAIN_OBJECTIVE, end_sign, is_percent, objective_words, rate_text
 from isotherm.sweep.plan import SweepPlan
+from isotherm.sweep.plane import plane_optimum
 from isotherm.sweep.protocol import Edge
 
 FLAG_WORDS = {
@@ -23,7 +24,8 @@ def table_notes(plan: SweepPlan, grids: Sequence[TunedGrid]) -> tuple[str, ...]:
     """Return the notes beneath a sweep's table."""
     edges = dict.fromkeys(tuned.edge for tuned in grids)
     flags = [f"{EDGE_FLAGS[edge]} {FLAG_WORDS[edge]}" for edge in edges if edge in FLAG_WORDS]
-    return (*flags, *_unresolved(plan, grids), *_confirmation(plan, grids), *_training(plan, grids), *_at_end(grids))
+    found = [_unresolved(plan, grids), _confirmation(plan, grids), _training(plan, grids), _at_end(grids)]
+    return (*flags, *(note for notes in found for note in notes), *_final_rates(plan, grids))
 
 
 def is_unresolved(tuned: TunedGrid) -> bool:
@@ -80,6 +82,19 @@ def _at_end(grids: Sequence[TunedGrid]) -> list[str]:
         return []
     ends = {"≤": "lowest", "≥": "highest"}
     return [f"{sign}: {TRAIN_OBJECTIVE} is least at the {ends[sign]} learning rate tried" for sign in signs]
+
+
+def _final_rates(plan: SweepPlan, grids: Sequence[TunedGrid]) -> list[str]:
+    """Name the final learning rates of the optima where those were swept apart."""
+    optima = [(tuned, plane_optimum(tuned.grid)) for tuned in grids if tuned.grid.rows]
+    words = [
+        f"{rate_text(best.final_learning_rate)} [{rate_text(best.final_interval[0])}, "
+        f"{rate_text(best.final_interval[1])}]{'' if best.final_edge is Edge.INTERIOR else f' ({best.final_edge})'} at "
+        f"{_places(plan, [tuned])}"
+        for tuned, best in optima
+        if best is not None
+    ]
+    return [f"ε_eff is that at the start, at the best final one; final ε_eff: {', '.join(words)}"] if words else []
 
 
 def _places(plan: SweepPlan, grids: Iterable[TunedGrid]) -> str:

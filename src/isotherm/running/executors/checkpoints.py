@@ -77,6 +77,10 @@ class CheckpointFolder:
                 fleets.append([by_key.pop(key) for key in keys])
         return fleets
 
+    def saved_runs(self) -> set[str]:
+        """Return the keys of all runs that are saved in a checkpoint."""
+        return {key for _, header in self._headers() for key in header.about["runs"]}
+
     def clean(self, wanted: Set[str]) -> None:
         """Remove what no fleet will continue from: checkpoints with unwanted runs, and pieces of an interrupted save.
 

@@ -129,7 +129,8 @@ def laptop_epochs(network: str = EMBEDDED, **changes: Any) -> tuple[Setting, Set
         temperature, ceilings = AUTOENCODER_TEMPERATURE, AUTOENCODER_CEILINGS
     plain, heavy = (around(temperature, ceiling=ceiling, below=1, above=1) for ceiling in ceilings)
     rates = changes.pop("rates", (plain, heavy))
-    return both_optimisers(network, sizes(3, 10), epochs(20), rates=rates, **{**ADAPTIVE, **changes})
+    batch_sizes = changes.pop("batch_sizes", sizes(3, 10))
+    return both_optimisers(network, batch_sizes, epochs(20), rates=rates, **{**ADAPTIVE, **changes})
 
 
 def laptop_steps(network: str = EMBEDDED, **changes: Any) -> Setting:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from isotherm.studies.paper.claims import batch_sizes as claims
 from isotherm.studies.paper.claims import measured
 from isotherm.studies.paper.definition import Form, PaperClaim, PaperObject, Row, Scale, ScaledStudy, TextValue, Value
-from isotherm.studies.paper.settings import around, both_optimisers, epochs, laptop_epochs, smoke_epochs
+from isotherm.studies.paper.settings import around, both_optimisers, epochs, laptop_epochs, sizes, smoke_epochs
 
 CAPTION = "caption of table 2"
 NETWORK = "resnet50_imagenet"
@@ -87,7 +87,8 @@ OBJECT = PaperObject(
             note="2 epochs instead of 90 (a forty-fifth), 3 learning rates, single runs: an hour decides no claim.",
         ),
         Scale.LAPTOP: ScaledStudy(
-            settings=laptop_epochs(), note="The embedded MLP, 20 epochs, 5 seeds; shares its runs with figure 1."
+            settings=laptop_epochs(batch_sizes=sizes(3, 8)),
+            note="The embedded MLP, B from 8 to 256, 20 epochs, 5 seeds; shares its runs with figure 1.",
         ),
         Scale.SMOKE: smoke_epochs(),
     },

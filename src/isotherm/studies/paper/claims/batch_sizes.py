@@ -11,7 +11,7 @@ from isotherm.analysis.analysis import Analysis
 from isotherm.analysis.series import Series
 from isotherm.analysis.verdicts import generalisation, scaling
 from isotherm.analysis.verdicts.claim import Claim, Excess
-from isotherm.analysis.verdicts.draws import independent, interval_text, limits_of_kink, mean_over_sizes, widened
+from isotherm.analysis.verdicts.draws import independent, interval_text, limits_of_kink, mean_over_sizes
 from isotherm.analysis.verdicts.margins import PROPORTIONAL, SAME_RATE
 from isotherm.analysis.verdicts.momentum import momentum_claims
 from isotherm.analysis.verdicts.obstacles import Obstacle, obstacle
@@ -22,6 +22,7 @@ from isotherm.studies.paper.claims.common import (
     Test,
     beyond,
     fit_of,
+    interval_words,
     losses_of,
     margin_of,
     pair_named,
@@ -49,7 +50,7 @@ def flat_below_kink(momentum: float, *, quantity: str = "test") -> Test:
         if len(below) < 2:
             return _no_sizes(text, s, "below", smaller=True)
         losses = losses_of(s, fit, quantity)[:, below]
-        away = widened(losses - losses.mean(axis=1, keepdims=True))
+        away = losses - losses.mean(axis=1, keepdims=True)
         margin, scale = margin_of(s, [fit], quantity), scale_of(s, quantity)
         largest = int(np.argmax(np.abs(np.median(away, axis=0))))
         columns = range(len(below))
@@ -57,7 +58,7 @@ def flat_below_kink(momentum: float, *, quantity: str = "test") -> Test:
             text=text,
             evidence=(
                 f"over B = {_listed(s, below)} the largest distance from the mean is "
-                f"{interval_text(-scale * away[:, largest], digits=3, sign=True)} at B = "
+                f"{interval_words(-scale * away[:, largest], sign=True)} at B = "
                 f"{fit.batch_sizes[below[largest]]}; margin {scale * margin:.2g}"
             ),
             plan=s.plan,
@@ -79,13 +80,13 @@ def worse_above_kink(momentum: float, *, quantity: str = "test") -> Test:
         if not below or below[-1] == len(fit.batch_sizes) - 1:
             return _no_sizes(text, s, "on either side of", smaller=not below)
         losses = losses_of(s, fit, quantity)
-        rises = widened(losses[:, -1] - mean_over_sizes(fit, losses, below))
+        rises = losses[:, -1] - mean_over_sizes(fit, losses, below)
         margin, scale = margin_of(s, [fit], quantity), scale_of(s, quantity)
         return Claim(
             text=text,
             evidence=(
                 f"from the mean over B = {_listed(s, below)} to B = {fit.batch_sizes[-1]} it gets worse by "
-                f"{interval_text(scale * rises, digits=3)}; margin {scale * margin:.2g}"
+                f"{interval_words(scale * rises)}; margin {scale * margin:.2g}"
             ),
             plan=s.plan,
             holds=(Excess(draws=rises, limit=0.0),),
@@ -220,7 +221,7 @@ def best_batch_beats(which: str) -> Test:
             return without_optimum(text, s.plan)
         end = 0 if which == "first" else -1
         losses = losses_of(s, s.test_fit, "test")
-        leads = widened(np.delete(losses[:, [end]] - losses, end, axis=1))
+        leads = np.delete(losses[:, [end]] - losses, end, axis=1)
         others = np.delete(np.asarray(s.test_fit.batch_sizes), end)
         best = int(np.argmax(np.median(leads, axis=0)))
         margin = margin_of(s, [s.test_fit], "test")
@@ -228,7 +229,7 @@ def best_batch_beats(which: str) -> Test:
             text=text,
             evidence=(
                 f"B = {others[best]} is ahead of B = {s.test_fit.batch_sizes[end]} by "
-                f"{interval_text(s.scale * leads[:, best], digits=3)}; margin {s.scale * margin:.2g}"
+                f"{interval_words(s.scale * leads[:, best])}; margin {s.scale * margin:.2g}"
             ),
             plan=s.plan,
             holds=(Excess(draws=leads[:, best], limit=0.0, num_tried=leads.shape[1]),),
@@ -249,7 +250,7 @@ def training_improves() -> Test:
         sizes = s.train_fit.batch_sizes
         return Claim(
             text=text,
-            evidence=f"from B = {sizes[0]} to {sizes[-1]} it falls by {interval_text(100 * falls / scale, digits=1)} %",
+            evidence=f"from B = {sizes[0]} to {sizes[-1]} it falls by {interval_words(100 * falls / scale)} %",
             plan=s.plan,
             holds=(Excess(draws=falls, limit=0.0),),
             fails=((Excess(draws=-falls, limit=0.0),),),

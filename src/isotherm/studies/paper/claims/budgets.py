@@ -11,7 +11,7 @@ from isotherm.analysis.analysis import Analysis
 from isotherm.analysis.family import FamilyFit
 from isotherm.analysis.series import Series, TunedGrid
 from isotherm.analysis.verdicts.claim import Claim, Excess
-from isotherm.analysis.verdicts.draws import independent, interval_text, widened
+from isotherm.analysis.verdicts.draws import independent, interval_text
 from isotherm.analysis.verdicts.margins import SAME_RATE
 from isotherm.analysis.verdicts.obstacles import Obstacle, obstacle
 from isotherm.analysis.verdicts.remedies import finish
@@ -21,6 +21,7 @@ from isotherm.studies.paper.claims.common import (
     Test,
     beyond,
     fit_of,
+    interval_words,
     losses_of,
     margin_of,
     plan_named,
@@ -36,14 +37,14 @@ def metric_falls_in_the_end(name: str) -> Test:
     """Claim that the test metric is worse at the largest budget than at the best one."""
 
     def test(text: str, found: Sequence[Series], columns: Floats) -> Claim:
-        losses = widened(columns[:, [-1]] - columns[:, :-1])
+        losses = columns[:, [-1]] - columns[:, :-1]
         best = int(np.argmax(np.median(losses, axis=0)))
         scale, margin = _shown(found)
         return Claim(
             text=text,
             evidence=(
                 f"from {found[best].budget} to {found[-1].budget} it gets worse by "
-                f"{interval_text(scale * losses[:, best], digits=3)}; margin {scale * margin:.2g}"
+                f"{interval_words(scale * losses[:, best])}; margin {scale * margin:.2g}"
             ),
             plan=found[0].plan,
             holds=(Excess(draws=losses[:, best], limit=0.0, num_tried=losses.shape[1]),),
@@ -57,13 +58,13 @@ def metric_saturates(name: str) -> Test:
     """Claim that the last doubling of the budget changes the test metric by no more than the margin."""
 
     def test(text: str, found: Sequence[Series], columns: Floats) -> Claim:
-        change = widened(columns[:, -2] - columns[:, -1])
+        change = columns[:, -2] - columns[:, -1]
         scale, margin = _shown(found)
         return Claim(
             text=text,
             evidence=(
                 f"from {found[-2].budget} to {found[-1].budget} it improves by "
-                f"{interval_text(scale * change, digits=3, sign=True)}; margin {scale * margin:.2g}"
+                f"{interval_words(scale * change, sign=True)}; margin {scale * margin:.2g}"
             ),
             plan=found[0].plan,
             holds=within(change, margin),
@@ -77,14 +78,14 @@ def no_smaller_budget_is_better(name: str) -> Test:
     """Claim that no budget below the largest has a better test metric."""
 
     def test(text: str, found: Sequence[Series], columns: Floats) -> Claim:
-        leads = widened(columns[:, [-1]] - columns[:, :-1])
+        leads = columns[:, [-1]] - columns[:, :-1]
         best = int(np.argmax(np.median(leads, axis=0)))
         scale, margin = _shown(found)
         return Claim(
             text=text,
             evidence=(
                 f"{found[best].budget} is ahead of {found[-1].budget} by "
-                f"{interval_text(scale * leads[:, best], digits=3, sign=True)}; margin {scale * margin:.2g}"
+                f"{interval_words(scale * leads[:, best], sign=True)}; margin {scale * margin:.2g}"
             ),
             plan=found[0].plan,
             holds=tuple(Excess(draws=-leads[:, k], limit=-margin) for k in range(leads.shape[1])),
@@ -104,7 +105,7 @@ def training_falls(name: str) -> Test:
         return Claim(
             text=text,
             evidence=(
-                f"the smallest fall is {interval_text(falls[:, least], digits=4, sign=True)}, from "
+                f"the smallest fall is {interval_words(falls[:, least], sign=True)}, from "
                 f"{found[least].budget} to {found[least + 1].budget}"
             ),
             plan=found[0].plan,

@@ -10,7 +10,6 @@ import numpy as np
 from isotherm.analysis.analysis import Analysis
 from isotherm.analysis.series import TunedGrid
 from isotherm.analysis.verdicts.claim import Claim, Excess
-from isotherm.analysis.verdicts.draws import interval_text, widened
 from isotherm.analysis.verdicts.margins import metric_margin
 from isotherm.analysis.verdicts.obstacles import Obstacle
 from isotherm.analysis.verdicts.remedies import LEAST_SEEDS, Remedy, finish, first_seeds, wider_grids
@@ -18,6 +17,7 @@ from isotherm.core.records import RunResult
 from isotherm.studies.paper.claims.common import (
     Test,
     beyond,
+    interval_words,
     plan_named,
     series_named,
     t_draws,
@@ -54,7 +54,7 @@ def same_at_small_rates(which: int) -> Test:
             text=text,
             evidence=(
                 f"at B = {found[0].axes.batch_size}, ε_eff = {plain.effective_learning_rate:g} momentum gains "
-                f"{interval_text(sign * scale * draws, digits=3, sign=True)}; margin {scale * margin:.2g}"
+                f"{interval_words(sign * scale * draws, sign=True)}; margin {scale * margin:.2g}"
             ),
             plan=plan,
             holds=within(draws, margin),
@@ -97,7 +97,7 @@ def worse_at_large_rates(which: int) -> Test:
         draws, scale = t_draws(gains), _scale(plan.metric)
         return Claim(
             text=text,
-            evidence=f"{where} momentum gains {interval_text(scale * draws, digits=3, sign=True)}",
+            evidence=f"{where} momentum gains {interval_words(scale * draws, sign=True)}",
             plan=plan,
             holds=(Excess(draws=draws, limit=0.0),),
             fails=((Excess(draws=-draws, limit=0.0),),),
@@ -119,14 +119,14 @@ def optimum_gain(which: int, *, helps: bool) -> Test:
             return Claim.blocked(text, plan, Obstacle(words="too few seeds", remedy=first_seeds(plan)))
         plain, heavy = (t_draws(estimate.values_all) for estimate in estimates)
         sign, scale = plan.metric_direction.sign, _scale(plan.metric)
-        gains = widened(sign * (heavy - np.random.default_rng(6).permutation(plain)))
+        gains = sign * (heavy - np.random.default_rng(6).permutation(plain))
         heights = np.array([[estimate.mean_all] for estimate in estimates])
         margin = metric_margin(plan.metric_bounds, [heights])
         return Claim(
             text=text,
             evidence=(
                 f"at B = {found[0].axes.batch_size} momentum gains "
-                f"{interval_text(scale * gains, digits=3, sign=True)}; margin {scale * margin:.2g}"
+                f"{interval_words(scale * gains, sign=True)}; margin {scale * margin:.2g}"
             ),
             plan=plan,
             holds=(Excess(draws=gains, limit=0.0),) if helps else within(gains, margin),
@@ -163,7 +163,7 @@ def changes_with_batch_size(rate: float, quantity: str, *, rises: bool) -> Test:
         return Claim(
             text=text,
             evidence=(
-                f"at ε_eff = {rate:g} it changes by {interval_text(draws, digits=3, sign=True)} from B = {first} to "
+                f"at ε_eff = {rate:g} it changes by {interval_words(draws, sign=True)} from B = {first} to "
                 f"{last}, {len(changes)} seeds, paired"
             ),
             plan=plan,
@@ -194,7 +194,7 @@ def rises_before_first_drop(name: str, which: int, *, rises: bool) -> Test:
             text=text,
             evidence=(
                 f"at ε_eff = {cell.effective_learning_rate:g} it changes by "
-                f"{interval_text(draws, digits=3, sign=True)} from a quarter to half of training, {len(changes)} runs"
+                f"{interval_words(draws, sign=True)} from a quarter to half of training, {len(changes)} runs"
             ),
             plan=plan,
             holds=(Excess(draws=wanted, limit=0.0),),

@@ -12,10 +12,11 @@ from isotherm.analysis.analysis import Analysis
 from isotherm.analysis.family import FamilyFit
 from isotherm.analysis.series import Pair, Series, pairs_of
 from isotherm.analysis.verdicts.claim import Claim, Excess
+from isotherm.analysis.verdicts.draws import interval_text
 from isotherm.analysis.verdicts.margins import TOLERATED_RISE, metric_margin
 from isotherm.analysis.verdicts.obstacles import Obstacle
 from isotherm.analysis.verdicts.remedies import finish, wider_grids
-from isotherm.core.statistics import Floats
+from isotherm.core.statistics import Floats, percentile_limits
 from isotherm.sweep.plan import SweepPlan
 
 Test = Callable[[str, Analysis], Claim]
@@ -83,6 +84,17 @@ def beyond(draws: Floats, margin: float, *, num_tried: int = 1) -> tuple[tuple[E
         (Excess(draws=draws, limit=margin, num_tried=tried),),
         (Excess(draws=-draws, limit=margin, num_tried=tried),),
     )
+
+
+def interval_words(draws: Floats, *, sign: bool = False) -> str:
+    """Return median and 95 % interval, with the digits that its width supports.
+
+    >>> interval_words(np.array([1.0, 1.5, 2.0])), interval_words(np.array([-100.0, 20.0, 500.0]), sign=True)
+    ('1.50 [1.00, 2.00]', '+20 [-100, +500]')
+    """
+    low, high = percentile_limits(draws)
+    width = max(high - low, 1e-12)
+    return interval_text(draws, digits=min(6, max(0, 2 - math.ceil(math.log10(width)))), sign=sign)
 
 
 def t_draws(values: Sequence[float]) -> Floats:

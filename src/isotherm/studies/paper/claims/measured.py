@@ -7,8 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from isotherm.analysis.analysis import Analysis
-from isotherm.analysis.verdicts.draws import interval_text
-from isotherm.studies.paper.claims.common import fit_of, series_named
+from isotherm.studies.paper.claims.common import fit_of, interval_words, series_named
 from isotherm.studies.paper.settings import EQUAL_EPOCHS, EQUAL_STEPS
 
 Measured = Callable[[Analysis], str | None]
@@ -49,7 +48,7 @@ def fall_of_rate(name: str, quantity: str) -> Measured:
         if len(fits) < 2 or fits[0] is None or fits[1] is None:
             return None
         falls = fits[0].optima[:, 0] - np.random.default_rng(8).permutation(fits[1].optima[:, 0])
-        return f"×{interval_text(2.0**falls, digits=1)} from {found[0].budget} to {found[-1].budget}"
+        return f"×{interval_words(2.0**falls)} from {found[0].budget} to {found[-1].budget}"
 
     return measured
 

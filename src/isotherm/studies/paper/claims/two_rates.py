@@ -23,7 +23,7 @@ from isotherm.analysis.verdicts.remedies import wider_grids
 from isotherm.core.budget import Budget
 from isotherm.core.records import Direction
 from isotherm.core.statistics import Floats
-from isotherm.studies.paper.claims.common import HALF_STEP, Test, unfinished
+from isotherm.studies.paper.claims.common import HALF_STEP, Test, interval_words, unfinished
 from isotherm.sweep.plane import plane_optimum, transposed
 from isotherm.sweep.protocol import TRAIN_OBJECTIVE, Grid
 
@@ -162,9 +162,7 @@ def training_falls() -> Test:
         least = int(np.argmin([np.median(one) for one in fall]))
         return Claim(
             text=text,
-            evidence=(
-                f"the smallest fall is {interval_text(fall[least], digits=4, sign=True)}, to {rates[least + 1].budget}"
-            ),
+            evidence=(f"the smallest fall is {interval_words(fall[least], sign=True)}, to {rates[least + 1].budget}"),
             plan=analysis.plan.sweeps[0],
             holds=tuple(Excess(draws=one, limit=0.0) for one in fall),
             fails=tuple((Excess(draws=-one, limit=0.0, num_tried=len(fall)),) for one in fall),
