@@ -148,6 +148,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--case", action="append", default=[], choices=[case.name for case in CASES])
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--first-seed", type=int, default=FIRST_SEED)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--judge-again", action="store_true", help="compare the --case given with its sweep once more")
     parser.add_argument("--write", type=Path, help="write the results into this page instead of measuring")
@@ -157,7 +158,7 @@ def main() -> None:
     elif options.json is not None and options.judge_again:
         judge_again(options.json, names=options.case)
     elif options.json is not None:
-        measure(options.json, names=options.case, seeds=range(FIRST_SEED, FIRST_SEED + options.seeds))
+        measure(options.json, names=options.case, seeds=range(options.first_seed, options.first_seed + options.seeds))
     else:
         parser.error("give --json or --write")
 
