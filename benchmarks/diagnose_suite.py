@@ -2,7 +2,7 @@
 
 Run:     python benchmarks/diagnose_suite.py --json benchmarks/results/diagnose_suite.json
          python benchmarks/diagnose_suite.py --write docs/diagnose.md
-Cost:    about 25 minutes on one core; --case chooses one, and what is in the file is not repeated
+Cost:    about 27 minutes on one core; --case chooses one, and what is in the file is not repeated
 Expect:  learning rates within a factor of two and intervals that cover in at least nine of ten seeds; no answer
          confidently wrong; no answer at all where nothing can be learned
 
