@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from helpers_cli import invoke
+from isotherm.studies.paper.registry import objects
 
 pytestmark = pytest.mark.usefixtures("study_folder")
 ROOT = Path(__file__).parent.parent.parent
@@ -40,6 +41,17 @@ def test_an_object_is_run_shown_and_put_on_the_page_of_the_paper() -> None:
     assert "Not run." in page
     assert "27 of 27 runs" in page
     assert [entry["object"] for entry in json.loads(Path("paper.json").read_text())["objects"]] == ["table1", "figure4"]
+
+
+def test_all_runs_what_can_be_run_and_says_what_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {name: objects()[name] for name in ("figure4", "table1", "table2")}
+    monkeypatch.setattr("isotherm.studies.paper.registry.objects", lambda: known)
+    code, text = invoke("reproduce", "all", "--scale", "paper", "--device", "cpu", "--data", ".", "--json", "all.json")
+    assert code == 2
+    assert "Table 1 at scale paper" in " ".join(text.split())
+    assert "Table 2 at scale paper" in " ".join(text.split())
+    assert [entry["object"] for entry in json.loads(Path("all.json").read_text())["objects"]] == ["figure4"]
+    assert Path("all_paper/figure4/figure4.png").exists()
 
 
 def test_exported_runs_are_rows_of_the_paper() -> None:

@@ -234,5 +234,5 @@ def test_budgets_that_double_and_what_an_estimate_saved_are_told() -> None:
     Path("later.toml").write_text(Path("study.toml").read_text().replace("steps = 10", later))
     code, shown = invoke("run", "later.toml", "--workers", "1")
     assert code == 0, shown
-    assert "ends at 4 epochs: it" in " ".join(shown.split())
+    assert "ends at 4 epochs: " in " ".join(shown.split())
     assert "Grids were estimated at 1 epoch:" in " ".join(shown.split())

@@ -42,6 +42,14 @@ def test_an_accuracy_of_one_over_many_learning_rates_is_a_plateau() -> None:
     assert not have_plateau([found, made(parabola(-2.0))])
 
 
+def test_an_example_more_or_less_does_not_end_a_plateau_that_reaches_the_lowest_learning_rate() -> None:
+    accuracy = np.ones((5, 3))
+    accuracy[3, 1] = accuracy[4, 2] = 0.996
+    found = made(accuracy, rates=RATES[:5])
+    assert found.range == (-6.0, -2.0)
+    assert have_plateau([found])
+
+
 def test_a_plateau_at_the_greatest_length_alone_may_be_chance() -> None:
     flat = np.tile(np.array([0.5, 0.9, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.4])[:, None], (1, 4))
     longest = [made(flat, num_examples=4000), made(flat, num_examples=4000, batch_size=32)]

@@ -14,6 +14,7 @@ import cases
 from cases_paper import lazy_task
 from isotherm.core.records import Outcome
 from isotherm.engine import fleet
+from isotherm.engine.deadline import Deadline
 from isotherm.engine.fleet import run_fleet
 from isotherm.engine.fleet_checks import FleetChecks
 from isotherm.engine.placed_task import LARGEST_BATCH_TOGETHER, place_task
@@ -305,7 +306,7 @@ class Stub:
 def test_stacks_share_the_program_of_one_that_still_trains(windows):
     """After a restart the first may be done: it makes no program."""
     stacks = [Stub(num) for num in windows]
-    fleet.train_stacks(stacks, None)
+    fleet.train_stacks(stacks, None, Deadline())
     assert all(stack.is_done for stack in stacks)
     active = [stack for stack, num in zip(stacks, windows, strict=True) if num]
     assert all(stack.shared is (None if stack is active[0] else active[0]) for stack in active)
@@ -337,8 +338,8 @@ def test_stacks_on_a_gpu_train_with_examples_drawn_ahead(monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(DataOrder, "block", watch)
-        fleet.train_stacks([OnGpu(ours, Listeners())], None)
-    fleet.train_stacks([RunStack(plain, Listeners())], None)
+        fleet.train_stacks([OnGpu(ours, Listeners())], None, Deadline())
+    fleet.train_stacks([RunStack(plain, Listeners())], None, Deadline())
     assert draws[::2] == draws[1::2]  # of both seeds
     starts = [start for start, _ in draws[::2]]
     assert [done for _, done in draws[::2]] == [0, *starts[:-1]]  # each during the one before

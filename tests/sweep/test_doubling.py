@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -158,3 +159,17 @@ def test_minimised_quantities_double_too() -> None:
 
     results = results_of(doubling_plan(tune_quantity="loss"), loss)
     assert [g.axes.budget.amount for g in results.grids()] == [1, 2, 4, 8]
+
+
+@pytest.mark.parametrize(("gain", "patience", "ends"), [(0.0, 1, 0.83), (2.0, 1, 0.17), (2.0, 2, 0.005)])
+def test_how_often_it_ends(gain: float, patience: int, ends: float) -> None:
+    """What docs/studies.md says, with 5 seeds; the tolerance is three standard errors or more."""
+    draw = random.Random(0)
+    until = Budget.until(first=1, at_most=1024, patience=patience)
+    step = gain * (2 / 5) ** 0.5  # standard errors of the difference of two means of 5 runs
+    num = 0
+    for _ in range(2000):
+        means = [step * k for k in range(patience + 1)]
+        estimates = [estimate(*(draw.gauss(mean, 1.0) for _ in range(5))) for mean in means]
+        num += stop_reason(until, estimates, Direction.MAXIMISE) is not None
+    assert num / 2000 == pytest.approx(ends, abs=0.03 if patience == 1 else 0.006)

@@ -139,16 +139,28 @@ def _run(options: ReproduceOptions, console: Console) -> None:
     store = options.store or Path(f"paper_{scale}.sqlite")
     compute = _compute(options, scale, wanted)
     _check_store(store)
-    summaries = []
+    summaries, refused = [], []
     for one in wanted:
-        finding = _reproduced(one, scale, options, compute=compute, store=store, console=console, start=start)
-        base = options.output or Path(f"{options.what if options.what == ALL else one.identifier}_{scale}")
-        folder = base / one.identifier if options.what == ALL else base
-        files = write_object(finding, folder)
+        try:
+            finding = _reproduced(one, scale, options, compute=compute, store=store, console=console, start=start)
+        except UserError as error:
+            if options.what != ALL:
+                raise
+            refused.append(str(error))
+            continue
+        files = write_object(finding, _folder(one, scale, options))
         print_finding(finding, files, console)
         summaries.append(summary(finding))
     give_json(options.json_path, summaries[0] if options.what != ALL else {"objects": summaries})
+    if refused:
+        raise UserError("; ".join(refused))
     _exit_if_failed(wanted, scale, store)
+
+
+def _folder(wanted: PaperObject, scale: Scale, options: ReproduceOptions) -> Path:
+    """Return where the files of an object go; where all are run, each has a folder in one."""
+    base = options.output or Path(f"{options.what if options.what == ALL else wanted.identifier}_{scale}")
+    return base / wanted.identifier if options.what == ALL else base
 
 
 def _reproduced(

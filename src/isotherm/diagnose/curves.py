@@ -18,6 +18,8 @@ from isotherm.core.statistics import Floats
 PLATEAU = 4.0
 # Standard errors by which two means must differ to be told apart, and the part of the fall to the lowest learning rate.
 _APART, _LEVEL = 2.5, 0.05
+# The part of the best value that is no difference on a plateau, be it an example more or less.
+_NEGLIGIBLE = 0.005
 # Lengths closer than this, in octaves, are one: updates are whole.
 _SAME_LENGTH = 0.3
 # How many seeds the noise of the other grids counts for in that of each.
@@ -72,7 +74,8 @@ class Curve:
             close = self.means >= self.means[top] - _APART * np.hypot(self.errors, self.errors[top])
         close &= np.isfinite(self.means)
         # However noisy: a plateau's value is that of the best, seen against how far the lowest learning rate falls.
-        close &= self.means >= self.means[top] - _LEVEL * max(0.0, self.means[top] - self.means[0])
+        fall = max(0.0, self.means[top] - self.means[0])
+        close &= self.means >= self.means[top] - max(_LEVEL * fall, _NEGLIGIBLE * abs(self.means[top]))
         low = high = top
         while low > 0 and close[low - 1]:
             low -= 1

@@ -15,8 +15,8 @@ class StopReason(enum.StrEnum):
     """Why no larger budget is run."""
 
     TARGET = "the target is met"
-    NO_GAIN = "it no longer improves"
-    LARGEST = "it still improves at the largest budget allowed"
+    NO_GAIN = "doubling gains no more than the error"
+    LARGEST = "the largest budget allowed still improved"
     NO_OPTIMUM = "no learning rate is stable"
 
 

@@ -14,7 +14,7 @@ from isotherm.cli.common import escaped
 from isotherm.cli.show.study import print_verdicts
 from isotherm.report.paper.finding import Finding
 from isotherm.report.paper.tables import TextTable, tables
-from isotherm.report.wording import duration_text
+from isotherm.report.wording import count_text
 from isotherm.studies.paper.definition import PaperObject, Scale
 from isotherm.studies.paper.judged import command, runs_words
 from isotherm.studies.paper.shipped import Record
@@ -22,19 +22,18 @@ from isotherm.studies.paper.shipped import Record
 
 def print_list(objects: Iterable[PaperObject], records: Sequence[Record], console: Console) -> None:
     """Print every object: what it shows, its networks, runs and cost at each scale, and what has been run."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("id", "what it shows", *map(str, Scale), "run so far"):
-        table.add_column(name)
+    table = Table.grid(padding=(0, 2, 1, 0))
     for one in objects:
-        costs = [_cost(one, scale) for scale in Scale]
-        shows = f"{one.shows}\n[dim]{escaped(one.networks)}[/]"
-        table.add_row(one.identifier, shows, *costs, escaped(_so_far(one, records)))
+        costs = " · ".join(f"{scale} {_cost(one, scale)}" for scale in Scale)
+        lines = [f"{escaped(one.shows)} [dim]{escaped(one.networks)}[/]", costs, *_so_far(one, records)]
+        table.add_row(f"[bold]{one.identifier}[/]", "\n".join(lines))
     console.print(table, highlight=False)
     console.print(
-        "Runs before any grid is extended or refined; time on two cores (smoke, laptop) or one H200 (gpu, paper) from "
-        "measured speeds, without start-up. isotherm reproduce ID --scale SCALE",
+        "Runs of the base grids, and their time at measured speeds without start-up: on two cores for smoke and "
+        "laptop, on one H200 for gpu and paper. Grids that are refined, as at laptop, end with two to three times as "
+        "many runs.\n"
+        "isotherm reproduce ID --scale SCALE",
         highlight=False,
-        soft_wrap=True,
     )
 
 
@@ -82,14 +81,24 @@ def _entry(one: PaperObject, records: Sequence[Record]) -> dict[str, Any]:
 
 def _cost(one: PaperObject, scale: Scale) -> str:
     scaled = one.scales[scale]
-    if not scaled.settings:
-        return "no runs"
-    return f"{scaled.num_runs:,} runs\n{duration_text(max(1.0, scaled.seconds))}"
+    return f"{count_text(scaled.num_runs, 'run')}, {_about(scaled.seconds)}" if scaled.settings else "no runs"
 
 
-def _so_far(one: PaperObject, records: Sequence[Record]) -> str:
+def _about(seconds: float) -> str:
+    """Return a duration in its largest unit.
+
+    >>> _about(0.2), _about(44.0), _about(1446.0), _about(126_000.0), _about(5_000_000.0)
+    ('1 s', '44 s', '24 min', '35 h', '58 days')
+    """
+    for limit, unit, name in ((90, 1, "s"), (90 * 60, 60, "min"), (72 * 3600, 3600, "h")):
+        if seconds < limit:
+            return f"{max(1, round(seconds / unit))} {name}"
+    return f"{seconds / 86400:.0f} days"
+
+
+def _so_far(one: PaperObject, records: Sequence[Record]) -> list[str]:
     own = [r for r in records if r.wanted.identifier == one.identifier]
-    return "\n".join(f"{r.scale}: {runs_words(r.results)}; {r.path}" for r in own) or "–"
+    return [escaped(f"run so far: {r.scale}, {runs_words(r.results)}; {r.path}") for r in own]
 
 
 def _rich(table: TextTable) -> Table:
