@@ -3,6 +3,7 @@
 The one `conftest.py`: a second of that name cannot be collected beside it.
 """
 
+import math
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from helpers_cli import STUDY_CODE, STUDY_FILE, TASK_CODE
+from isotherm.analysis import family
 
 hypothesis.settings.register_profile("isotherm", deadline=None, derandomize=True, max_examples=50)
 hypothesis.settings.load_profile("isotherm")
@@ -19,6 +21,24 @@ hypothesis.settings.load_profile("isotherm")
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _quick_fits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fit curve families with short chains, but where a test is about the fits themselves."""
+    rooms = request.path.relative_to(Path(__file__).parent.parent).parts
+    quick = not {"analysis", "benchmarks"} & set(rooms)
+    if quick != _QUICK.get("fits"):
+        family._fit.cache_clear()
+        _QUICK["fits"] = quick
+    if quick:
+        monkeypatch.setattr(family, "NUM_PROPOSALS", 4)
+        monkeypatch.setattr(family, "MOST_BLOCKS", 2)
+        monkeypatch.setattr(family, "NUM_ROUNDS", 40)
+        monkeypatch.setattr(family, "LEAST_APART", math.inf)
+
+
+_QUICK: dict[str, bool] = {}
 
 
 # -- folders in which commands are run --------------------------------------------------------------------------

@@ -147,6 +147,7 @@ def test_intervals_hold_the_truth_over_many_kinds_of_sweeps() -> None:
 
 @pytest.mark.slow
 def test_few_learning_rates_and_a_steep_side_are_allowed_for() -> None:
+    """Both sweeps of a kind have optima half-way between learning rates; plateaus may just be missed there."""
     kinds = [
         (five_times, 3),
         (twenty_times, 2),
@@ -162,7 +163,7 @@ def test_few_learning_rates_and_a_steep_side_are_allowed_for() -> None:
             for shape, around in kinds
         ]
     )
-    assert (held.mean(axis=0) >= 0.8).all(), held
+    assert (held.mean(axis=0) >= (0.9, 0.8, 0.6)).all(), held
 
 
 @pytest.mark.slow

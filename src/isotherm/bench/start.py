@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from isotherm.bench.fleet import refusing_warnings, spec_of
+from isotherm.core.json import exact_json
 from isotherm.core.records import Precision
 from isotherm.engine.fleet_checks import FleetChecks
 from isotherm.engine.placed_task import place_task
@@ -130,7 +131,7 @@ def _trial(workload: StartWorkload) -> list[float]:
 
 
 def _in_new_process(workload: StartWorkload, batch_sizes: Sequence[int], caches: dict[str, str]) -> list[float]:
-    given = json.dumps({**dataclasses.asdict(workload), "batch_sizes": list(batch_sizes)})
+    given = exact_json({**dataclasses.asdict(workload), "batch_sizes": list(batch_sizes)})
     command = [sys.executable, "-m", __name__, given]
     environment = {**os.environ, **caches}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)  # noqa: S603
@@ -175,7 +176,7 @@ def _main(text: str) -> None:
     given = json.loads(text)
     batch_sizes = given.pop("batch_sizes")
     workload = StartWorkload(**given, batch_sizes=(batch_sizes[0], batch_sizes[-1]))
-    print(json.dumps(first_updates(workload, batch_sizes)))
+    print(exact_json(first_updates(workload, batch_sizes)))
 
 
 if __name__ == "__main__":

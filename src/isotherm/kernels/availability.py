@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.metadata
 import importlib.util
 import logging
 import os
@@ -39,6 +40,13 @@ def are_available(device: torch.device, *, generations: Container[int] | None = 
     if not (HAS_TRITON and ENABLED and device.type == "cuda"):
         return False
     return generations is None or torch.cuda.get_device_capability(device)[0] in generations
+
+
+def versions() -> dict[str, str]:
+    """Return what kernels are built with, and whether they are switched on."""
+    triton = importlib.metadata.version("triton") if HAS_TRITON else "none"
+    cuda = str(torch.version.cuda)
+    return {"torch": torch.__version__, "cuda": cuda, "triton": triton, "kernels": "on" if ENABLED else "off"}
 
 
 def device_of(x: Tensor) -> Any:

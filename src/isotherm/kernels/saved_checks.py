@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.metadata
 import json
 import logging
 import os
@@ -20,6 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from isotherm.core.json import json_line
+from isotherm.kernels import availability
 
 logger = logging.getLogger("isotherm")
 
@@ -70,15 +72,15 @@ class SavedChecks:
             return
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            _write(self._path(self.folder, what), json.dumps(self._content(what)))
+            _write(self._path(self.folder, what), json_line(self._content(what)))
         except OSError as error:
             logger.warning("checks cannot be saved in %s and will be repeated: %s", self.folder, error)
 
     def _content(self, what: tuple[str | int, ...]) -> dict[str, Any]:
-        return {"what": list(what), "setting": self.setting}
+        return {"what": list(what), "setting": dict(sorted(self.setting.items()))}
 
     def _path(self, folder: Path, what: tuple[str | int, ...]) -> Path:
-        text = json.dumps(self._content(what), sort_keys=True)
+        text = json_line(self._content(what))
         return folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
 
 
@@ -102,13 +104,7 @@ def source_hash(package: Path, rooms: tuple[str, ...] = _ROOMS) -> str:
 
 @functools.cache
 def _setting(gpu: str) -> dict[str, str]:
-    try:
-        triton = importlib.metadata.version("triton")
-    except importlib.metadata.PackageNotFoundError:
-        triton = "none"
-    versions = {"torch": torch.__version__, "cuda": str(torch.version.cuda), "triton": triton}
-    kernels = os.environ.get("ISOTHERM_KERNELS", "1")
-    return {"gpu": gpu, **versions, "kernels": kernels, "source": source_hash(_PACKAGE)}
+    return {"gpu": gpu, **availability.versions(), "source": source_hash(_PACKAGE)}
 
 
 def _write(path: Path, text: str) -> None:

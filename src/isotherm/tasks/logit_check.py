@@ -56,6 +56,7 @@ def check_logits_left_alone(task: Task, output: Tensor) -> None:
 def last_operation(output: Tensor) -> str | None:
     """Return "sigmoid" or "softmax" if a model's output is that of one, however reshaped; None otherwise.
 
+    >>> import torch
     >>> x = torch.ones(2, 1, requires_grad=True)
     >>> last_operation(torch.sigmoid(x).flatten()), last_operation(torch.sigmoid(x) - 0.5)
     ('sigmoid', None)
