@@ -189,10 +189,10 @@ def test_confirming_runs_count() -> None:
 
 @pytest.mark.parametrize("index", [2, 7, 13])
 def test_intervals_hold_the_truth(index: int) -> None:
-    """A quick look: twelve sweeps of three families; docs/statistics.md has the whole table."""
+    """A quick look: eight sweeps of three families; docs/statistics.md has the whole table."""
     family = coverage_families()[index]
-    held = np.zeros((12, 4))
-    for number in range(12):
+    held = np.zeros((8, 4))
+    for number in range(8):
         simulated = simulate(family, np.random.default_rng([index, number]))
         fit, truth = fit_family(simulated.grids(), num_draws=1000), simulated.truth
         corners = np.where(np.isnan(fit.kinks), np.inf, fit.kinks)

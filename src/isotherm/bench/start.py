@@ -33,7 +33,7 @@ SUFFIX = ":start"
 # Updates of a run: 10 epochs of CIFAR at B = 256, below what is worth compiling.
 NUM_STEPS = 1_953
 # The caches that a new process finds empty.
-_CACHES = {"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor", "ISOTHERM_CHECKS": "checks"}
+_CACHES = {"TRITON_CACHE_DIR": "kernels", "TORCHINDUCTOR_CACHE_DIR": "inductor", "ISOTHERM_CHECKS": "checks"}
 # Seconds to the first update that are aimed at: of a new network, and where its kernels have been built.
 FIRST_TARGET, FURTHER_TARGET = 15.0, 5.0
 
