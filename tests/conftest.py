@@ -26,8 +26,7 @@ def _one_thread() -> None:
 @pytest.fixture(autouse=True)
 def _quick_fits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fit curve families with short chains, but where a test is about the fits themselves."""
-    rooms = request.path.relative_to(Path(__file__).parent.parent).parts
-    quick = not {"analysis", "benchmarks"} & set(rooms)
+    quick = request.path.name not in ABOUT_FITS
     if quick != _QUICK.get("fits"):
         family._fit.cache_clear()
         _QUICK["fits"] = quick
@@ -39,6 +38,7 @@ def _quick_fits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 _QUICK: dict[str, bool] = {}
+ABOUT_FITS = {"test_family.py", "test_regimes.py", "test_simulations.py", "test_quickstart_report.py"}
 
 
 # -- folders in which commands are run --------------------------------------------------------------------------

