@@ -149,8 +149,10 @@ def test_intervals_hold_the_truth_over_many_kinds_of_sweeps() -> None:
 def test_few_learning_rates_and_a_steep_side_are_allowed_for() -> None:
     """Both sweeps of a kind have optima half-way between learning rates; plateaus may just be missed there."""
     kinds = [
+        (five_times, 3),
         (twenty_times, 2),
         (kinked, 2),
+        (twentieth, 2),
         (five_times, 1),
         (limited_nearby, 1),
         (cliff, 1),
