@@ -91,21 +91,28 @@ class RunSpec:
     @property
     def key(self) -> str:
         """The content hash under which this run is stored."""
-        content = dataclasses.asdict(self)
+        return content_hash(self.key_content())
+
+    def key_content(self) -> dict[str, Any]:
+        """Return what the key is made of; an unused setting changes no key."""
+        content = {name: getattr(self, name) for name in _SPEC_FIELDS}
         del content["task"]
-        if content["clip_norm"] is None:  # an unused setting changes no key
+        if content["clip_norm"] is None:
             del content["clip_norm"]
         content["version"] = RUN_VERSION
-        return content_hash(content)
+        return content
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return dataclasses.asdict(self)
+        return {name: getattr(self, name) for name in _SPEC_FIELDS}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """Return the spec that `to_json` wrote."""
         return cls(**content)
+
+
+_SPEC_FIELDS = tuple(field.name for field in dataclasses.fields(RunSpec))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,5 +201,9 @@ def content_hash(content: object) -> str:
     >>> content_hash({"a": 1}) == content_hash({"a": 1.5})
     False
     """
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(canonical_json(content).encode()).hexdigest()
+
+
+def canonical_json(content: object) -> str:
+    """Return what `content_hash` hashes."""
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
