@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isotherm.core.records import Outcome, RunResult, RunSpec
-from isotherm.core.run_keys import cell_id
+from isotherm.core.run_keys import cell_id, keys_of_seeds
 
 T = TypeVar("T")
 Records = NDArray[np.void]
@@ -41,13 +41,11 @@ MISSING = 0
 CODES = {Outcome.FINISHED: 1, Outcome.DIVERGED: 2, Outcome.FAILED: 3}
 
 
-def record_of(spec: RunSpec, result: RunResult, *, key: str, origin: int = 0) -> tuple[Any, ...]:
+def record_of(spec: RunSpec, result: RunResult, *, key: str, cell: bytes, origin: int = 0) -> tuple[Any, ...]:
     """Return a run as a row of `RECORD`; `origin` is a number for how it was trained."""
-    cell = cell_id(spec)
     values = [getattr(result, name) for name in NUMBERS]
     return (
-        int.from_bytes(cell[:8], "little"),
-        int.from_bytes(cell[8:], "little"),
+        *_name(cell),
         spec.seed,
         bytes.fromhex(key),
         origin,
@@ -98,7 +96,7 @@ class CellRuns(Sequence[RunResult | None]):
     def __getitem__(self, index: int) -> RunResult | None: ...
     @overload
     def __getitem__(self, index: slice) -> Sequence[RunResult | None]: ...
-    def __getitem__(self, index: int | slice) -> RunResult | None | Sequence[RunResult | None]:
+    def __getitem__(self, index: int | slice) -> RunResult | Sequence[RunResult | None] | None:
         return self.all[index]
 
     def __len__(self) -> int:
@@ -124,7 +122,8 @@ def codes_of(runs: Runs) -> NDArray[np.uint8]:
 def quantities(runs: Runs, name: str) -> list[float]:
     """Return a quantity of every run; NaN where a run is missing or has none."""
     if isinstance(runs, CellRuns):
-        return runs.quantity(name).tolist()
+        values: list[float] = runs.quantity(name).tolist()
+        return values
     return [math.nan if run is None else run.quantity(name) for run in runs]
 
 
@@ -137,14 +136,12 @@ class RunTable(Mapping[str, RunResult]):
         origins: how runs were trained, by the number in their records.
     """
 
-    def __init__(
-        self, records: Records, *, load: Load, origins: Mapping[int, Mapping[str, Any]] | None = None
-    ) -> None:
+    def __init__(self, records: Records, *, load: Load, origins: Mapping[int, Mapping[str, Any]] | None = None) -> None:
         self.records = _sorted(records)
         self.origins = dict(origins or {})
         self._stored = load
         starts = np.flatnonzero(_starts(self.records, "cell", "cell_rest"))
-        ends = np.append(starts[1:], len(self.records))
+        ends = np.append(starts, len(self.records))[1:]
         names = _pairs(self.records[starts])
         self._slices = dict(zip(names, zip(starts.tolist(), ends.tolist(), strict=True), strict=True))
         self._added: dict[str, RunResult] = {}
@@ -173,9 +170,9 @@ class RunTable(Mapping[str, RunResult]):
         """Add runs that were trained in the meantime; they replace failed ones."""
         for spec, result in runs:
             key = spec.key
-            name = _name(cell_id(spec))
+            cell = cell_id(spec)
             self._added[key] = result
-            self._added_records.setdefault(name, {})[spec.seed] = record_of(spec, result, key=key)
+            self._added_records.setdefault(_name(cell), {})[spec.seed] = record_of(spec, result, key=key, cell=cell)
         self._kept.clear()
 
     def load(self, keys: Sequence[str]) -> Mapping[str, RunResult]:
@@ -183,6 +180,17 @@ class RunTable(Mapping[str, RunResult]):
         stored = [key for key in keys if key not in self._added]
         found = dict(self._stored(stored)) if stored else {}
         return {**found, **{key: self._added[key] for key in keys if key in self._added}}
+
+    def origins_of(self, cells: Iterable[Runs]) -> list[Mapping[str, Any]]:
+        """Return how the runs of some cells were trained, one for every run that is there and says so."""
+        found: list[Mapping[str, Any]] = []
+        for runs in cells:
+            assert isinstance(runs, CellRuns)
+            there = runs.records["origin"][runs.codes != MISSING]
+            for number, num in zip(*np.unique(there, return_counts=True), strict=True):
+                if origin := self.origins.get(int(number)):
+                    found += [origin] * int(num)
+        return found
 
     def failed_keys(self) -> set[str]:
         """Return the keys of the runs that failed."""
@@ -229,11 +237,18 @@ class RunTable(Mapping[str, RunResult]):
         return self.everything().values()
 
 
-def found_in(results: Mapping[str, RunResult], spec: RunSpec, seeds: Sequence[int], keys: Callable[[], list[str]]) -> Runs:
-    """Return the results of runs that differ from one in their seed alone; `keys` are theirs, where they are needed."""
+def failed_keys(results: Mapping[str, RunResult]) -> set[str]:
+    """Return the keys of the runs that failed."""
+    if isinstance(results, RunTable):
+        return results.failed_keys()
+    return {key for key, result in results.items() if result.outcome is Outcome.FAILED}
+
+
+def found_in(results: Mapping[str, RunResult], spec: RunSpec, seeds: Sequence[int]) -> Runs:
+    """Return the results of runs that differ from one in their seed alone."""
     if isinstance(results, RunTable):
         return results.cell(spec, seeds)
-    return tuple(results.get(key) for key in keys())
+    return tuple(results.get(key) for key in keys_of_seeds(spec, seeds))
 
 
 def _name(cell: bytes) -> tuple[int, int]:
@@ -254,6 +269,8 @@ def _missing(seeds: NDArray[np.int64]) -> Records:
 
 def _sorted(records: Records) -> Records:
     """Return the records by cell and seed, the last of every run."""
+    if not len(records):
+        return records
     order = np.lexsort((records["seed"], records["cell_rest"], records["cell"]))
     ordered = records[order]
     is_last = np.append(_starts(ordered, "cell", "cell_rest", "seed")[1:], True)

@@ -40,8 +40,9 @@ def best_k_of_n(values: Sequence[float], *, num_kept: int, direction: Direction)
     >>> best_k_of_n([0.5, 0.9, math.nan, 0.9], num_kept=3, direction=Direction.MAXIMISE)
     [1, 3, 0]
     """
-    keys = [(True, 0.0) if math.isnan(v) else (False, -direction.sign * v) for v in values]
-    return sorted(range(len(values)), key=lambda index: keys[index])[:num_kept]
+    order = np.argsort(-direction.sign * np.asarray(values, dtype=np.float64), kind="stable")  # NaN last
+    kept: list[int] = order[:num_kept].tolist()
+    return kept
 
 
 def standard_deviation(values: Sequence[float]) -> float:

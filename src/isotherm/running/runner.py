@@ -10,6 +10,7 @@ from pathlib import Path
 
 from isotherm.core.checks import require_positive
 from isotherm.core.records import Outcome, RunResult
+from isotherm.core.run_table import RunTable
 from isotherm.engine.deadline import Deadline
 from isotherm.errors import UserError
 from isotherm.running.executors.checkpoints import CheckpointFolder
@@ -119,14 +120,14 @@ def run_study(
         for identity in prepared.identities.values():
             opened.put_identity(identity)
         opened.put_study(plan.name, plan.to_json())
-        results = opened.results()
+        results = opened.table(prepared.tasks)
         if checkpoints is not None and checkpoints.path.is_dir():
             checkpoints.clean(_wanted_keys(opened, results))
         training = _Training(plan=plan, store=opened, checkpoints=checkpoints, told=told, results=results)
         training.run(executor, minutes=minutes)
         if checkpoints is not None:
             checkpoints.remove_if_empty()
-        return StudyResults(plan=plan, by_key=results, provenance=opened.provenance())
+        return StudyResults(plan=plan, by_key=results.everything() if opened.is_in_memory else results)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -137,7 +138,7 @@ class _Training:
     store: Store
     checkpoints: CheckpointFolder | None
     told: Progress
-    results: dict[str, RunResult]
+    results: RunTable
     failed: set[str] = field(default_factory=set)  # tried in this call; tried again by the next one
     num_stored: int = 0
 
@@ -161,7 +162,7 @@ class _Training:
         self.store.put(fleet)
         if self.checkpoints is not None:  # only now: a kill before this line loses nothing
             self.checkpoints.forget({stored.spec.key for stored in fleet})
-        self.results.update({stored.spec.key: stored.result for stored in fleet})
+        self.results.add((stored.spec, stored.result) for stored in fleet)
         self.failed.update(s.spec.key for s in fleet if s.result.outcome is Outcome.FAILED)
         self.num_stored += len(fleet)
         self.told.runs_done(fleet)
