@@ -65,13 +65,13 @@ class CellRuns(Sequence[RunResult | None]):
 
     def __init__(self, records: Records, load: Load) -> None:
         self.records = records
-        self._load = load
+        self.load = load
 
     @functools.cached_property
     def all(self) -> tuple[RunResult | None, ...]:
         """Every result."""
         keys = [None if code == MISSING else key.hex() for code, key in zip(self.codes, self._keys(), strict=True)]
-        found = self._load([key for key in keys if key is not None])
+        found = self.load([key for key in keys if key is not None])
         return tuple(None if key is None else found[key] for key in keys)
 
     @property
@@ -125,6 +125,35 @@ def quantities(runs: Runs, name: str) -> list[float]:
         values: list[float] = runs.quantity(name).tolist()
         return values
     return [math.nan if run is None else run.quantity(name) for run in runs]
+
+
+def first_of(runs: Runs, num: int) -> Runs:
+    """Return the first runs of a cell; only they are loaded."""
+    return CellRuns(runs.records[:num], runs.load) if isinstance(runs, CellRuns) else runs[:num]
+
+
+def result_columns(runs: Runs, places: Sequence[int], names: Sequence[str]) -> dict[str, list[Any]]:
+    """Return fields of some runs, none of which is missing, by name; what a run does not have is None.
+
+    Only where runs failed are their results made, for what they raised.
+    """
+    if not isinstance(runs, CellRuns) or (runs.codes == CODES[Outcome.FAILED]).any():
+        return {name: [getattr(runs[place], name) for place in places] for name in names}
+    records = runs.records[np.asarray(places, dtype=np.intp)]
+    return {name: _column(records, name) for name in names}
+
+
+def _column(records: Records, name: str) -> list[Any]:
+    if name == "error":
+        return [None] * len(records)
+    if name == "outcome":
+        words = {code: outcome for outcome, code in CODES.items()}
+        return [words[code] for code in records["outcome"].tolist()]
+    values = records[name].tolist()
+    if name == "divergence_step":
+        values = [int(value) if math.isfinite(value) else value for value in values]
+    has = (records["has"] >> NUMBERS.index(name)) & 1
+    return values if has.all() else [value if there else None for value, there in zip(values, has, strict=True)]
 
 
 class RunTable(Mapping[str, RunResult]):

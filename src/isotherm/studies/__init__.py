@@ -1,12 +1,23 @@
-"""The built-in studies by name: each file holds one, as a function that returns a `Study`."""
+"""The built-in studies by name: each file holds one, as a function that returns a `Study`.
+
+The names are known without PyTorch; a study is imported when it is made.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from isotherm.studies import quickstart  # the module
-from isotherm.sweep.study import Study
+if TYPE_CHECKING:
+    from isotherm.sweep.study import Study
+
+
+def _quickstart(data: Path | None) -> Study:
+    from isotherm.studies.quickstart import quickstart
+
+    return quickstart(data)
+
 
 # Each takes the data folder; None as in `get_task`.
-STUDIES: dict[str, Callable[[Path | None], Study]] = {"quickstart": quickstart.quickstart}
+STUDIES: dict[str, Callable[[Path | None], Study]] = {"quickstart": _quickstart}
