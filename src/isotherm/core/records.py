@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from isotherm.core.l2 import L2Scope
+from isotherm.core.optimizers import SGD, Optimizer, heavy_ball_momentum, optimizer_json, optimizer_of
 from isotherm.core.temperature import bare_learning_rate
 
 # Part of every key. Raise it when the same RunSpec gives different numbers than before.
@@ -59,7 +60,9 @@ class Identity:
 class RunSpec:
     """Everything that determines one run's numbers.
 
-    `data_id` and `model_id` are those of `Identity`; `task` is a label for display and not part of the key.
+    `data_id` and `model_id` are those of `Identity`; `task` is a label for display and not part of the key. Without an
+    `optimizer` it is heavy ball, or plain SGD, with `momentum`. Another than SGD has no momentum here, so that
+    `effective_learning_rate` is its learning rate.
     """
 
     task: str
@@ -76,8 +79,13 @@ class RunSpec:
     num_evaluations: int
     seed: int
     clip_norm: float | None = None  # the gradient is clipped to this norm before momentum
+    optimizer: Optimizer | None = None
 
     def __post_init__(self) -> None:
+        if self.optimizer is not None:
+            assert self.momentum == (self.optimizer.momentum if isinstance(self.optimizer, SGD) else 0)
+            if heavy_ball_momentum(self.optimizer) is not None:  # one setting, one key
+                object.__setattr__(self, "optimizer", None)
         for name in ("effective_learning_rate", "momentum", "gamma", "l2"):  # 1 and 1.0 are one setting, one key
             object.__setattr__(self, name, float(getattr(self, name)))
         if self.clip_norm is not None:
@@ -89,9 +97,14 @@ class RunSpec:
         return bare_learning_rate(self.effective_learning_rate, momentum=self.momentum)
 
     @property
+    def method(self) -> Optimizer:
+        """The optimiser, heavy ball included."""
+        return self.optimizer or SGD(momentum=self.momentum)
+
+    @property
     def key(self) -> str:
         """The content hash under which this run is stored."""
-        content = dataclasses.asdict(self)
+        content = self.to_json()
         del content["task"]
         if content["clip_norm"] is None:  # an unused setting changes no key
             del content["clip_norm"]
@@ -99,13 +112,17 @@ class RunSpec:
         return content_hash(content)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return dataclasses.asdict(self)
+        """Return plain values for JSON; heavy ball has no optimiser there."""
+        content = dataclasses.asdict(self)
+        del content["optimizer"]
+        return content if self.optimizer is None else {**content, "optimizer": optimizer_json(self.optimizer)}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """Return the spec that `to_json` wrote."""
-        return cls(**content)
+        if "optimizer" not in content:
+            return cls(**content)
+        return cls(**{**content, "optimizer": optimizer_of(content["optimizer"])})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

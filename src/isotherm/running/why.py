@@ -26,6 +26,7 @@ ASPECTS = (
     "gamma",
     "num_evaluations",
     "num_steps",
+    "optimizer",
     "momentum",
     "seed",
     "batch_size",
@@ -42,6 +43,7 @@ _WORDS = {
     "gamma": "decay factor γ",
     "num_evaluations": "number of evaluations",
     "num_steps": "number of steps",
+    "optimizer": "optimiser",
 }
 
 

@@ -19,13 +19,14 @@ from torch import Tensor, fx
 from cases_paper import autoencoder_task, ghost_task, skip_init_task, spec_of
 from helpers_engines import by_reference, distance
 from isotherm.core.records import RunSpec
-from isotherm.engine.parameters import ParameterGroups, Settings
+from isotherm.engine.parameters import ParameterGroups
 from isotherm.engine.placed_task import PlacedTask, place_task
 from isotherm.engine.programs.gpu import Program, gpu_program, update_of
 from isotherm.engine.stack import updates
 from isotherm.engine.stack.parts import StackParts
 from isotherm.engine.stack.plan import StackPlan
 from isotherm.engine.stack.run_stack import Listeners, RunStack
+from isotherm.engine.update_rules import Settings
 from isotherm.kernels.layout import has_channels_last, of_all_runs
 from isotherm.kernels.ops import (
     activation as activation_ops,
@@ -149,7 +150,7 @@ def test_any_number_of_programs_is_compiled(monkeypatch: pytest.MonkeyPatch) -> 
         others = [], [], [], batch, None, torch.zeros(num_runs, 2), torch.zeros(())
         losses_M = update(
             weights.values,
-            weights.velocities,
+            weights.moments,
             *others,
             learning_rate_M1=0.25 * ones,
             num_clipped_M1=ones.double(),
@@ -338,7 +339,7 @@ def test_what_the_compiler_warns_of_reaches_nobody_and_later_warnings_do(monkeyp
     settings = Settings(momentum_M1=torch.zeros(1, 1), l2_M1=None, clip_M1=None)
     others = [], [], [], (torch.zeros(1), torch.zeros(1)), None, torch.zeros(1, 2), torch.zeros(())
     keywords = {"learning_rate_M1": torch.ones(1, 1), "num_clipped_M1": torch.ones(1, 1).double(), "settings": settings}
-    update(weights.values, weights.velocities, *others, **keywords)  # warnings are errors in tests
+    update(weights.values, weights.moments, *others, **keywords)  # warnings are errors in tests
     with pytest.warns(UserWarning, match="Online softmax"):
-        update(weights.values, weights.velocities, *others, **keywords)
+        update(weights.values, weights.moments, *others, **keywords)
     assert calls == [0, 1]
