@@ -12,6 +12,7 @@ from typing import Any, Literal, Self
 
 from isotherm.core.l2 import L2Scope
 from isotherm.core.optimizers import SGD, Optimizer, heavy_ball_momentum, optimizer_json, optimizer_of
+from isotherm.core.run_schedule import Floats, RunSchedule, multipliers
 from isotherm.core.temperature import bare_learning_rate
 
 # Part of every key. Raise it when the same RunSpec gives different numbers than before.
@@ -79,6 +80,7 @@ class RunSpec:
     num_evaluations: int
     seed: int
     clip_norm: float | None = None  # the gradient is clipped to this norm before momentum
+    schedule: RunSchedule | None = None  # None is the paper's, without a warm-up
     optimizer: Optimizer | None = None
 
     def __post_init__(self) -> None:
@@ -96,6 +98,12 @@ class RunSpec:
         """The optimiser's ε = ε_eff (1 - m)."""
         return bare_learning_rate(self.effective_learning_rate, momentum=self.momentum)
 
+    def multipliers(self, start: int, stop: int) -> Floats:
+        """Return what the schedule multiplies the learning rate by at the updates start .. stop - 1."""
+        if self.schedule is None:
+            return multipliers(self.num_steps, gamma=self.gamma, start=start, stop=stop)
+        return self.schedule.multipliers(self.num_steps, gamma=self.gamma, start=start, stop=stop)
+
     @property
     def method(self) -> Optimizer:
         """The optimiser, heavy ball included."""
@@ -112,17 +120,21 @@ class RunSpec:
         return content_hash(content)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values for JSON; heavy ball has no optimiser there."""
-        content = dataclasses.asdict(self)
-        del content["optimizer"]
-        return content if self.optimizer is None else {**content, "optimizer": optimizer_json(self.optimizer)}
+        """Return plain values for JSON, without schedule and optimiser where they are the paper's."""
+        content = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        schedule, optimizer = content.pop("schedule"), content.pop("optimizer")
+        content |= {} if schedule is None else {"schedule": schedule.to_json()}
+        return content if optimizer is None else {**content, "optimizer": optimizer_json(optimizer)}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """Return the spec that `to_json` wrote."""
-        if "optimizer" not in content:
-            return cls(**content)
-        return cls(**{**content, "optimizer": optimizer_of(content["optimizer"])})
+        schedule, optimizer = content.get("schedule"), content.get("optimizer")
+        parts = {
+            "schedule": None if schedule is None else RunSchedule.from_json(schedule),
+            "optimizer": None if optimizer is None else optimizer_of(optimizer),
+        }
+        return cls(**{**content, **parts})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

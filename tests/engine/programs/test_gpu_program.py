@@ -18,6 +18,7 @@ from torch import Tensor, fx
 
 from cases_paper import autoencoder_task, ghost_task, skip_init_task, spec_of
 from helpers_engines import by_reference, distance
+from isotherm.core.optimizers import SGD, Adam, AdamW, Muon, Optimizer
 from isotherm.core.records import RunSpec
 from isotherm.engine.parameters import ParameterGroups
 from isotherm.engine.placed_task import PlacedTask, place_task
@@ -132,6 +133,43 @@ def test_the_program_of_a_gpu_trains_as_that_of_a_cpu(kind: dict[str, Any], l2: 
 def assert_copies_follow(parts: StackParts, program: Program) -> None:
     for position, copy in zip(program.bfloat16_groups, parts.updates.bfloat16_copies, strict=True):
         assert torch.equal(copy, parts.state.weights.values[position].bfloat16())
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("kind", "optimizer"),
+    [
+        *((WITHOUT_FACTORS, one) for one in (SGD(momentum=0.5, nesterov=True), Adam(), AdamW(), Muon())),
+        pytest.param(COMPILED, Muon(), marks=pytest.mark.slow),
+    ],
+)
+def test_other_optimisers_take_gradients_that_are_not_factored(
+    kind: dict[str, Any], optimizer: Optimizer, seen: Seen
+) -> None:
+    momentum = optimizer.momentum if isinstance(optimizer, SGD) else 0.0
+    given = [
+        dataclasses.replace(spec, momentum=momentum, optimizer=optimizer, effective_learning_rate=1e-3 * (1 + k))
+        for k, spec in enumerate(specs())
+    ]
+    changes = {**kind, "returns_factors": False}
+    ours, theirs = trained(changes, given), trained(None, given)
+    assert seen.program.factored_groups == ()
+    assert len(seen.program.bfloat16_groups) == 4
+    torch.testing.assert_close(ours.state.last_M, theirs.state.last_M, rtol=0.02, atol=0.0)
+    assert_copies_follow(ours, seen.program)
+
+
+def test_factors_are_for_heavy_ball_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("isotherm.kernels.availability.are_available", lambda _: True)
+    placed = place_task(autoencoder_task(), precision="mixed")
+    (plain, *_), nesterov = specs(), SGD(momentum=0.9, nesterov=True)
+    for spec, expected in (
+        (plain, True),
+        (dataclasses.replace(plain, clip_norm=1.0), False),
+        (dataclasses.replace(plain, momentum=0.9, optimizer=nesterov), False),
+        (dataclasses.replace(plain, momentum=0.0, optimizer=AdamW()), False),
+    ):
+        assert StackPlan.of(placed, [spec, spec], convolves=False).returns_factors == expected
 
 
 def test_any_number_of_programs_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
