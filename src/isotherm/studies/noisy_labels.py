@@ -1,7 +1,7 @@
 """Does noise help SGD to generalise where the training set is wrong in part?
 
-MNIST-1D, a fifth of whose training labels are drawn at random, with an MLP 40-100-100-10: 600 updates at every batch size,
-momentum 0.9, four seeds that choose the learning rate and four that confirm it. The test labels are right.
+MNIST-1D, a fifth of whose training labels are drawn at random, with an MLP 40-100-100-10: 600 updates at every batch
+size, momentum 0.9, four seeds that choose the learning rate and four that confirm it. The test labels are right.
 
 Run:     isotherm run noisy_labels
 """
@@ -58,6 +58,4 @@ def _with_noisy_labels(task: Task) -> Task:
     drawn = torch.randint(0, 10, labels.shape, generator=generator)
     is_drawn = torch.rand(labels.shape, generator=generator) < SHARE
     note = f"{SHARE:.0%} of the training labels are drawn at random"
-    return built_in(
-        "mlp_mnist1d", train=(values, torch.where(is_drawn, drawn, labels)), test=task.test, notes=(note,)
-    )
+    return built_in("mlp_mnist1d", train=(values, torch.where(is_drawn, drawn, labels)), test=task.test, notes=(note,))
