@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from isotherm.core.one_screen import columns_text, one_screen
+from isotherm.core.optimizers import num_moments
 from isotherm.core.records import RunResult, RunSpec
 from isotherm.engine.memory import bytes_per_run
 from isotherm.engine.placed_task import evaluation_steps
@@ -152,7 +153,8 @@ def _cost(executor: LocalExecutor, task: Task, fleets: Sequence[Sequence[RunSpec
         fleet_size=size,
         num_examples=examples,
         flop=examples * (flop_per_example(task) / (task.unroll or 1)),
-        memory_bytes=size * bytes_per_run(executor.placed(first), first.batch_size),
+        memory_bytes=size
+        * bytes_per_run(executor.placed(first), first.batch_size, num_moments=num_moments(first.method)),
         seconds=seconds / workers,
     )
 
