@@ -10,6 +10,7 @@ from pathlib import Path
 
 from isotherm.core.checks import require_positive
 from isotherm.core.records import Outcome, RunResult
+from isotherm.core.views import view
 from isotherm.engine.deadline import Deadline
 from isotherm.errors import UserError
 from isotherm.running.executors.checkpoints import CheckpointFolder
@@ -42,7 +43,7 @@ def run(
     fleet_size: int | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     minutes: float | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = True,
 ) -> Results:
     """Run what is missing of a sweep and return all its results.
 
@@ -55,7 +56,8 @@ def run(
         checkpoint_seconds: time between checkpoints of a fleet, from which a killed run resumes; inf for none.
         minutes: time from now on; by default as long as it takes. Nothing is started that can neither finish nor be
             checkpointed in it, and what is stored by then is returned: the same call goes on from there.
-        progress: receives progress reports.
+        progress: receives progress reports; by default they are shown in a terminal and in a notebook, with False
+            nowhere.
     """
     results = run_study(
         Study.of(sweep),
@@ -79,10 +81,10 @@ def run_study(
     fleet_size: int | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     minutes: float | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = True,
 ) -> StudyResults:
     """Run what is missing of a study and return all its results; arguments as for `run`."""
-    told = Several(progress)
+    told = Several(None if isinstance(progress, bool) else progress)
     deadline = _deadline(minutes)
     checkpoints = _checkpoints_of(store, seconds=checkpoint_seconds)
     prepared = prepared_study(study)
@@ -101,6 +103,8 @@ def run_study(
     )
     # Workers are forked before the store is opened, so that none of them holds its lock.
     with contextlib.ExitStack() as stack:
+        if progress is True:
+            told.add(stack.enter_context(view("progress")()))
         executor: LocalExecutor | PoolExecutor
         if workers == 1:
             executor = LocalExecutor(prepared.tasks, options, device=device)
