@@ -10,7 +10,8 @@ from rich.console import Console
 from isotherm.cli.options import ComputeOptions
 from isotherm.cli.progress import RunProgress
 from isotherm.errors import UserError
-from isotherm.running.runner import CHECKPOINT_SECONDS, default_workers, run_study
+from isotherm.running.executors.choice import default_workers
+from isotherm.running.runner import CHECKPOINT_SECONDS, run_study
 from isotherm.sweep.results import StudyResults
 from isotherm.sweep.study import Study
 

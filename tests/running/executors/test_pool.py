@@ -72,7 +72,7 @@ def test_builders_need_not_be_importable() -> None:
 
 def test_a_worker_that_dies_is_told_and_the_pool_ends(pool: PoolExecutor) -> None:
     _, specs = parts(tiny_sweep(batch_sizes=[4, 8]))
-    for worker in pool._workers.values():
+    for worker in pool.workers:
         assert worker.pid is not None
         os.kill(worker.pid, signal.SIGKILL)
     with pytest.raises(UserError, match="exit code -9"):
@@ -82,7 +82,7 @@ def test_a_worker_that_dies_is_told_and_the_pool_ends(pool: PoolExecutor) -> Non
 def test_workers_end_with_the_context() -> None:
     tasks, _ = parts(tiny_sweep())
     with PoolExecutor(tasks, num_workers=2) as executor:
-        workers = list(executor._workers.values())
+        workers = list(executor.workers)
         assert all(worker.is_alive() for worker in workers)
     assert not any(worker.is_alive() for worker in workers)
 
