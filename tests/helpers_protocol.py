@@ -204,6 +204,7 @@ class Recorder:
 
     def __init__(self, *, interrupt_after: int | None = None) -> None:
         self.rounds: list[tuple[int, list[RunSpec]]] = []
+        self.fleets: list[list[RunSpec]] = []
         self.done: list[RunResult] = []
         self.looks: list[tuple[RunSpec, CurvePoint]] = []
         self.notes: list[str] = []
@@ -227,8 +228,11 @@ class Recorder:
     def noted(self, sentence: str) -> None:
         self.notes.append(sentence)
 
-    def runs_done(self, results: Sequence[RunResult]) -> None:
-        self.done += results
+    def fleet_started(self, specs: Sequence[RunSpec]) -> None:
+        self.fleets.append(list(specs))
+
+    def runs_done(self, runs: Sequence[StoredRun]) -> None:
+        self.done += [run.result for run in runs]
         self.num_fleets += 1
         if self.num_fleets == self._interrupt_after:
             raise KeyboardInterrupt
