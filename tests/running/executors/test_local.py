@@ -317,9 +317,10 @@ def test_runs_that_do_not_fit_alone_have_failed(memory_for):
     task = cases.blobs_task()
     executor = executor_for(task)
     stored = run_all(executor, [cases.spec(task, batch_size=32, seed=seed) for seed in range(3)])
-    assert [run.result.outcome for run in stored] == [Outcome.FAILED] * 3
+    results = [run.result for run in stored.values()]
+    assert [result.outcome for result in results] == [Outcome.FAILED] * 3
     words = ["one run of task 'blobs'", "batch size 32", "does not fit", "cpu", "smaller batch"]
-    assert [word for word in words if word not in str(stored[0].result.error)] == []
+    assert [word for word in words if word not in str(results[0].error)] == []
     assert executor.is_out_of_memory
 
 

@@ -103,7 +103,7 @@ class FleetQueue:
         if whole.num_lost == LOST_ALONE and whole.num_done == 0:
             rest = [other for other in self._waiting if other.part_of is whole]
             self._waiting = [other for other in self._waiting if other.part_of is not whole]
-            untried = tuple(spec for other in rest for spec in other.specs)
+            untried = tuple(spec for other in reversed(rest) for spec in other.specs)
             also = f"{reason} (not tried alone: {whole.num_lost} other runs of its fleet were lost like this)"
             found += [GivenUp(specs=untried, reason=also)] if untried else []
         return found
