@@ -10,7 +10,7 @@ from isotherm.diagnose.diagnosis import Diagnosis
 from isotherm.diagnose.options import DiagnoseOptions
 from isotherm.diagnose.procedure import diagnose as procedure
 from isotherm.errors import UserError, nearest
-from isotherm.running.runner import default_workers
+from isotherm.running.executors.choice import default_workers
 from isotherm.tasks.seeding import cuda_is_in_use
 from isotherm.tasks.task import Task
 
