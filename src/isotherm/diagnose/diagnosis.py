@@ -14,6 +14,7 @@ from isotherm.core.json import plain
 from isotherm.core.schedule import Schedule
 from isotherm.core.statistics import Interval
 from isotherm.core.temperature import bare_learning_rate
+from isotherm.core.views import Shown, view
 
 Regime = Literal["noise dominated", "curvature dominated", "near the boundary", "unknown"]
 
@@ -204,7 +205,7 @@ class Cost:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Diagnosis:
+class Diagnosis(Shown):
     """Everything found, and the answer.
 
     Args:
@@ -272,3 +273,6 @@ class Diagnosis:
         """Return plain values; numbers that are not finite become null."""
         content: dict[str, Any] = plain(dataclasses.asdict(self))
         return content
+
+    def __repr__(self) -> str:
+        return str(view("diagnosis")(self))
