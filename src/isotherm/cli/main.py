@@ -21,6 +21,7 @@ from isotherm.cli.reproduce import reproduce
 from isotherm.cli.run import run
 from isotherm.cli.status import status
 from isotherm.cli.theory import theory
+from isotherm.cli.watch import watch
 from isotherm.version import __version__
 
 app = typer.Typer(
@@ -31,7 +32,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for _command in (quickstart, plan, run, status, report, reproduce, diagnose, theory, bench):
+for _command in (quickstart, plan, run, status, watch, report, reproduce, diagnose, theory, bench):
     app.command(cls=Command)(_command)
 app.add_typer(data_app)
 
