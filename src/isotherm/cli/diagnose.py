@@ -132,7 +132,7 @@ def _settings(options: DiagnoseCommandOptions) -> DiagnoseOptions:
     """Return what the diagnosis takes; refuses what makes no sense before data are read."""
     from isotherm.diagnose.options import DiagnoseOptions
     from isotherm.engine.placed_task import checked_device
-    from isotherm.running.runner import default_workers
+    from isotherm.running.executors.choice import default_workers
 
     sizes = _parsed_sizes(options.batch_sizes or [])
     device, workers = options.device, options.workers
