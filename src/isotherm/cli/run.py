@@ -81,7 +81,7 @@ def run(options: RunOptions) -> None:
 def _check_kind(options: RunOptions) -> None:
     """Refuse what is neither a study nor a cell, or both."""
     study, cell, workers = options.study, options.cell, options.compute.workers
-    remedy = "give STUDY for a study, or --task, --batch-size, --effective-learning-rate and --steps for one cell"
+    remedy = "give STUDY for a study, or --task, --batch-size, --learning-rate and --steps for one cell"
     if study is not None and cell.task is not None:
         raise UserError(f"the study {study!r} and --task {cell.task} are both given; {remedy}")
     if study is not None and (given := [name for name in cell.given() if name != "--seeds"]):
