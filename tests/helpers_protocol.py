@@ -12,7 +12,8 @@ from torch import nn
 from isotherm.core.budget import Budget
 from isotherm.core.rates import powers_of_two
 from isotherm.core.records import CurvePoint, Direction, Outcome, RunResult, RunSpec
-from isotherm.core.schedule import NUM_DROPS, Schedule
+from isotherm.core.run_schedule import NUM_DROPS
+from isotherm.core.schedule import Schedule
 from isotherm.running.store import StoredRun
 from isotherm.sweep.plan import GridAxes, SweepPlan
 from isotherm.sweep.protocol import Cell, Grid

@@ -24,7 +24,7 @@ import numpy as np
 from isotherm.core.json import exact_json
 from isotherm.core.records import Identity, Outcome, RunResult
 from isotherm.core.run_keys import cell_id
-from isotherm.core.run_table import RECORD, RunTable, record_of
+from isotherm.core.run_table import CODES, RECORD, RunTable, record_of
 from isotherm.errors import StoreError
 from isotherm.running.store_file import check_header, checked_path, stores_like, take_lock, translated
 from isotherm.running.store_numbers import DamagedNumbersError, Ids, pack_rows, put_numbers, read_numbers, read_origins
@@ -62,6 +62,13 @@ class Store:
         self._connection = connection
         self._lock = lock
         self._is_closed = False
+
+    def __repr__(self) -> str:
+        try:
+            (num,) = self._connection.execute("SELECT count(*) FROM runs").fetchone()
+        except sqlite3.Error:  # closed, or another program has written over it
+            return f"Store({self.path!r}: closed)"
+        return f"Store({self.path!r}: {num:,} runs)"
 
     @classmethod
     def write(cls, path: str | os.PathLike[str]) -> Self:
@@ -165,10 +172,19 @@ class Store:
         with translated(Path(self.path)):
             return {row[0]: result_of(row) for row in self._sound_rows()}
 
-    def results_of(self, keys: Sequence[str]) -> dict[str, RunResult]:
-        """Return the results of some runs by key, of those that are there."""
+    def results_of(self, keys: Iterable[str]) -> dict[str, RunResult]:
+        """Return the results of some runs by key; those that are not stored are left out."""
         with translated(Path(self.path)):
-            return {row[0]: result_of(row) for row in self._sound_rows(keys)}
+            return {row[0]: result_of(row) for row in self._sound_rows(list(keys))}
+
+    def outcomes(self) -> dict[str, str]:
+        """Return how every run ended, by key: what has changed shows without reading the results."""
+        words = {code: str(outcome) for outcome, code in CODES.items()}
+        records = self.table().records
+        return {
+            key.hex(): words[code]
+            for key, code in zip(records["key"].tolist(), records["outcome"].tolist(), strict=True)
+        }
 
     def table(self, tasks: Iterable[Ids] | None = None) -> RunTable:
         """Return the numbers of all runs of some tasks, or of all: what is read of a store of many runs.
@@ -223,6 +239,11 @@ class Store:
                 cursor.execute("DELETE FROM tallies")
                 cursor.execute("INSERT INTO tallies SELECT outcome, COUNT(*) FROM runs GROUP BY outcome")
         return [key for key, _ in damaged]
+
+    def num_changes(self) -> int:
+        """Return a number that differs after another connection has written, for one that only reads."""
+        with translated(Path(self.path)):
+            return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
 
     def put_study(self, name: str, definition: dict[str, Any]) -> None:
         """Store what a study asks for, so that status and reports need only the store."""

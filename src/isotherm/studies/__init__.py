@@ -19,5 +19,11 @@ def _quickstart(data: Path | None) -> Study:
     return quickstart(data)
 
 
+def _noisy_labels(data: Path | None) -> Study:
+    from isotherm.studies.noisy_labels import noisy_labels
+
+    return noisy_labels(data)
+
+
 # Each takes the data folder; None as in `get_task`.
-STUDIES: dict[str, Callable[[Path | None], Study]] = {"quickstart": _quickstart}
+STUDIES: dict[str, Callable[[Path | None], Study]] = {"quickstart": _quickstart, "noisy_labels": _noisy_labels}

@@ -134,8 +134,9 @@ def _run_rows(study: StudyResults) -> Iterator[Sequence[Any]]:
         values["learning_rate"] = [spec.learning_rate] * len(seeds)
         values["temperature"] = [temperature(spec.effective_learning_rate, spec.batch_size)] * len(seeds)
         values |= result_columns(cell.results, there, _result_fields())
+        unused: list[Any] = [None] * len(seeds)
         names = _names_by_seed(sweeps[cell_id(spec)], seeds)
-        yield from zip(names, *(values[column] for column in _run_columns()), strict=True)
+        yield from zip(names, *(values.get(column, unused) for column in _run_columns()), strict=True)
 
 
 def _names_by_seed(sweeps: Sequence[tuple[str, tuple[int, ...]]], seeds: Sequence[int]) -> list[str]:
