@@ -27,6 +27,7 @@ SUB_ROOMS = {
         "graph",
         "parameters",
         "programs",
+        "layers",
         "dropout",
         "placed_task",
         "memory",
