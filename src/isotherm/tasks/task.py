@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from isotherm.core.json import exact_json
 from isotherm.core.l2 import L2Scope
 from isotherm.core.records import Identity, Precision
+from isotherm.data import text
 from isotherm.data.augment import Transform
 from isotherm.errors import UserError
 from isotherm.tasks import checks, data_identity, identity
@@ -208,6 +209,9 @@ class Task:
         if model:
             checks.refuse_unknown(model, inspect.signature(self.model).parameters, f"task {self.name!r}: its model")
             changed["model"] = partial(self.model, **model)
+            window = None if self.definition is None else self.definition.window
+            if window is not None and window in model:
+                changed |= self._in_windows(model[window])
         if transform:
             if not dataclasses.is_dataclass(self.transform):
                 raise UserError(f"task {self.name!r} has no transform with fields to change; leave them out")
@@ -218,6 +222,11 @@ class Task:
             named = ", ".join(f"{name}={value}" for name, value in {**(model or {}), **(transform or {})}.items())
             changed["name"] = f"{self.name} ({named})"
         return dataclasses.replace(self, **changed)
+
+    def _in_windows(self, length: Any) -> dict[str, Split]:
+        """Return the splits of a text in windows of another length."""
+        parts = {"train": "training", "test": "test", "validation": "validation"}
+        return {name: text.rewindowed(split, length, part=parts[name]) for name, split in self.splits.items()}  # type: ignore[arg-type]
 
     def with_validation(self, fraction: float) -> Task:
         """Return the task with that part of the training set held out, always the same examples."""
