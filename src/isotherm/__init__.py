@@ -14,6 +14,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from isotherm.core.views import say_where
+
 if TYPE_CHECKING:
     from isotherm.analysis.analysis import Analysis, analyse, recommend, regimes
     from isotherm.analysis.recommend import Recommendation
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from isotherm.sweep.study import Study
     from isotherm.sweep.sweep import Sweep
     from isotherm.tasks.builtin import get_task
+    from isotherm.tasks.datasets.split import as_split
     from isotherm.tasks.inputs import LazyInputs
     from isotherm.tasks.metrics import Metric
     from isotherm.tasks.task import Task
@@ -72,6 +75,7 @@ _HOMES = {
     "Verdict": "isotherm.analysis.verdicts",
     "__version__": "isotherm.version",
     "analyse": "isotherm.analysis.analysis",
+    "as_split": "isotherm.tasks.datasets.split",
     "bare_learning_rate": "isotherm.core.temperature",
     "effective_learning_rate": "isotherm.core.temperature",
     "get_task": "isotherm.tasks.builtin",
@@ -117,6 +121,7 @@ __all__ = [
     "Verdict",
     "__version__",
     "analyse",
+    "as_split",
     "bare_learning_rate",
     "effective_learning_rate",
     "get_task",
@@ -133,6 +138,18 @@ __all__ = [
     "temperature",
     "write_report",
 ]
+
+# What methods of results show, in rooms that come after them.
+say_where(
+    {
+        "table": "isotherm.report.shown:table",
+        "to_pandas": "isotherm.report.shown:to_pandas",
+        "plot": "isotherm.report.shown:plot",
+        "report": "isotherm.report.shown:report",
+        "html": "isotherm.report.shown:as_html",
+        "diagnosis": "isotherm.report.shown:diagnosis_text",
+    }
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -3,45 +3,48 @@
 from __future__ import annotations
 
 import contextlib
-import os
 
 import torch
 from torch import Tensor
 
+from isotherm.core.machine import physical_memory
 from isotherm.engine.dropout import run_keys
 from isotherm.engine.placed_task import PlacedTask, ghost_layers
 
-# Of every parameter: weight, velocity and gradient.
-_STATES = 3
+# Of every parameter: weight and gradient; what the optimiser keeps comes on top.
+_STATES = 2
 # Of every weight: a copy in lower precision or another layout.
 _COPIES = 1
 # What the backward pass needs in addition to what the forward pass keeps for it.
 _BACKWARD_FACTOR = 2.0
 # The rest is for the data, for other programs and for estimates that are too low.
 _USABLE = 0.5
-# On a system that does not report its memory.
-_UNKNOWN_MEMORY = 2**32
 _CUDA_ERROR_MEMORY_ALLOCATION = 2  # cudaErrorMemoryAllocation
 
 
-def bytes_per_run(placed: PlacedTask, batch_size: int) -> int:
+def bytes_per_run(placed: PlacedTask, batch_size: int, *, num_moments: int = 1) -> int:
     """Return roughly how many bytes one run of a fleet needs: its state, and the activations of an update.
 
     Of a module that cannot be called, only the state is counted; the check before a fleet reports the error.
+
+    Args:
+        placed: the task on its device.
+        batch_size: of the run.
+        num_moments: what the optimiser keeps of every parameter: 1 velocity, or 2 means.
     """
     of_copies = _COPIES * placed.num_parameters * placed.dtype.itemsize
-    of_states = state_bytes(placed.num_parameters, dtype=placed.dtype)
+    of_states = state_bytes(placed.num_parameters, dtype=placed.dtype, num_moments=num_moments)
     of_activations = round(_BACKWARD_FACTOR * _kept_bytes(placed, batch_size))
     return of_states + of_copies + max(of_activations, _output_bytes(placed))  # evaluation follows an update
 
 
-def state_bytes(num_parameters: int, *, dtype: torch.dtype = torch.float32) -> int:
-    """Return the bytes of the weights, velocities and gradients of one run.
+def state_bytes(num_parameters: int, *, dtype: torch.dtype = torch.float32, num_moments: int = 1) -> int:
+    """Return the bytes of the weights, moments and gradients of one run.
 
     >>> state_bytes(1000)
     12000
     """
-    return _STATES * num_parameters * dtype.itemsize
+    return (_STATES + num_moments) * num_parameters * dtype.itemsize
 
 
 def _output_bytes(placed: PlacedTask) -> int:
@@ -125,20 +128,17 @@ def usable_memory(device: torch.device) -> int:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return round(_USABLE * free)
-    try:
-        num_pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):  # not every system reports it
-        return _UNKNOWN_MEMORY
-    return round(_USABLE * num_pages * size)
+    return round(_USABLE * physical_memory())
 
 
-def runs_that_fit(placed: PlacedTask, batch_size: int, *, shared_by: int = 1) -> int:
+def runs_that_fit(placed: PlacedTask, batch_size: int, *, shared_by: int = 1, num_moments: int = 1) -> int:
     """Return how many runs fit into the device's memory at once, at least one.
 
     Args:
         placed: the task on its device.
         batch_size: of the runs.
         shared_by: processes that share the memory.
+        num_moments: what the optimiser keeps of every parameter.
     """
-    each = max(1, bytes_per_run(placed, batch_size))
+    each = max(1, bytes_per_run(placed, batch_size, num_moments=num_moments))
     return max(1, usable_memory(placed.device) // shared_by // each)

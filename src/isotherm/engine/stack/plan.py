@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from isotherm.core.optimizers import Optimizer, heavy_ball_momentum
 from isotherm.core.records import RunSpec
 from isotherm.engine.placed_task import PlacedTask, evaluation_steps, running_window
 from isotherm.kernels import availability
@@ -23,7 +24,8 @@ class StackPlan:
 
     Args:
         placed: the task on its device.
-        specs: the runs; they share batch size, number of updates, precision, evaluations and whether they clip.
+        specs: the runs; they share batch size, number of updates, precision, evaluations, whether they clip, and the
+            kind of optimiser.
         first_index: index of the first run in the fleet.
         updates_per_window: updates between two checks of the losses; results do not depend on it.
         convolves: kernels compute the convolutions of all runs at once; they read channels-last filters.
@@ -70,7 +72,9 @@ class StackPlan:
             channels_last=is_single and is_on_gpu,
             reads_bfloat16=not is_single and placed.is_mixed and is_on_gpu,
             binds_batch=not is_on_gpu,
-            returns_factors=availability.are_available(placed.device) and specs[0].clip_norm is None,
+            returns_factors=availability.are_available(placed.device)
+            and specs[0].clip_norm is None
+            and heavy_ball_momentum(specs[0].method) is not None,
             compiles_from=UPDATES_WORTH_COMPILING if is_on_gpu else None,
         )
 
@@ -83,6 +87,11 @@ class StackPlan:
     def num_steps(self) -> int:
         """Updates of every run."""
         return self.specs[0].num_steps
+
+    @property
+    def method(self) -> Optimizer:
+        """The optimiser of the first run; that of the others may differ in hyperparameters."""
+        return self.specs[0].method
 
     @property
     def clips(self) -> bool:

@@ -121,7 +121,7 @@ class Updates:
         state = self._state
         return self._update(
             state.weights.values,
-            state.weights.velocities,
+            state.weights.moments,
             self._bfloat16_copies,
             list(state.fixed_M.values()),
             list(state.buffers_M.values()),
