@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -55,6 +56,22 @@ MinutesOption = Annotated[
         help="Stop after M minutes; run it again to go on. Default: as long as it takes.",
     ),
 ]
+ExecutorOption = Annotated[
+    str | None,
+    typer.Option(
+        "--executor",
+        metavar="NAME",
+        help="Train in this process (local) or in processes on this machine (pool); default: pool for several workers.",
+    ),
+]
+RunTimeoutOption = Annotated[
+    float | None,
+    typer.Option(
+        "--run-timeout",
+        metavar="M",
+        help="End a fleet that makes no progress for M minutes and go on with the others; default: only warn.",
+    ),
+]
 SeedOption = Annotated[int, typer.Option("--seed", metavar="SEED", min=0, help="Seed of all random numbers.")]
 
 
@@ -65,3 +82,15 @@ class ComputeOptions:
     device: DeviceOption = "cpu"
     workers: WorkersOption = None
     fleet_size: FleetSizeOption = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExecutorOptions:
+    """Which executor trains, and how long it waits for a fleet; none of it changes results."""
+
+    executor: ExecutorOption = None
+    run_timeout: RunTimeoutOption = None
+
+    def given(self) -> list[str]:
+        """Return the names of the options that are not left at their defaults."""
+        return [f"--{f.name.replace('_', '-')}" for f in dataclasses.fields(self) if getattr(self, f.name) != f.default]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from isotherm.core.checks import is_whole
 from isotherm.core.records import CurvePoint, RunSpec
@@ -25,6 +25,8 @@ class FleetOptions:
         checkpoints: where long fleets save their state, to continue from after a kill; runs that are trained one at a
             time have none. Whoever stores the results removes it.
         deadline: when training has to end; none by default.
+        run_timeout: seconds without an update after which a worker is ended and its fleet counts as lost; by default
+            a fleet without progress is only warned of.
         on_fleet: called in the process that hands out fleets, with the runs of each fleet before it is trained.
         on_steps: called from time to time with the batch size and the number of run-updates made.
         on_evaluation: called with a run's spec and its scores on the test set during training.
@@ -33,11 +35,21 @@ class FleetOptions:
     fleet_size: int | None = None
     checkpoints: CheckpointFolder | None = None
     deadline: Deadline = field(default_factory=Deadline)
+    run_timeout: float | None = None
     on_fleet: Callable[[Sequence[RunSpec]], None] = _ignore
     on_steps: Callable[[int, int], None] = _ignore
     on_evaluation: Callable[[RunSpec, CurvePoint], None] = _ignore
 
+    def for_worker(self) -> FleetOptions:
+        """Return what a worker needs to know: the listeners stay behind."""
+        return replace(self, on_fleet=_ignore, on_steps=_ignore, on_evaluation=_ignore)
+
     def __post_init__(self) -> None:
+        if self.run_timeout is not None and not self.run_timeout > 0:
+            raise UserError(
+                f"run_timeout={self.run_timeout:g} is no time; give the minutes after which a fleet without progress "
+                "is ended, or leave it out"
+            )
         if self.fleet_size is None:
             return
         if not is_whole(self.fleet_size) or self.fleet_size < 1:
