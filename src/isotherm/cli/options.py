@@ -15,7 +15,11 @@ JsonOption = Annotated[
 ]
 DataOption = Annotated[
     Path | None,
-    typer.Option("--data", metavar="FOLDER", help="Data folder; default: $ISOTHERM_DATA, else ~/.cache/isotherm."),
+    typer.Option(
+        "--data",
+        metavar="PATH",
+        help="Data folder, for gpt_text also a text file; default: $ISOTHERM_DATA, else ~/.cache/isotherm.",
+    ),
 ]
 StudyArgument = Annotated[
     str, typer.Argument(metavar="STUDY", help="A built-in study, a TOML file, or module:function.")
