@@ -171,7 +171,11 @@ class Updates:
         plan, state, feed = self._plan, self._state, self._feed
         feed.bind(x_MB, y_MB)
         states = [*state.weights.values, *state.fixed_M.values(), *state.buffers_M.values()]
-        step_function = self._model.step_function(state.weights, list(state.fixed_M), list(state.buffers_M))
+        names = state.weights, list(state.fixed_M), list(state.buffers_M)
+        if plan.is_single and not self.is_asynchronous and self._model.is_recurrent:
+            self._program = Program(call=self._model.plain_step_function(*names))
+            return
+        step_function = self._model.step_function(*names)
         step = torch.zeros_like(self._step)
         batch = range(len(states), len(states) + 2)  # made anew for every update, so a model may write into it
         traced = trace(step_function, *states, x_MB, y_MB, feed.key_M, step, scratch=batch)

@@ -26,6 +26,7 @@ from isotherm.errors import UserError
 from isotherm.running.executors.fleet_times import FleetTimes, StoppedFleet, work_of_fleet
 from isotherm.running.executors.options import FleetOptions
 from isotherm.running.executors.progress_watch import ProgressWatch
+from isotherm.running.fleet_size import faster_size
 from isotherm.running.store import StoredRun
 from isotherm.tasks.raised import message_of
 from isotherm.tasks.task import Task
@@ -145,7 +146,10 @@ class LocalExecutor:
                 GPU_STREAMS if self.checks(spec).wants_own_streams(placed, spec.batch_size) else GPU_RUNS_PER_FLEET
             )
         kept = num_moments(spec.method)
-        return min(by_speed, runs_that_fit(placed, spec.batch_size, shared_by=self._num_workers, num_moments=kept))
+        size = min(by_speed, runs_that_fit(placed, spec.batch_size, shared_by=self._num_workers, num_moments=kept))
+        if self._device.type == "cuda":
+            return size
+        return faster_size(placed, spec, size, num_threads=1 if self._num_workers > 1 else None)
 
     def placed(self, spec: RunSpec) -> PlacedTask:
         """Return the spec's task on the device."""
