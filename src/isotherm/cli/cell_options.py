@@ -34,7 +34,8 @@ class CellSettings:
         first_seed: seeds are first_seed .. first_seed + num_seeds - 1.
         l2: coefficient of the penalty; None, here and for the next two, is the task's own.
         clip_norm: largest norm of the gradient; inf clips nothing.
-        precision: float32, float64 or mixed; a mixed-precision task is trained in float32 on a CPU unless it is given.
+        precision: float32, float64, tf32 or mixed; a mixed-precision task is trained in float32 on a CPU unless it is
+            given.
         num_evaluations: evaluations on the test set during training.
         schedule: of the learning rate.
     """
@@ -106,7 +107,9 @@ class CellOptions:
     precision: Annotated[
         str | None,
         _option(
-            "--precision", metavar="NAME", text="Train in float32, float64 or mixed; defaults to the task's value."
+            "--precision",
+            metavar="NAME",
+            text="Train in float32, float64, mixed or, on a GPU, tf32; defaults to the task's value.",
         ),
     ] = None
     num_evaluations: Annotated[

@@ -26,7 +26,7 @@ from isotherm.engine.deadline import Deadline, Laps, OutOfTime, train_in_turn
 from isotherm.engine.evaluation import Tensors
 from isotherm.engine.fleet_checks import FleetChecks
 from isotherm.engine.fleet_speed import one_by_one
-from isotherm.engine.placed_task import PlacedTask, exact_arithmetic
+from isotherm.engine.placed_task import PlacedTask, arithmetic
 from isotherm.engine.reference import run_reference
 from isotherm.engine.stack.model import NotVectorisable
 from isotherm.engine.stack.plan import UPDATES_PER_WINDOW, StackPlan
@@ -82,7 +82,7 @@ def run_fleet(
         deadline=deadline or Deadline(),
         updates_per_window=updates_per_window,
     )
-    with exact_arithmetic(placed.device):
+    with arithmetic(placed):
         return fleet.run(checkpoint)
 
 
@@ -171,7 +171,8 @@ class _Fleet:
         if not self.checks.has_right_gradients(self.batch_size, as_one=not is_alone):
             ends = self.specs[:1] if is_alone else (self.specs[0], self.specs[-1])
             exact = dataclasses.replace(self.placed, is_mixed=False)
-            RunStack.of(StackPlan.of(exact, ends, convolves=False), self.listeners).check_gradients()
+            with arithmetic(self.placed, is_exact=True):
+                RunStack.of(StackPlan.of(exact, ends, convolves=False), self.listeners).check_gradients()
             self.checks.add_right_gradients(self.batch_size, as_one=not is_alone)
         found = None
         if self.convolves:

@@ -26,7 +26,7 @@ from isotherm.engine.evaluation import (
     final_result,
     reestimated,
 )
-from isotherm.engine.placed_task import PlacedTask, evaluation_steps, exact_arithmetic, ghost_layers, running_window
+from isotherm.engine.placed_task import PlacedTask, arithmetic, evaluation_steps, ghost_layers, running_window
 from isotherm.engine.torch_optimizers import torch_optimizers
 from isotherm.engine.untrained import loss_at_start
 from isotherm.tasks.seeding import seeded
@@ -51,7 +51,7 @@ def run_reference(
         on_evaluation: told the scores on the test set along the way.
         on_trained: handed the module of a finished run after its last update.
     """
-    with exact_arithmetic(placed.device):
+    with arithmetic(placed):
         return _run(placed, spec, on_steps, on_evaluation, on_trained)
 
 

@@ -78,7 +78,8 @@ class Sweep:
         smallest_ratio: neighbours this close or closer are not refined further.
         first_seed: seeds are first_seed .. first_seed + num_seeds - 1, then those of `num_confirm`.
         name: shown in reports.
-        precision: "float32", "float64", or "mixed": bfloat16 with float32 weights.
+        precision: "float32", "float64", "mixed": bfloat16 with float32 weights, or "tf32": float32 with rounded inputs
+            of matmuls and convolutions, on GPUs only.
         validation_fraction: see `tune_on`.
     """
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from isotherm.engine.graph.trace import has_plain_convolutions, trace, writes
-from isotherm.engine.placed_task import exact_arithmetic
+from isotherm.engine.placed_task import arithmetic
 from isotherm.engine.programs.cpu import PreallocatedProgram
 from isotherm.engine.programs.cuda_graph import Recording, capture
 from isotherm.engine.programs.gpu import Program, Update, gpu_program, update_of
@@ -141,7 +141,7 @@ class Updates:
 
     def _recorded(self, stream: torch.cuda.Stream) -> Recording:
         """Record an update; the calls before it also let cuDNN choose the fastest convolutions."""
-        with exact_arithmetic(self._plan.placed.device, tries_convolutions=True):
+        with arithmetic(self._plan.placed, tries_convolutions=True):
             recording = capture(
                 self._update_in_place,
                 keep=[*self._state.updated, self._losses_KM, self._counters],

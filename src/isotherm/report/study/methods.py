@@ -192,6 +192,7 @@ def _tuning(plan: SweepPlan) -> str:
 _PRECISIONS: dict[Precision, str] = {
     "float32": "float32",
     "float64": "float64",
+    "tf32": "float32, inputs of matmuls and convolutions rounded to TF32",
     "mixed": "mixed precision (matmuls in bfloat16; weights, statistics and losses in float32)",
 }
 
