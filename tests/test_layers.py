@@ -28,6 +28,7 @@ SUB_ROOMS = {
         "update_rules",
         "parameters",
         "programs",
+        "layers",
         "dropout",
         "placed_task",
         "memory",

@@ -15,7 +15,11 @@ JsonOption = Annotated[
 ]
 DataOption = Annotated[
     Path | None,
-    typer.Option("--data", metavar="FOLDER", help="Data folder; default: $ISOTHERM_DATA, else ~/.cache/isotherm."),
+    typer.Option(
+        "--data",
+        metavar="PATH",
+        help="Data folder, for gpt_text also a text file; default: $ISOTHERM_DATA, else ~/.cache/isotherm.",
+    ),
 ]
 StudyArgument = Annotated[
     str, typer.Argument(metavar="STUDY", help="A built-in study, a TOML file, or module:function.")
@@ -50,6 +54,14 @@ MinutesOption = Annotated[
         "--minutes",
         metavar="M",
         help="Stop after M minutes; run it again to go on. Default: as long as it takes.",
+    ),
+]
+TrackOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--track",
+        metavar="TRACKER",
+        help="Tell every run to wandb, trackio, mlflow or tensorboard; may be given again for another.",
     ),
 ]
 ExecutorOption = Annotated[
