@@ -9,7 +9,7 @@ from typing import IO
 
 from isotherm.core.one_screen import ascii_text
 
-_ERRORS = "isotherm.ascii"
+_ERRORS = "names_in_ascii"
 
 
 def take_any_text(*streams: IO[str] | None) -> None:
