@@ -39,6 +39,15 @@ FleetSizeOption = Annotated[
     int | None,
     typer.Option("--fleet-size", metavar="N", min=1, help="Runs per fleet; chosen automatically by default."),
 ]
+MicroBatchSizeOption = Annotated[
+    int | None,
+    typer.Option(
+        "--micro-batch-size",
+        metavar="N",
+        min=1,
+        help="Most examples of an update to compute at once; by default, as many as memory holds.",
+    ),
+]
 WorkersOption = Annotated[
     int | None,
     typer.Option("--workers", metavar="N", min=1, help="Worker processes on the CPU; one per core by default."),
@@ -61,3 +70,4 @@ class ComputeOptions:
     device: DeviceOption = "cpu"
     workers: WorkersOption = None
     fleet_size: FleetSizeOption = None
+    micro_batch_size: MicroBatchSizeOption = None

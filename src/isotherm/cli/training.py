@@ -42,6 +42,7 @@ def train_study(
             device=compute.device,
             workers=default_workers(compute.device) if compute.workers is None else compute.workers,
             fleet_size=compute.fleet_size,
+            micro_batch_size=compute.micro_batch_size,
             checkpoint_seconds=checkpoint_seconds,
             minutes=minutes,
             progress=progress,

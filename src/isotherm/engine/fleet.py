@@ -24,6 +24,7 @@ from isotherm.engine.deadline import Deadline, Laps, OutOfTime, train_in_turn
 from isotherm.engine.evaluation import Tensors
 from isotherm.engine.fleet_checks import FleetChecks
 from isotherm.engine.fleet_speed import one_by_one
+from isotherm.engine.micro_batches import MicroBatches
 from isotherm.engine.placed_task import PlacedTask, exact_arithmetic
 from isotherm.engine.reference import run_reference
 from isotherm.engine.stack.model import NotVectorisable
@@ -51,6 +52,7 @@ def run_fleet(
     checks: FleetChecks | None = None,
     deadline: Deadline | None = None,
     updates_per_window: int = UPDATES_PER_WINDOW,
+    micro_batch_size: int | None = None,
 ) -> list[RunResult]:
     """Train all runs and return their results, in the order given.
 
@@ -67,16 +69,22 @@ def run_fleet(
         checks: results of earlier checks of this task; added to.
         deadline: when to stop; none by default.
         updates_per_window: updates between two checks of the losses; results do not depend on it.
+        micro_batch_size: examples that an update computes at once, one of `micro_batches.sizes_of`; all by default.
 
     Raises:
+        NotSeparable: the examples of a batch cannot be computed in micro-batches.
         OutOfTime: the deadline came first; the checkpoint, if there is one, has been written.
     """
     _check_alike(specs)
+    checks = FleetChecks() if checks is None else checks
+    with exact_arithmetic(placed.device):
+        cut = checks.micro_batches(placed, specs[0].batch_size, size=micro_batch_size)
     fleet = _Fleet(
         placed=placed,
         specs=tuple(specs),
+        micro_batches=cut,
         listeners=Listeners(on_steps=on_steps, on_evaluation=on_evaluation, on_trained=on_trained),
-        checks=FleetChecks() if checks is None else checks,
+        checks=checks,
         deadline=deadline or Deadline(),
         updates_per_window=updates_per_window,
     )
@@ -90,6 +98,7 @@ class _Fleet:
 
     placed: PlacedTask
     specs: tuple[RunSpec, ...]
+    micro_batches: MicroBatches
     listeners: Listeners
     checks: FleetChecks
     deadline: Deadline
@@ -144,6 +153,7 @@ class _Fleet:
             on_steps=on_steps,
             on_evaluation=lambda point: self.listeners.on_evaluation(index, point),
             on_trained=on_trained,
+            micro_batches=self.micro_batches,
         )
 
     def check(self) -> RunStack | None:
@@ -163,13 +173,14 @@ class _Fleet:
                 self.checks.say_once(kind, sentence)
             return whole
         has_own_streams = self.checks.wants_own_streams(self.placed, self.batch_size)
-        is_alone = len(self.specs) == 1 or has_own_streams or self.batch_size > LARGEST_BATCH_OF_TWO
+        is_alone = len(self.specs) == 1 or has_own_streams or self.micro_batches.size > LARGEST_BATCH_OF_TWO
         if self.checks.has_passed(self.batch_size, as_one=not is_alone):  # a run by itself is checked without `vmap`
             return None
         if not self.checks.has_right_gradients(self.batch_size, as_one=not is_alone):
             ends = self.specs[:1] if is_alone else (self.specs[0], self.specs[-1])
             exact = dataclasses.replace(self.placed, is_mixed=False)
-            RunStack.of(StackPlan.of(exact, ends, convolves=False), self.listeners).check_gradients()
+            plan = StackPlan.of(exact, ends, convolves=False, micro_batches=self.micro_batches)
+            RunStack.of(plan, self.listeners).check_gradients()
             self.checks.add_right_gradients(self.batch_size, as_one=not is_alone)
         found = None
         if self.convolves:
@@ -189,6 +200,7 @@ class _Fleet:
             self.placed,
             specs,
             convolves=self.convolves,
+            micro_batches=self.micro_batches,
             updates_per_window=self.updates_per_window,
             first_index=first_index,
         )

@@ -6,6 +6,8 @@ import logging
 
 import torch
 
+from isotherm.engine.micro_batch_check import micro_batches_of
+from isotherm.engine.micro_batches import MicroBatches
 from isotherm.engine.placed_task import PlacedTask
 from isotherm.kernels.saved_checks import SavedChecks
 
@@ -34,6 +36,7 @@ class FleetChecks:
         self._without_kernels: set[int] = set()
         self._one_by_one: set[int] = set()
         self._said: set[str] = set()
+        self._micro_batches: dict[tuple[int, int], MicroBatches] = {}
 
     @classmethod
     def on(cls, device: torch.device, *, name: str, is_built_in: bool) -> FleetChecks:
@@ -62,6 +65,17 @@ class FleetChecks:
     def _gradient_check(self, batch_size: int, *, as_one: bool) -> tuple[str | int, ...]:
         sizes = () if self._is_built_in else (batch_size,)
         return "gradients", self._name, "as one" if as_one else "alone", *sizes
+
+    def micro_batches(self, placed: PlacedTask, batch_size: int, *, size: int | None) -> MicroBatches:
+        """Return how batches are cut into micro-batches of a size, checked once; by default, they are not.
+
+        Raises:
+            NotSeparable: the model does not allow it.
+        """
+        size = batch_size if size is None else size
+        if (batch_size, size) not in self._micro_batches:
+            self._micro_batches[batch_size, size] = micro_batches_of(placed, batch_size=batch_size, size=size)
+        return self._micro_batches[batch_size, size]
 
     def add_without_kernels(self, batch_size: int) -> None:
         """Note that kernels cannot compute the convolutions of many runs at once at a batch size."""

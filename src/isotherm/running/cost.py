@@ -83,13 +83,15 @@ def estimate(
     device: str = "cpu",
     workers: int = 1,
     fleet_size: int | None = None,
+    micro_batch_size: int | None = None,
 ) -> Estimate:
     """Return the cost of a study's missing runs; trains a few updates of every shape and keeps nothing.
 
     Several workers are assumed to share the work evenly, each at the speed of one thread alone.
     """
     prepared = prepared_study(study)
-    executor = LocalExecutor(prepared.tasks, FleetOptions(fleet_size=fleet_size), device=device)
+    options = FleetOptions(fleet_size=fleet_size, micro_batch_size=micro_batch_size)
+    executor = LocalExecutor(prepared.tasks, options, device=device)
     plan = prepared.plan
     confirming = confirming_runs(plan.sweeps, known)
     wanted = {spec.key: spec for spec in missing_runs(plan.sweeps, known)} | confirming
@@ -135,7 +137,8 @@ def _cost(executor: LocalExecutor, task: Task, fleets: Sequence[Sequence[RunSpec
         fleet_size=size,
         num_examples=examples,
         flop=examples * (flop_per_example(task) / (task.unroll or 1)),
-        memory_bytes=size * bytes_per_run(executor.placed(first), first.batch_size),
+        memory_bytes=size
+        * bytes_per_run(executor.placed(first), first.batch_size, micro_batch_size=executor.micro_batch_size(first)),
         seconds=seconds / workers,
     )
 
@@ -144,7 +147,8 @@ def _seconds(executor: LocalExecutor, fleet: Sequence[RunSpec]) -> float:
     """Return the estimated time of a fleet, from the times of a few updates and of evaluations of a few examples."""
     placed, first = executor.placed(fleet[0]), fleet[0]
     try:
-        found = probed(placed, fleet, checks=executor.checks(first))
+        size = executor.micro_batch_size(first)
+        found = probed(placed, fleet, checks=executor.checks(first), micro_batch_size=size)
     except UserError:
         raise
     except Exception as error:  # the user's module may raise anything

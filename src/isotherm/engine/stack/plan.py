@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from isotherm.core.records import RunSpec
+from isotherm.engine.micro_batches import MicroBatches
 from isotherm.engine.placed_task import PlacedTask, evaluation_steps, running_window
 from isotherm.kernels import availability
 
@@ -24,6 +25,7 @@ class StackPlan:
     Args:
         placed: the task on its device.
         specs: the runs; they share batch size, number of updates, precision, evaluations and whether they clip.
+        micro_batches: the parts of a batch that an update computes one after another; often one.
         first_index: index of the first run in the fleet.
         updates_per_window: updates between two checks of the losses; results do not depend on it.
         convolves: kernels compute the convolutions of all runs at once; they read channels-last filters.
@@ -37,6 +39,7 @@ class StackPlan:
 
     placed: PlacedTask
     specs: tuple[RunSpec, ...]
+    micro_batches: MicroBatches
     first_index: int
     updates_per_window: int
     convolves: bool
@@ -54,15 +57,19 @@ class StackPlan:
         specs: Sequence[RunSpec],
         *,
         convolves: bool,
+        micro_batches: MicroBatches | None = None,
         updates_per_window: int = UPDATES_PER_WINDOW,
         first_index: int = 0,
     ) -> StackPlan:
         """Return the plan that suits the task's device and precision."""
         is_on_gpu = placed.device.type == "cuda"
         is_single = len(specs) == 1 and not convolves
+        micro_batches = micro_batches or MicroBatches.whole(specs[0].batch_size)
+        takes_factors = availability.are_available(placed.device) and specs[0].clip_norm is None
         return cls(
             placed=placed,
             specs=tuple(specs),
+            micro_batches=micro_batches,
             first_index=first_index,
             updates_per_window=updates_per_window,
             convolves=convolves,
@@ -70,7 +77,7 @@ class StackPlan:
             channels_last=is_single and is_on_gpu,
             reads_bfloat16=not is_single and placed.is_mixed and is_on_gpu,
             binds_batch=not is_on_gpu,
-            returns_factors=availability.are_available(placed.device) and specs[0].clip_norm is None,
+            returns_factors=takes_factors and micro_batches.is_whole,
             compiles_from=UPDATES_WORTH_COMPILING if is_on_gpu else None,
         )
 

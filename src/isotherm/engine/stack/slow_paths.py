@@ -31,12 +31,12 @@ def fallback(parts: StackParts) -> str | None:
 def _needs_fallback(parts: StackParts) -> bool:
     """Tell whether the step or the evaluation fails where `vmap` may not compute run by run."""
     x_MB, y_MB = parts.feed.batch_of(0)
-    state, placed = parts.state, parts.plan.placed
-    states = [*state.weights.values, *state.fixed_M.values(), *state.buffers_M.values()]
+    state, placed, updates = parts.state, parts.plan.placed, parts.updates
     step_function = parts.model.step_function(state.weights, list(state.fixed_M), list(state.buffers_M))
+    now = torch.zeros((), dtype=torch.int64, device=placed.device)
     torch._C._functorch._set_vmap_fallback_enabled(False)  # type: ignore[attr-defined]
     try:
-        step_function(*states, x_MB, y_MB, parts.feed.key_M, torch.zeros((), dtype=torch.int64, device=placed.device))
+        step_function(*updates.states, x_MB, y_MB, parts.feed.key_M, now, *updates.position)
         if placed.unroll is None:
             with torch.no_grad():
                 evaluator(parts, state.buffers_M).batch(*placed.evaluation_batch("test", 0, 2))
@@ -51,7 +51,8 @@ def _speed(parts: StackParts) -> float:
     """Return how many times as fast the gradients of all runs are as those of one run after another."""
     plan, placed = parts.plan, parts.plan.placed
     x_MB, y_MB = parts.feed.batch_of(0)
-    model = placed.model(seed=plan.seeds[0], batch_size=plan.batch_size).train()
+    called = {"batch_size": plan.batch_size, "micro_batch_size": plan.micro_batches.size}
+    model = placed.model(seed=plan.seeds[0], **called).train()
     trained = [p for p in model.parameters() if p.requires_grad]
     step = torch.zeros((), dtype=torch.int64, device=placed.device)
 

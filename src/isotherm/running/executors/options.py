@@ -22,6 +22,7 @@ class FleetOptions:
 
     Args:
         fleet_size: runs per fleet; chosen automatically by default.
+        micro_batch_size: most examples of an update that are computed at once; chosen automatically by default.
         checkpoints: where long fleets save their state, to continue from after a kill; runs that are trained one at a
             time have none. Whoever stores the results removes it.
         deadline: when training has to end; none by default.
@@ -30,15 +31,14 @@ class FleetOptions:
     """
 
     fleet_size: int | None = None
+    micro_batch_size: int | None = None
     checkpoints: CheckpointFolder | None = None
     deadline: Deadline = field(default_factory=Deadline)
     on_steps: Callable[[int, int], None] = _ignore
     on_evaluation: Callable[[RunSpec, CurvePoint], None] = _ignore
 
     def __post_init__(self) -> None:
-        if self.fleet_size is None:
-            return
-        if not is_whole(self.fleet_size) or self.fleet_size < 1:
-            raise UserError(
-                f"fleet_size={self.fleet_size} is not a positive whole number; leave it out for an automatic choice"
-            )
+        for name in ("fleet_size", "micro_batch_size"):
+            value = getattr(self, name)
+            if value is not None and (not is_whole(value) or value < 1):
+                raise UserError(f"{name}={value} is not a positive whole number; leave it out for an automatic choice")
