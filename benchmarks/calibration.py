@@ -24,7 +24,8 @@ from typing import Any, get_args
 import torch
 
 import isotherm as it
-from isotherm.core.records import CurvePoint, Precision, RunResult, RunSpec
+from isotherm.core.records import CurvePoint, Precision, RunSpec
+from isotherm.running.store import StoredRun
 from isotherm.sweep.rounds import Round
 
 
@@ -136,9 +137,12 @@ class Printed:
             f"test loss {point.test_loss:.4f}, metric {point.test_metric:.4f}"
         )
 
-    def runs_done(self, results: Sequence[RunResult]) -> None:
+    def fleet_started(self, specs: Sequence[RunSpec]) -> None:
+        """Say nothing."""
+
+    def runs_done(self, runs: Sequence[StoredRun]) -> None:
         """Print how runs ended."""
-        for r in results:
+        for r in (run.result for run in runs):
             self.say(f"{r.outcome}: test {r.test_metric}, train loss {r.train_loss}, L2 {r.l2_penalty}, {r.error}")
 
     def noted(self, sentence: str) -> None:

@@ -12,7 +12,8 @@ from torch import nn
 from isotherm.core.budget import Budget
 from isotherm.core.rates import powers_of_two
 from isotherm.core.records import CurvePoint, Direction, Outcome, RunResult, RunSpec
-from isotherm.core.schedule import NUM_DROPS, Schedule
+from isotherm.core.run_schedule import NUM_DROPS
+from isotherm.core.schedule import Schedule
 from isotherm.running.store import StoredRun
 from isotherm.sweep.plan import GridAxes, SweepPlan
 from isotherm.sweep.protocol import Cell, Grid
@@ -204,6 +205,7 @@ class Recorder:
 
     def __init__(self, *, interrupt_after: int | None = None) -> None:
         self.rounds: list[tuple[int, list[RunSpec]]] = []
+        self.fleets: list[list[RunSpec]] = []
         self.done: list[RunResult] = []
         self.looks: list[tuple[RunSpec, CurvePoint]] = []
         self.notes: list[str] = []
@@ -227,8 +229,11 @@ class Recorder:
     def noted(self, sentence: str) -> None:
         self.notes.append(sentence)
 
-    def runs_done(self, results: Sequence[RunResult]) -> None:
-        self.done += results
+    def fleet_started(self, specs: Sequence[RunSpec]) -> None:
+        self.fleets.append(list(specs))
+
+    def runs_done(self, runs: Sequence[StoredRun]) -> None:
+        self.done += [run.result for run in runs]
         self.num_fleets += 1
         if self.num_fleets == self._interrupt_after:
             raise KeyboardInterrupt

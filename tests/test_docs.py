@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+import cases
+import helpers_datasets
 import isotherm as it
 from isotherm.studies import STUDIES
 from isotherm.tasks.builtin import TASKS
@@ -143,6 +145,22 @@ def test_the_tasks_of_the_page_about_tasks_can_be_trained(tmp_path: Path) -> Non
         )
         results = it.run(sweep, store=tmp_path / f"{task.name}.sqlite")
         assert results.counts()["finished"] == 1
+
+
+def test_the_data_of_the_page_about_tasks_become_tasks() -> None:
+    pandas = pytest.importorskip("pandas")
+    (block,) = (b for b in python_blocks(TASKS_PAGE) if "as_split" in b)
+    frame = pandas.DataFrame(
+        {"a": helpers_datasets.X[:, 0], "b": helpers_datasets.X[:, 1], "label": helpers_datasets.Y}
+    )
+    rows = helpers_datasets.Rows({**{k: list(v) for k, v in helpers_datasets.NAMED.items()}, "label": frame["label"]})
+    names = {"build_model": cases.build_mlp, "build_text_model": helpers_datasets.MaskedText}
+    sets = {"train_set": helpers_datasets.pairs(), "test_set": helpers_datasets.pairs()}
+    exec(block, {**names, **sets, "frame": frame, "test_frame": frame, "rows": rows, "test_rows": rows}, names)
+    for name in ("folder", "table", "text", "large"):
+        task = names[name]
+        assert isinstance(task, it.Task)
+        assert len(task.train[0]) == len(task.train[1]) == helpers_datasets.NUM
 
 
 @pytest.mark.parametrize("name", sorted({*LOSSES, *METRICS}))

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from isotherm.sweep.study import Study
     from isotherm.sweep.sweep import Sweep
     from isotherm.tasks.builtin import get_task
+    from isotherm.tasks.datasets.split import as_split
     from isotherm.tasks.inputs import LazyInputs
     from isotherm.tasks.metrics import Metric
     from isotherm.tasks.task import Task
@@ -72,6 +73,7 @@ _HOMES = {
     "Verdict": "isotherm.analysis.verdicts",
     "__version__": "isotherm.version",
     "analyse": "isotherm.analysis.analysis",
+    "as_split": "isotherm.tasks.datasets.split",
     "bare_learning_rate": "isotherm.core.temperature",
     "effective_learning_rate": "isotherm.core.temperature",
     "get_task": "isotherm.tasks.builtin",
@@ -117,6 +119,7 @@ __all__ = [
     "Verdict",
     "__version__",
     "analyse",
+    "as_split",
     "bare_learning_rate",
     "effective_learning_rate",
     "get_task",

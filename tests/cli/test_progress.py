@@ -10,7 +10,8 @@ from rich.console import Console
 
 from helpers_protocol import diverged, failed, finished, make_spec
 from isotherm.cli.progress import CellProgress, RunProgress
-from isotherm.core.records import CurvePoint, RunSpec
+from isotherm.core.records import CurvePoint, RunResult, RunSpec
+from isotherm.running.store import StoredRun
 from isotherm.sweep.growth import Stage
 from isotherm.sweep.rounds import Round
 
@@ -18,6 +19,10 @@ from isotherm.sweep.rounds import Round
 def of(specs: list[RunSpec], *, number: int) -> Round:
     stages = (Stage.EXTENSION, Stage.REFINEMENT) if number else (Stage.BASE,)
     return Round(number=number, stages=stages, specs=tuple(specs))
+
+
+def stored(*results: RunResult) -> list[StoredRun]:
+    return [StoredRun(spec=make_spec(seed=k), result=r, provenance={}) for k, r in enumerate(results)]
 
 
 def progress_on(*, terminal: bool) -> tuple[RunProgress, io.StringIO]:
@@ -30,7 +35,7 @@ def test_a_log_gets_a_line_per_round_with_runs_diverged_and_failed() -> None:
     with progress:
         progress.round_started(of([make_spec(seed=s) for s in range(3)], number=0))
         progress.advanced(3 * 10 * (16 + 40))
-        progress.runs_done([finished(), diverged(), failed()])
+        progress.runs_done(stored(finished(), diverged(), failed()))
         progress.round_started(of([make_spec(seed=s) for s in (3, 4)], number=1))
     lines = stream.getvalue().splitlines()
     assert lines[0] == "base grids: 0/3 runs, 0 diverged"
@@ -54,7 +59,7 @@ def test_a_terminal_gets_a_live_bar_that_ends_full() -> None:
     with progress:
         progress.round_started(of([make_spec(seed=s) for s in range(4)], number=0))
         progress.advanced(10.0)
-        progress.runs_done([finished()] * 4)
+        progress.runs_done(stored(*[finished()] * 4))
     assert "base grids" in stream.getvalue()
     assert "4/4 runs" in stream.getvalue()
     (task,) = progress._bar.tasks
@@ -70,7 +75,7 @@ def test_a_cell_has_a_line_for_every_look(terminal: bool) -> None:
         progress.round_started(of([spec], number=0))
         progress.evaluated(spec, CurvePoint(step=1, test_loss=0.5, test_metric=1234.5))
         progress.evaluated(spec, CurvePoint(step=2, test_loss=math.inf, test_metric=math.nan))
-        progress.runs_done([finished()])
+        progress.runs_done(stored(finished()))
     text = stream.getvalue()
     assert "seed 3, update  1: test loss 0.5000, test squared error 1,234" in text
     assert "seed 3, update  2: test loss not finite, test squared error not finite" in text

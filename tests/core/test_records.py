@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isotherm.core.records import QUANTITIES, CurvePoint, Direction, Outcome, RunResult, RunSpec, content_hash
+from isotherm.core.run_schedule import RunSchedule
 
 SPEC = RunSpec(
     task="blobs",
@@ -37,10 +38,18 @@ OTHER = {
     "num_evaluations": 4,
     "seed": 8,
     "clip_norm": 5.0,
+    "schedule": RunSchedule(shape="cosine", final_fraction=0.0),
 }
 
 names = st.text('abé "{', max_size=5)  # a small alphabet: reading all of Unicode takes seconds
 numbers = st.floats(allow_nan=False, allow_infinity=False)
+schedules = st.builds(
+    RunSchedule,
+    shape=st.sampled_from(["paper", "constant", "linear", "cosine", "wsd"]),
+    warmup_steps=st.integers(0, 100),
+    decay_steps=st.none() | st.integers(0, 100),
+    final_fraction=st.none() | st.floats(0.0, 1.0),
+) | st.just(RunSchedule(shape="piecewise", points=((0.0, 1.0), (0.5, 0.25), (1.0, 0.0))))
 specs = st.builds(
     RunSpec,
     task=names,
@@ -57,6 +66,7 @@ specs = st.builds(
     num_evaluations=st.integers(0, 1000),
     seed=st.integers(0, 2**63),
     clip_norm=st.none() | st.floats(1e-9, 1e9),
+    schedule=st.none() | schedules,
 )
 points = st.builds(CurvePoint, step=st.integers(1, 10**6), test_loss=numbers, test_metric=numbers)
 results = st.builds(
@@ -94,6 +104,27 @@ def test_a_key_is_64_hexadecimal_digits(spec):
 def test_the_key_of_a_spec_stays_what_it_is():
     # Every stored run is found by its key: when this changes, raise RUN_VERSION on purpose, or change it back.
     assert SPEC.key == "3985a30f15bf3b0be8953ed114d2f6605412ad77862e0dcfba73ed35f753a0af"
+
+
+@pytest.mark.parametrize(
+    ("schedule", "key"),
+    [
+        (
+            RunSchedule(shape="cosine", warmup_steps=5, final_fraction=0.1),
+            "77ed29f2114e2400bfff763a6023eb6994306cf1c3fc156171e26f4d78e7881a",
+        ),
+        (
+            RunSchedule(shape="wsd", decay_steps=20, final_fraction=0.0),
+            "79237f77f644b652509b78a0ad477a32df9296634d6eb7c03b9fe9b1ebea4e1c",
+        ),
+        (
+            RunSchedule(shape="piecewise", points=((0.0, 1.0), (1.0, 0.5))),
+            "320aea00d9b5b95584b8dc9f0bca07d315eb59c1678f216a40428f8cdee1f95f",
+        ),
+    ],
+)
+def test_the_key_of_a_schedule_stays_what_it_is(schedule, key):
+    assert dataclasses.replace(SPEC, schedule=schedule).key == key
 
 
 def test_every_field_but_the_task_is_listed_below():

@@ -1,3 +1,5 @@
+import dataclasses
+import json
 import math
 
 import numpy as np
@@ -5,7 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from isotherm.core.schedule import NUM_DROPS, Schedule, multipliers, num_drops
+from isotherm.core.run_schedule import NUM_DROPS, multipliers, num_drops
+from isotherm.core.schedule import Schedule
 from isotherm.errors import UserError
 
 lengths = st.integers(1, 400) | st.integers(1, 100_000)
@@ -124,3 +127,121 @@ def test_gamma_must_be_positive(value):
 def test_the_final_rate_must_be_positive(value):
     with pytest.raises(UserError, match=f"final_effective_learning_rate={value} is not a positive number"):
         Schedule.ending_at(value)
+
+
+# -- other shapes -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Schedule.named("cosin"), "schedule 'cosin' is unknown; did you mean 'cosine'"),
+        (lambda: Schedule.named("cosine", warmup=5), "no option 'warmup'; did you mean 'warmup_"),
+        (lambda: Schedule.named("cosine", decay_fraction=0.1), "decay_fraction=0.1 is no option .* but of wsd"),
+        (lambda: Schedule.named("linear", gamma=2.0), "gamma=2.0 is no option of the schedule 'linear', but of paper"),
+        (lambda: Schedule(shape="cosine"), r"gamma=2.0 is no option.*Schedule.cosine\(\.\.\.\)"),
+        (lambda: Schedule.cosine(warmup_fraction=1.2), "warmup_fraction=1.2 is not between 0 and 1"),
+        (lambda: Schedule.cosine(warmup_fraction=1.0), "all of training"),
+        (lambda: Schedule.cosine(warmup_fraction=math.nan), "warmup_fraction=nan is not between 0 and 1"),
+        (lambda: Schedule.cosine(warmup_steps=-1), "warmup_steps=-1 is not a whole number"),
+        (lambda: Schedule.cosine(warmup_steps=0.1), "warmup_steps=0.1 .* or a part of training with warmup_fraction"),
+        (lambda: Schedule.cosine(warmup_steps=5, warmup_fraction=0.1), "say the same; drop one"),
+        (lambda: Schedule.linear(final_fraction=-0.1), "final_fraction=-0.1 .* part of the peak learning rate"),
+        (lambda: Schedule.linear(final_effective_learning_rate=-1.0), "final_effective_learning_rate=-1.0 is not a "),
+        (lambda: Schedule.linear(final_effective_learning_rate=math.inf), "final_effective_learning_rate=inf"),
+        (lambda: Schedule.linear(final_fraction=0.1, final_effective_learning_rate=0.1), "say the same; drop one"),
+        (lambda: Schedule.wsd(decay_fraction=1.5), "decay_fraction=1.5 is not between 0 and 1"),
+        (lambda: Schedule.wsd(decay_fraction=0.6, warmup_fraction=0.5), "more than all of training"),
+        (lambda: Schedule.piecewise([(0, 1)]), "two or more pairs"),
+        (lambda: Schedule.named("piecewise"), "two or more pairs"),
+        (lambda: Schedule.of(lambda _: math.nan), "returns nan at the fraction 0"),
+    ],
+)
+def test_what_makes_no_schedule_is_refused(make, words):
+    with pytest.raises(UserError, match=words):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("schedule", "num_steps", "words"),
+    [
+        (Schedule.cosine(warmup_steps=100), 100, "warm-up of 100 updates does not fit into a training of 100 updates"),
+        (Schedule(warmup_steps=2000), 100, "warm-up of 2,000 updates does not fit"),
+        (Schedule.wsd(warmup_steps=81), 100, "warm-up of 81 updates and a decay of 20 does not fit"),
+    ],
+)
+def test_a_warm_up_that_is_too_long_is_refused(schedule, num_steps, words):
+    with pytest.raises(UserError, match=words):
+        schedule.check_length(num_steps)
+    with pytest.raises(UserError, match=words):
+        schedule.of_run(num_steps=num_steps, initial=0.1)
+    schedule.check_length(2 * num_steps + 2000)
+
+
+@given(st.integers(1, 50), st.floats(0, 0.999), st.floats(0, 1))
+def test_a_warm_up_in_parts_always_fits(num_steps, warmup, decay):
+    schedule = Schedule.wsd(warmup_fraction=warmup, decay_fraction=min(decay, 1 - warmup))
+    _, rest = schedule.of_run(num_steps=num_steps, initial=0.1)
+    assert rest.warmup_steps + rest.decay_steps <= num_steps
+    assert rest.warmup_steps < num_steps
+
+
+def test_steps_and_parts_of_training_are_one_run():
+    parts = Schedule.cosine(warmup_fraction=0.05, final_fraction=0.1).of_run(num_steps=2000, initial=0.5)
+    assert parts == Schedule.cosine(warmup_steps=100, final_effective_learning_rate=0.05).of_run(
+        num_steps=2000, initial=0.5
+    )
+
+
+def test_the_papers_schedule_and_a_constant_rate_are_gamma_alone():
+    assert Schedule().of_run(num_steps=100, initial=0.5) == (2.0, None)
+    assert Schedule(warmup_steps=0).of_run(num_steps=100, initial=0.5) == (2.0, None)
+    assert Schedule.constant().of_run(num_steps=100, initial=0.5) == (1.0, None)
+
+
+def test_refitted_to_another_length_it_has_the_same_form():
+    schedule = Schedule.wsd(warmup_steps=500, final_effective_learning_rate=0.1).refitted(10_000)
+    assert schedule == Schedule.wsd(warmup_fraction=0.05, final_effective_learning_rate=0.1)
+    assert schedule.refitted(100) is schedule
+
+
+def test_only_what_ends_somewhere_has_a_final_rate():
+    ends = {shape for shape in ("paper", "constant", "linear", "cosine", "wsd") if Schedule.named(shape).has_final_rate}
+    assert ends == {"paper", "linear", "cosine", "wsd"}
+    assert not Schedule.piecewise([(0, 1), (1, 0)]).has_final_rate
+    fixed = [Schedule(gamma=3.0), Schedule.ending_at(0.1), Schedule.linear(final_fraction=0.0)]
+    assert [schedule.fixes_final_rate for schedule in fixed] == [True] * 3
+    assert not any(Schedule.named(shape).fixes_final_rate for shape in ("paper", "linear", "cosine", "wsd"))
+    assert Schedule().ending(0.25) == Schedule.ending_at(0.25)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        Schedule(),
+        Schedule.ending_at(0.5),
+        Schedule.constant(warmup_steps=5),
+        Schedule.wsd(decay_fraction=0.3, final_fraction=0.1),
+        Schedule.of(lambda done: 1 - done * done),
+    ],
+)
+def test_a_schedule_survives_json(schedule):
+    assert Schedule.from_json(json.loads(json.dumps(dataclasses.asdict(schedule)))) == schedule
+
+
+def test_the_first_stores_knew_only_the_papers():
+    assert Schedule.from_json({"gamma": 3.0, "final_effective_learning_rate": None}) == Schedule(gamma=3.0)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "words"),
+    [
+        (Schedule(), "constant for half of the updates, then ten drops by a factor of 2 each"),
+        (Schedule.ending_at(0.5), "constant for half of the updates, then ten drops down to ε_eff = 0.5"),
+        (Schedule.constant(warmup_steps=1000), "linear warm-up over 1,000 updates, then constant"),
+        (Schedule.linear(final_fraction=0.1), "linear decay to 10 % of the peak"),
+        (Schedule.wsd(), "constant, with a linear decay to 0 in the last 20 %"),
+    ],
+)
+def test_schedules_in_words(schedule, words):
+    assert str(schedule) == words

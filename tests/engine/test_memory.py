@@ -88,7 +88,7 @@ def test_a_system_that_does_not_tell_has_a_little(monkeypatch):
     def unknown(_name):
         raise ValueError("unrecognized configuration name")
 
-    monkeypatch.setattr(memory.os, "sysconf", unknown)
+    monkeypatch.setattr("os.sysconf", unknown)
     assert memory.usable_memory(torch.device("cpu")) == 2**32
 
 

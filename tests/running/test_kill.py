@@ -18,9 +18,8 @@ import pytest
 from helpers_protocol import Recorder, tiny_sweep
 from isotherm.core.budget import Budget
 from isotherm.core.rates import powers_of_two
-from isotherm.core.records import RunResult
 from isotherm.running.runner import run
-from isotherm.running.store import Store
+from isotherm.running.store import Store, StoredRun
 from isotherm.sweep.sweep import Sweep
 
 # Fleets that finish before each kill; a random part of the next one follows. 24 base fleets and their extensions
@@ -46,8 +45,8 @@ def long_sweep() -> Sweep:
 class Reporter(Recorder):
     """Says when a fleet's runs are in the store."""
 
-    def runs_done(self, results: Sequence[RunResult]) -> None:
-        _say(f"fleet {len(results)}")
+    def runs_done(self, runs: Sequence[StoredRun]) -> None:
+        _say(f"fleet {len(runs)}")
 
 
 def _say(line: str) -> None:

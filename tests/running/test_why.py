@@ -11,6 +11,7 @@ import torch
 
 from helpers_protocol import blobs_task, failed, make_spec, tiny_sweep
 from isotherm.core.records import RunSpec
+from isotherm.core.run_schedule import RunSchedule
 from isotherm.running.runner import run
 from isotherm.running.store import Store, StoredRun
 from isotherm.running.why import ASPECTS, Missing, NearMatch, explain, near_matches, why_missing
@@ -79,6 +80,11 @@ def test_every_field_of_a_run_is_an_aspect() -> None:
         ({}, {"clip_norm": 5.0}, "only in the clipping norm (stored: 5; wanted: none)"),
         ({}, {"num_steps": 99}, "only in the number of steps (stored: 99; wanted: "),
         ({}, {"momentum": 0.25}, "only in the momentum (stored: 0.25; wanted: "),
+        (
+            {},
+            {"schedule": RunSchedule(shape="cosine", warmup_steps=5, final_fraction=0.0)},
+            "only in the schedule (stored: cosine, 5 updates of warm-up, to 0 of the peak; wanted: the paper's)",
+        ),
         (
             {},
             {"precision": "mixed", "l2": 0.5},

@@ -13,7 +13,7 @@ from isotherm.core.rates import IsothermGrid
 from isotherm.core.schedule import Schedule
 from isotherm.errors import UserError
 from isotherm.studies import STUDIES
-from isotherm.studies.load import _Isotherm, _Sweep, load_study, read_study, study_name
+from isotherm.studies.load import _Isotherm, _Schedule, _Sweep, load_study, read_study, study_name
 from isotherm.sweep.sweep import Sweep
 from isotherm.tasks.load import load_task
 
@@ -99,8 +99,48 @@ def test_final_learning_rates_of_a_file(tmp_path: Path) -> None:
     text = MINIMAL + "final_learning_rates = [0.01, 0.001]\n"
     (sweep,) = read_study(write(tmp_path / "s.toml", text)).sweeps
     assert sweep.plan().final_learning_rates == (0.001, 0.01)
-    with pytest.raises(UserError, match="both say where the drops end"):
+    with pytest.raises(UserError, match="both say where training ends"):
         read_study(write(tmp_path / "s.toml", text + "gamma = 3.0\n"))
+
+
+@pytest.mark.parametrize(
+    ("line", "schedule"),
+    [
+        ('schedule = "cosine"', Schedule.cosine()),
+        ('schedule = "paper"', Schedule()),
+        ('schedule = { shape = "paper", gamma = 3.0, warmup_steps = 2 }', Schedule(gamma=3.0, warmup_steps=2)),
+        ('schedule = { shape = "constant", warmup_fraction = 0.1 }', Schedule.constant(warmup_fraction=0.1)),
+        ('schedule = { shape = "linear", final_fraction = 0.1 }', Schedule.linear(final_fraction=0.1)),
+        (
+            'schedule = { shape = "wsd", decay_fraction = 0.3, final_effective_learning_rate = 0.01 }',
+            Schedule.wsd(decay_fraction=0.3, final_effective_learning_rate=0.01),
+        ),
+        (
+            'schedule = { shape = "piecewise", points = [[0, 1], [0.5, 1], [0.5, 0.1], [1, 0.1]] }',
+            Schedule.piecewise([(0, 1), (0.5, 1), (0.5, 0.1), (1, 0.1)]),
+        ),
+    ],
+)
+def test_schedules_of_a_file(tmp_path: Path, line: str, schedule: Schedule) -> None:
+    (sweep,) = read_study(write(tmp_path / "s.toml", f"{MINIMAL}{line}\n")).sweeps
+    assert sweep.schedule == schedule
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('schedule = "cosin"', r"s.toml, sweep 'only': schedule 'cosin' is unknown; did you mean 'cosine'"),
+        ('schedule = { shape = "cosine", warm_up = 5 }', "unknown key .*warm_up'; did you mean 'warmup_"),
+        ('schedule = { shape = "cosine", warmup_steps = 10 }', "warm-up of 10 updates does not fit into a training"),
+        ('schedule = { shape = "linear", final_fraction = -0.1 }', "final_fraction=-0.1 is not between 0 and 1"),
+        ('schedule = { shape = "linear", points = [[0, 1], [1, 0]] }', "points=.* no option of the schedule 'linear'"),
+        ('schedule = "cosine"\ngamma = 3.0', r'both given; write schedule = { shape = "cosine", gamma = 3 }'),
+        ("schedule = { warmup_steps = 2 }", "schedule.shape' is missing"),
+    ],
+)
+def test_a_file_with_a_wrong_schedule_is_refused(tmp_path: Path, line: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        read_study(write(tmp_path / "s.toml", f"{MINIMAL}{line}\n"))
 
 
 def test_budgets_that_double_and_an_estimate_of_a_file(tmp_path: Path) -> None:
@@ -194,7 +234,7 @@ def test_every_kind_of_study_and_task_gets_the_data_folder(
 
 def test_every_key_is_on_the_page_of_studies() -> None:
     page = (Path(__file__).parents[2] / "docs" / "studies.md").read_text()
-    for key in (*_Sweep.model_fields, *_Isotherm.model_fields):
+    for key in (*_Sweep.model_fields, *_Isotherm.model_fields, *_Schedule.model_fields):
         assert f"`{key}`" in page, key
 
 

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from helpers_protocol import make_plan, tiny_sweep
 from isotherm.core.budget import Budget
 from isotherm.core.rates import IsothermGrid
-from isotherm.core.records import Direction
+from isotherm.core.records import Direction, RunSpec
+from isotherm.core.run_schedule import RunSchedule
 from isotherm.core.schedule import Schedule
+from isotherm.errors import UserError
 from isotherm.sweep.plan import SweepPlan
 
 
@@ -162,3 +164,62 @@ def test_resolution_and_confirming_seeds_are_stored() -> None:
     plan = make_plan(resolution="adaptive", smallest_ratio=1.1, num_confirm=3, metric_bounds=(-1.0, 1.0))
     assert SweepPlan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
     assert plan.confirming_seeds == (2, 3, 4)
+
+
+# -- schedules --------------------------------------------------------------------------------------------------
+
+
+def runs_with(schedule: Schedule | str, **changes: Any) -> list[RunSpec]:
+    plan = tiny_sweep(schedule=schedule, budget=Budget.steps(40), **changes).plan()
+    return [plan.run_spec(axes, effective_learning_rate=0.5, seed=0) for axes in plan.grids()]
+
+
+def test_runs_carry_the_schedule_of_their_sweep() -> None:
+    (run,) = runs_with(Schedule.cosine(warmup_fraction=0.1, final_effective_learning_rate=0.05))
+    assert run.schedule == RunSchedule(shape="cosine", warmup_steps=4, final_fraction=0.1)
+    assert runs_with("linear")[0].schedule == RunSchedule(shape="linear", final_fraction=0.0)
+    assert runs_with("paper")[0].key == runs_with(Schedule())[0].key
+
+
+def test_final_learning_rates_end_any_schedule_that_has_one() -> None:
+    for shape in ("linear", "cosine", "wsd"):
+        plan = tiny_sweep(schedule=shape, final_learning_rates=[0.1, 0.25]).plan()
+        made = [
+            plan.run_spec(plan.grids()[0], effective_learning_rate=0.5, seed=0, final_learning_rate=final)
+            for final in plan.final_learning_rates
+        ]
+        assert [run.schedule.final_fraction for run in made if run.schedule is not None] == [0.2, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"schedule": "cosin"}, "schedule 'cosin' is unknown; did you mean 'cosine'"),
+        ({"schedule": lambda done: 1 - done}, r"is function; use isotherm.Schedule.of\(function\)"),
+        ({"schedule": 0.1}, "is float; give an isotherm.Schedule"),
+        ({"schedule": Schedule.cosine(warmup_steps=40)}, "batch size 8: a warm-up of 40 .* a training of 40 updates"),
+        (
+            {"schedule": Schedule.cosine(warmup_steps=9), "estimate_at": Budget.steps(8)},
+            "warm-up of 9 .* a training of 8",
+        ),
+        ({"schedule": "constant", "final_learning_rates": [0.1]}, "need a schedule that ends at one"),
+        ({"schedule": Schedule.of(lambda _: 1.0), "final_learning_rates": [0.1]}, "need a schedule that ends at one"),
+        (
+            {"schedule": Schedule.linear(final_fraction=0.1), "final_learning_rates": [0.1]},
+            "both say where training ends",
+        ),
+    ],
+)
+def test_schedules_that_do_not_suit_a_sweep_are_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        tiny_sweep(**{"budget": Budget.steps(40), **changes})
+
+
+@pytest.mark.parametrize("schedule", [Schedule.wsd(warmup_steps=3), Schedule.of(lambda done: (1 - done) ** 2)])
+def test_a_plan_with_a_schedule_survives_json(schedule: Schedule) -> None:
+    plan = tiny_sweep(schedule=schedule).plan()
+    again = SweepPlan.from_json(json.loads(json.dumps(plan.to_json())))
+    assert again == plan
+    axes = plan.grids()[0]
+    keys = [p.run_spec(axes, effective_learning_rate=0.5, seed=0).key for p in (plan, again)]
+    assert keys[0] == keys[1]

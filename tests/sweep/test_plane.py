@@ -194,7 +194,7 @@ def test_runs_end_at_their_final_learning_rate() -> None:
         ({"final_learning_rates": []}, "final_learning_rates is empty"),
         ({"final_learning_rates": [0.0]}, "final learning rate must be a positive number"),
         ({"final_learning_rates": [8.0]}, r"final learning rate 8 is above.*a schedule falls"),
-        ({"final_learning_rates": [0.1], "schedule": Schedule(gamma=3.0)}, "both say where the drops end"),
+        ({"final_learning_rates": [0.1], "schedule": Schedule(gamma=3.0)}, "both say where training ends"),
     ],
 )
 def test_what_makes_no_sense_is_refused(changes: dict[str, Any], words: str) -> None:

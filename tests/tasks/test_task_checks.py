@@ -8,7 +8,6 @@ import re
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import TensorDataset
 
 from helpers_tasks import REAL, TOKENS, X, Y, refused, sequence_task, task
 from isotherm.errors import UserError
@@ -64,9 +63,6 @@ def test_what_a_remedy_makes_of_data_is_accepted():
         remedy = remedy_of(r"targets: they are strings; .*class names (.*)$", train=(X, y))
         assert task(train=(X, eval(remedy, {"np": np, "y": y}))).train[1].tolist() == Y.tolist()
     rows = [torch.zeros(2)] * 6
-    data = TensorDataset(X, Y)
-    remedy = remedy_of(r"it is a TensorDataset; give a pair .* e\.g\. (.*)$", train=data)
-    assert torch.equal(task(train=eval(remedy, {"torch": torch, "data": data})).train[1], Y)
     data = {"x": X, "y": Y}
     remedy = remedy_of(r"it is a dict; give a pair .* e\.g\. (.*)$", train=data)
     assert torch.equal(task(train=eval(remedy, {"data": data})).train[1], Y)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from scipy import stats
 
-from isotherm.core.schedule import num_drops
+from isotherm.core.run_schedule import num_drops
 from pages.calibration.runs import (
     SKIP_INIT,
     WIDE_RESNETS,

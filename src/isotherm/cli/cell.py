@@ -16,7 +16,8 @@ from isotherm.core.temperature import temperature
 from isotherm.engine.placed_task import checked_device
 from isotherm.report.files import file_stem
 from isotherm.report.wording import count_text
-from isotherm.running.runner import CHECKPOINT_SECONDS, Progress, prepared_study, run_study
+from isotherm.running.progress import Progress
+from isotherm.running.runner import CHECKPOINT_SECONDS, prepared_study, run_study
 from isotherm.running.store import Store, StoredRun
 from isotherm.sweep.plan import SweepPlan
 from isotherm.sweep.rounds import Round

@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from isotherm.cli.show.numbers import metric_text, number_text
-from isotherm.core.records import CurvePoint, Outcome, RunResult, RunSpec
+from isotherm.core.records import CurvePoint, Outcome, RunSpec
 from isotherm.running.executors.fleet_times import work_of
+from isotherm.running.store import StoredRun
 from isotherm.sweep.rounds import Round
 
 # Between lines of progress in a log.
@@ -71,11 +72,15 @@ class RunProgress:
     def evaluated(self, spec: RunSpec, point: CurvePoint) -> None:
         """Print nothing: a study has thousands of evaluations."""
 
-    def runs_done(self, results: Sequence[RunResult]) -> None:
+    def fleet_started(self, specs: Sequence[RunSpec]) -> None:
+        """Print nothing: the bar counts runs that are done."""
+
+    def runs_done(self, runs: Sequence[StoredRun]) -> None:
         """Count the runs of a fleet."""
-        self._num_done += len(results)
-        self._num_diverged += sum(r.outcome is Outcome.DIVERGED for r in results)
-        self._num_failed += sum(r.outcome is Outcome.FAILED for r in results)
+        outcomes = [run.result.outcome for run in runs]
+        self._num_done += len(outcomes)
+        self._num_diverged += outcomes.count(Outcome.DIVERGED)
+        self._num_failed += outcomes.count(Outcome.FAILED)
         self._show()
 
     def noted(self, sentence: str) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from isotherm.core.l2 import L2Scope
+from isotherm.core.run_schedule import Floats, RunSchedule, multipliers
 from isotherm.core.temperature import bare_learning_rate
 
 # Part of every key. Raise it when the same RunSpec gives different numbers than before.
@@ -76,6 +77,7 @@ class RunSpec:
     num_evaluations: int
     seed: int
     clip_norm: float | None = None  # the gradient is clipped to this norm before momentum
+    schedule: RunSchedule | None = None  # None is the paper's, without a warm-up
 
     def __post_init__(self) -> None:
         for name in ("effective_learning_rate", "momentum", "gamma", "l2"):  # 1 and 1.0 are one setting, one key
@@ -88,10 +90,16 @@ class RunSpec:
         """The optimiser's ε = ε_eff (1 - m)."""
         return bare_learning_rate(self.effective_learning_rate, momentum=self.momentum)
 
+    def multipliers(self, start: int, stop: int) -> Floats:
+        """Return what the schedule multiplies the learning rate by at the updates start .. stop - 1."""
+        if self.schedule is None:
+            return multipliers(self.num_steps, gamma=self.gamma, start=start, stop=stop)
+        return self.schedule.multipliers(self.num_steps, gamma=self.gamma, start=start, stop=stop)
+
     @property
     def key(self) -> str:
         """The content hash under which this run is stored."""
-        content = dataclasses.asdict(self)
+        content = self.to_json()
         del content["task"]
         if content["clip_norm"] is None:  # an unused setting changes no key
             del content["clip_norm"]
@@ -99,13 +107,16 @@ class RunSpec:
         return content_hash(content)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return dataclasses.asdict(self)
+        """Return plain values for JSON; a schedule only where it is not the paper's."""
+        content = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        schedule = content.pop("schedule")
+        return content if schedule is None else {**content, "schedule": schedule.to_json()}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """Return the spec that `to_json` wrote."""
-        return cls(**content)
+        schedule = content.get("schedule")
+        return cls(**{**content, "schedule": None if schedule is None else RunSchedule.from_json(schedule)})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,6 +21,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from isotherm.core.machine import num_cores
 from isotherm.core.records import content_hash
 from isotherm.data.files import require_folder
 from isotherm.errors import UserError
@@ -69,7 +70,7 @@ class ImageSource:
             raise UserError(f"num_workers={num_workers} is negative; use 0 to decode without threads")
         self.classes = classes
         self.image_size = image_size
-        self.num_workers = _num_cores() if num_workers is None else num_workers
+        self.num_workers = num_cores() if num_workers is None else num_workers
         self._folder = folder
         self._entries = tuple(entries)
         self._pool: ThreadPoolExecutor | None = None
@@ -218,10 +219,6 @@ def load(folder: Path, *, image_size: int = 224, num_workers: int | None = None)
         for entries in (train, val)
     )
     return first, second
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _scan(own: Path, split: str) -> tuple[list[_Entry], tuple[str, ...] | None]:

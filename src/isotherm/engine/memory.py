@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 
 import torch
 from torch import Tensor
 
+from isotherm.core.machine import physical_memory
 from isotherm.engine.dropout import run_keys
 from isotherm.engine.placed_task import PlacedTask, ghost_layers
 
@@ -19,8 +19,6 @@ _COPIES = 1
 _BACKWARD_FACTOR = 2.0
 # The rest is for the data, for other programs and for estimates that are too low.
 _USABLE = 0.5
-# On a system that does not report its memory.
-_UNKNOWN_MEMORY = 2**32
 _CUDA_ERROR_MEMORY_ALLOCATION = 2  # cudaErrorMemoryAllocation
 
 
@@ -132,11 +130,7 @@ def usable_memory(device: torch.device) -> int:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return round(_USABLE * free)
-    try:
-        num_pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):  # not every system reports it
-        return _UNKNOWN_MEMORY
-    return round(_USABLE * num_pages * size)
+    return round(_USABLE * physical_memory())
 
 
 def memory_of_one_run(device: torch.device) -> int:

@@ -13,7 +13,7 @@ from torch.func import functional_call
 
 from isotherm.core.l2 import is_penalised
 from isotherm.core.records import CurvePoint, Outcome, RunResult, RunSpec
-from isotherm.core.schedule import num_drops
+from isotherm.core.run_schedule import num_drops
 from isotherm.engine.dropout import run_keys
 from isotherm.engine.evaluation import (
     REESTIMATION_EXAMPLES,
@@ -83,7 +83,7 @@ def _run(
     with seeded(spec.seed, "noise"):
         for step in range(spec.num_steps):
             for group in optimizer.param_groups:
-                group["lr"] = spec.learning_rate * spec.gamma ** -num_drops(step, num_steps=spec.num_steps)
+                group["lr"] = spec.learning_rate * _multiplier(spec, step)
             index = order.block(step, 1)[0]
             batch = placed.batch(index, seed=spec.seed, step=step)
             model.train()
@@ -142,6 +142,12 @@ def _backward(
     if math.isfinite(value):
         (loss * placed.scale_of_objective()).backward()  # type: ignore[no-untyped-call]
     return value
+
+
+def _multiplier(spec: RunSpec, step: int) -> float:
+    if spec.schedule is None:
+        return spec.gamma ** -num_drops(step, num_steps=spec.num_steps)
+    return float(spec.multipliers(step, step + 1)[0])
 
 
 def clip_gradients(parameters: list[nn.Parameter], clip_norm: float) -> bool:

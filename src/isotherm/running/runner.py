@@ -7,10 +7,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from isotherm.core.checks import require_positive
-from isotherm.core.records import CurvePoint, Outcome, RunResult, RunSpec
+from isotherm.core.records import Outcome, RunResult
 from isotherm.engine.deadline import Deadline
 from isotherm.errors import UserError
 from isotherm.running.executors.checkpoints import CheckpointFolder
@@ -18,6 +17,8 @@ from isotherm.running.executors.fleet_times import StoppedFleet, work_of
 from isotherm.running.executors.local import LocalExecutor
 from isotherm.running.executors.options import FleetOptions
 from isotherm.running.executors.pool import PoolExecutor, can_fork, num_cores
+from isotherm.running.heartbeat import Heartbeat
+from isotherm.running.progress import Progress, Several
 from isotherm.running.store import Store, StoredRun
 from isotherm.running.store_file import checked_path
 from isotherm.sweep.plan import StudyPlan
@@ -30,45 +31,6 @@ from isotherm.tasks.task import Task
 
 # Time between checkpoints of a fleet; shorter fleets have none.
 CHECKPOINT_SECONDS = 60.0
-
-
-class Progress(Protocol):
-    """Receives reports while a study runs."""
-
-    def round_started(self, round_: Round) -> None:
-        """A round of the protocol begins."""
-
-    def advanced(self, work: float) -> None:
-        """Work was done, in the units of `work_of`."""
-
-    def evaluated(self, spec: RunSpec, point: CurvePoint) -> None:
-        """A run was evaluated on the test set along the way."""
-
-    def runs_done(self, results: Sequence[RunResult]) -> None:
-        """The runs of a fleet are in the store."""
-
-    def noted(self, sentence: str) -> None:
-        """There is something to know about the store."""
-
-
-@dataclass(frozen=True, slots=True)
-class Silent:
-    """Says nothing."""
-
-    def round_started(self, round_: Round) -> None:
-        """Say nothing."""
-
-    def advanced(self, work: float) -> None:
-        """Say nothing."""
-
-    def evaluated(self, spec: RunSpec, point: CurvePoint) -> None:
-        """Say nothing."""
-
-    def runs_done(self, results: Sequence[RunResult]) -> None:
-        """Say nothing."""
-
-    def noted(self, sentence: str) -> None:
-        """Say nothing."""
 
 
 def run(
@@ -125,7 +87,7 @@ def run_study(
     progress: Progress | None = None,
 ) -> StudyResults:
     """Run what is missing of a study and return all its results; arguments as for `run`."""
-    told = progress or Silent()
+    told = Several(progress)
     deadline = _deadline(minutes)
     checkpoints = _checkpoints_of(store, seconds=checkpoint_seconds)
     prepared = prepared_study(study)
@@ -139,6 +101,7 @@ def run_study(
         micro_batch_size=micro_batch_size,
         checkpoints=checkpoints,
         deadline=deadline,
+        on_fleet=told.fleet_started,
         on_steps=on_steps,
         on_evaluation=told.evaluated,
     )
@@ -155,6 +118,8 @@ def run_study(
             opened = store
         else:
             opened = stack.enter_context(Store.in_memory() if store is None else Store.write(store))
+        if not opened.is_in_memory:
+            told.add(stack.enter_context(Heartbeat(opened.path, num_workers=workers)))
         if num := opened.num_unidentified():
             told.noted(earlier_runs(num))
         for identity in prepared.identities.values():
@@ -205,7 +170,7 @@ class _Training:
         self.results.update({stored.spec.key: stored.result for stored in fleet})
         self.failed.update(s.spec.key for s in fleet if s.result.outcome is Outcome.FAILED)
         self.num_stored += len(fleet)
-        self.told.runs_done([stored.result for stored in fleet])
+        self.told.runs_done(fleet)
 
 
 def earlier_runs(num: int) -> str:

@@ -24,6 +24,7 @@ ASPECTS = (
     "l2",
     "l2_scope",
     "gamma",
+    "schedule",
     "num_evaluations",
     "num_steps",
     "momentum",
@@ -211,6 +212,8 @@ def _values(aspect: str, names: tuple[str, ...] | None, specs: Iterable[RunSpec]
         named = [parts[i] for i in sorted(values) if "definition" in parts.get(i, {})]
         texts = [part[name] for part in named for name in names or () if name in part]
         return tuple(dict.fromkeys(texts))
+    if aspect == "schedule":  # what a plan makes of its schedule, in words
+        return tuple(sorted("the paper's" if value is None else str(value) for value in values))
     return tuple(sorted(values, key=lambda value: (value is None, value)))
 
 

@@ -105,6 +105,10 @@ def _listed(value: Any) -> Any:
     return value if isinstance(value, list) else [value]
 
 
+def _named(value: Any) -> Any:
+    return {"shape": value} if isinstance(value, str) else value
+
+
 class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -135,6 +139,19 @@ class _Estimate(_Table):
     epochs: float | None = None
 
 
+class _Schedule(_Table):
+    """The options of `Schedule.named`; a missing key keeps the default."""
+
+    shape: str
+    warmup_steps: int | None = None
+    warmup_fraction: float | None = None
+    gamma: float | None = None
+    final_fraction: float | None = None
+    final_effective_learning_rate: float | None = None
+    decay_fraction: float | None = None
+    points: list[list[float]] | None = None
+
+
 class _Sweep(_Table):
     """The fields of a `Sweep`; a missing key keeps the default."""
 
@@ -151,6 +168,7 @@ class _Sweep(_Table):
     l2: float | None = None
     l2_scope: L2Scope | None = None
     clip_norm: float | None = None
+    schedule: Annotated[_Schedule | None, BeforeValidator(_named)] = None
     gamma: float | None = None
     final_effective_learning_rate: float | None = None
     final_learning_rates: list[float] | None = None
@@ -225,7 +243,7 @@ def _task_name(table: _Sweep, default: str | None) -> str:
 
 def _sweep(table: _Sweep, task: Task) -> Sweep:
     combined = {"task", "isotherm", "effective_learning_rates", "steps", "epochs", "until", "estimate_at"}
-    scheduled = {"gamma", "final_effective_learning_rate"}
+    scheduled = {"schedule", "gamma", "final_effective_learning_rate"}
     fields = table.model_dump(exclude_unset=True, exclude=combined | scheduled)
     return Sweep(
         **fields,
@@ -264,6 +282,14 @@ def _estimate(table: _Sweep) -> Budget | None:
 
 
 def _schedule(table: _Sweep) -> Schedule:
+    if table.schedule is not None:
+        for name in ("gamma", "final_effective_learning_rate"):
+            if getattr(table, name) is not None:
+                raise UserError(
+                    f"schedule and {name} are both given; write schedule = "
+                    f'{{ shape = "{table.schedule.shape}", {name} = {getattr(table, name):g} }}'
+                )
+        return Schedule.named(**table.schedule.model_dump(exclude_unset=True))
     if table.gamma is None and table.final_effective_learning_rate is None:
         return Schedule()
     return Schedule(gamma=table.gamma, final_effective_learning_rate=table.final_effective_learning_rate)
@@ -316,6 +342,7 @@ def _keys_at(location: tuple[Any, ...]) -> list[str]:
         "isotherm": _Isotherm,
         "until": _Until,
         "estimate_at": _Estimate,
+        "schedule": _Schedule,
     }
     names = [part for part in location if part in tables]
     return list((tables[names[-1]] if names else _File).model_fields)

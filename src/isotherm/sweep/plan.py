@@ -111,22 +111,25 @@ class SweepPlan:
         self, axes: GridAxes, *, effective_learning_rate: float, seed: int, final_learning_rate: float | None = None
     ) -> RunSpec:
         """Return one run of a grid; its schedule is the sweep's, or ends at the final learning rate."""
-        schedule = self.schedule if final_learning_rate is None else Schedule.ending_at(final_learning_rate)
+        schedule = self.schedule if final_learning_rate is None else self.schedule.ending(final_learning_rate)
+        num_steps = self.num_steps(axes)
+        gamma, rest = schedule.of_run(num_steps=num_steps, initial=effective_learning_rate)
         return RunSpec(
             task=self.task,
             data_id=self.data_id,
             model_id=self.model_id,
             batch_size=axes.batch_size,
-            num_steps=self.num_steps(axes),
+            num_steps=num_steps,
             effective_learning_rate=effective_learning_rate,
             momentum=axes.momentum,
-            gamma=schedule.gamma_from(effective_learning_rate),
+            gamma=gamma,
             l2=self.l2,
             l2_scope=self.l2_scope,
             precision=self.precision,
             num_evaluations=self.num_evaluations,
             seed=seed,
             clip_norm=self.clip_norm,
+            schedule=rest,
         )
 
     def num_steps(self, axes: GridAxes) -> int:
@@ -150,7 +153,7 @@ class SweepPlan:
         fields["budgets"] = tuple(map(_budget, fields["budgets"]))
         fields["estimate_at"] = None if fields.get("estimate_at") is None else _budget(fields["estimate_at"])
         fields["until"] = None if fields.get("until") is None else Until(**fields["until"])
-        fields["schedule"] = Schedule(**fields["schedule"])
+        fields["schedule"] = Schedule.from_json(fields["schedule"])
         fields["metric_direction"] = Direction(fields["metric_direction"])
         fields["learning_rates"] = tuple(tuple(values) for values in fields["learning_rates"])
         for name in ("batch_sizes", "momenta", "seeds", "final_learning_rates"):

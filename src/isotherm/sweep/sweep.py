@@ -33,6 +33,7 @@ _LIMITS = {
 }
 # A learning rate is known no better than this.
 _LEAST_RATIO = 1.001
+_ENDING = "the paper's, linear, cosine or wsd"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,8 +53,9 @@ class Sweep:
             the task's value.
         l2_scope: "weights" penalises parameters of two or more dimensions, "all" every parameter.
         clip_norm: the gradient's norm is clipped to this before momentum; infinity clips nothing.
-        schedule: of the learning rate; by default constant for half of training, then ten drops.
-        final_learning_rates: effective learning rates at which the ten drops end, swept apart from those at which
+        schedule: of the learning rate, or the name of one such as "cosine"; by default the paper's, constant for half
+            of training, then ten drops.
+        final_learning_rates: effective learning rates at which the schedule ends, swept apart from those at which
             training starts (the paper's figure 3). Every pair that does not rise is run. By default the schedule says
             where the drops end.
         num_seeds: runs per cell, by which the learning rate is chosen.
@@ -87,7 +89,7 @@ class Sweep:
     l2: float | None = None
     l2_scope: L2Scope | None = None
     clip_norm: float | None = None
-    schedule: Schedule = field(default_factory=Schedule)
+    schedule: Schedule | str = field(default_factory=Schedule)
     final_learning_rates: Sequence[float] | None = None
     num_seeds: int = 5
     num_kept: int | None = None
@@ -113,6 +115,8 @@ class Sweep:
             raise UserError(f"task is {type(self.task).__name__}; give an isotherm.Task, or isotherm.get_task(name)")
         if not isinstance(self.name, str) or not self.name:
             raise UserError(f"a sweep's name is {self.name!r}; give a non-empty string")
+        if isinstance(self.schedule, str):
+            object.__setattr__(self, "schedule", Schedule.named(self.schedule))
         self._check_choices()
         self._check_counts()
         self._check_training()
@@ -157,7 +161,8 @@ class Sweep:
         if self.l2 is not None and (not is_number(self.l2) or not (math.isfinite(self.l2) and self.l2 >= 0)):
             raise UserError(f"l2={self.l2!r} is not a number >= 0; use 0 for no penalty")
         if not isinstance(self.schedule, Schedule):
-            raise UserError(f"schedule={self.schedule!r} is {type(self.schedule).__name__}; give an isotherm.Schedule")
+            remedy = "use isotherm.Schedule.of(function)" if callable(self.schedule) else "give an isotherm.Schedule"
+            raise UserError(f"schedule={self.schedule!r} is {type(self.schedule).__name__}; {remedy}")
         if not is_number(self.validation_fraction) or not 0 < self.validation_fraction < 1:
             raise UserError(f"validation_fraction={self.validation_fraction!r} is not between 0 and 1; use e.g. 0.1")
 
@@ -182,9 +187,13 @@ class Sweep:
         require_some("final_learning_rates", self.final_learning_rates)
         for value in self.final_learning_rates:
             require_positive("final learning rate", value)
-        if self.schedule != Schedule():
+        if not self._schedule.has_final_rate:
             raise UserError(
-                f"final_learning_rates and schedule={self.schedule} both say where the drops end; leave one out"
+                f"final_learning_rates need a schedule that ends at one: {_ENDING}; this one is {self.schedule}"
+            )
+        if self._schedule.fixes_final_rate:
+            raise UserError(
+                f"final_learning_rates and the schedule ({self.schedule}) both say where training ends; leave one out"
             )
         for batch_size in self.batch_sizes:
             rates = self._learning_rates_at(int(batch_size))
@@ -205,6 +214,7 @@ class Sweep:
                 b.num_steps(num_train=num_train, batch_size=int(batch_size), unroll=unroll)
                 for b in (self.estimate_at, budget)
             )
+            self._check_schedule(short, int(batch_size))
             if short >= full:
                 raise UserError(
                     f"estimate_at={self.estimate_at} is no shorter than the budget of {budget} at batch size "
@@ -219,10 +229,22 @@ class Sweep:
                 f"batch size {batch_size} is larger than the training set of {num_train} examples"
                 f"{self._held_out_note()}; use at most {num_train}"
             )
-        for budget in self.budgets:  # refuses a budget of no whole update
-            budget.num_steps(num_train=num_train, batch_size=batch_size, unroll=unroll)
+        for budget in self.budgets:  # refuses a budget of no whole update, and a warm-up that is longer
+            num_steps = budget.num_steps(num_train=num_train, batch_size=batch_size, unroll=unroll)
+            self._check_schedule(num_steps, batch_size)
         if unroll is not None:  # refuses streams too short for one window
             Budget.epochs(1).num_steps(num_train=num_train, batch_size=batch_size, unroll=unroll)
+
+    def _check_schedule(self, num_steps: int, batch_size: int) -> None:
+        try:
+            self._schedule.check_length(num_steps)
+        except UserError as error:
+            raise error.within(f"batch size {batch_size}") from error
+
+    @property
+    def _schedule(self) -> Schedule:
+        assert isinstance(self.schedule, Schedule)  # a name has been replaced
+        return self.schedule
 
     @property
     def momenta(self) -> tuple[float, ...]:
@@ -262,7 +284,7 @@ class Sweep:
             momenta=tuple(dict.fromkeys(float(m) for m in self.momenta)),
             l2=float(task.l2 if self.l2 is None else self.l2),
             l2_scope=self.l2_scope or task.l2_scope,
-            schedule=self.schedule,
+            schedule=self._schedule,
             seeds=tuple(range(self.first_seed, self.first_seed + self.num_seeds)),
             num_kept=self.num_seeds if self.num_kept is None else self.num_kept,
             tune_on=self.tune_on,

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from isotherm.core.checks import is_number
 from isotherm.errors import UserError, nearest
+from isotherm.tasks import frames
 from isotherm.tasks.inputs import LazyInputs, Split, pieces
 from isotherm.tasks.metrics import Metric
 from isotherm.tasks.target_checks import check_between_0_and_1, checked_labels
@@ -98,7 +98,8 @@ def checked_split(pair: Any, *, where: str, loss: Any) -> Split:
         raise UserError(f"{where}: {_what_it_is(pair)}; give a pair (inputs, targets), e.g. {_as_pair(pair)}")
     if isinstance(pair[0], LazyInputs) and not isinstance(pair[0], Tensor):
         return _checked_lazy(pair[0], pair[1], where, loss=loss)
-    inputs, targets = _as_tensor(pair[0], f"{where}, inputs"), _as_tensor(pair[1], f"{where}, targets")
+    frames.check_same_rows(pair[0], pair[1], where)
+    inputs, targets = as_tensor(pair[0], f"{where}, inputs"), as_tensor(pair[1], f"{where}, targets")
     if inputs.ndim == 0 or targets.ndim == 0 or len(inputs) != len(targets):
         raise UserError(
             f"{where}: inputs of shape {tuple(inputs.shape)} and targets of shape {tuple(targets.shape)} "
@@ -106,19 +107,19 @@ def checked_split(pair: Any, *, where: str, loss: Any) -> Split:
         )
     if len(inputs) == 0:
         raise UserError(f"{where}: it is empty; give at least one example")
-    _refuse_non_finite(inputs, f"{where}, inputs")
+    refuse_non_finite(inputs, f"{where}, inputs")
     return inputs, _checked_targets(targets, pair[1], where, loss=loss)
 
 
 def _checked_targets(targets: Tensor, given: Any, where: str, *, loss: Any) -> Tensor:
-    _refuse_non_finite(targets, f"{where}, targets")
+    refuse_non_finite(targets, f"{where}, targets")
     if loss == "bce":
         check_between_0_and_1(targets, given, where)
     return checked_labels(targets, given, where) if loss == "cross_entropy" else targets
 
 
 def _checked_lazy(inputs: LazyInputs, given: Any, where: str, *, loss: Any) -> Split:
-    targets = _as_tensor(given, f"{where}, targets")
+    targets = as_tensor(given, f"{where}, targets")
     if len(inputs) != len(targets) or len(inputs) == 0:
         raise UserError(
             f"{where}: {len(inputs)} inputs and {len(targets)} targets; give one target per input, and at least one"
@@ -134,13 +135,21 @@ def _as_pair(pair: Any) -> str:
     """Return how a pair is made of what was given."""
     if isinstance(pair, Mapping) and len(pair) == 2:
         return "({}, {})".format(*(f"data[{name!r}]" for name in pair))
-    if isinstance(pair, Dataset):
-        return "(torch.stack([x for x, _ in data]), torch.tensor([y for _, y in data]))"
     return "(x, y)"
 
 
-def _as_tensor(value: Any, where: str) -> Tensor:
+def as_tensor(value: Any, where: str) -> Tensor:
+    """Return a value as a tensor on the CPU, or say why it is none.
+
+    Args:
+        value: a tensor, an array, an object that NumPy takes for one (`__array__`), a table of pandas, or lists.
+        where: names it in errors.
+    """
     try:
+        if frames.is_pandas(value):
+            value = frames.as_array(value, where)
+        elif not isinstance(value, Tensor | np.ndarray) and hasattr(value, "__array__"):
+            value = np.asarray(value)
         if isinstance(value, Tensor) and value.layout != torch.strided:
             raise UserError(f"{where}: the tensor is sparse; use x.to_dense()")
         if isinstance(value, np.ndarray) and not value.flags.writeable:
@@ -165,7 +174,8 @@ def _why_no_tensor(value: Any) -> str:
     return f"PyTorch has no type like {array.dtype}; convert them, e.g. np.asarray(x).astype('float32')"
 
 
-def _refuse_non_finite(tensor: Tensor, where: str) -> None:
+def refuse_non_finite(tensor: Tensor, where: str) -> None:
+    """Refuse a tensor that holds a value that is not finite, and say where it is."""
     if not tensor.is_floating_point():
         return
     offset = 0

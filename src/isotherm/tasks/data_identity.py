@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from isotherm.core.records import content_hash
+from isotherm.tasks.content import hash_of_tensor
+from isotherm.tasks.datasets.split import DatasetInputs
 from isotherm.tasks.inputs import Inputs, Split, pieces
 
 
@@ -39,10 +41,15 @@ def are_built_in(splits: Mapping[str, Split]) -> bool:
 
 
 def _content(values: Inputs) -> str:
-    """Return what identifies the values of a split; inputs on disk say it themselves."""
+    """Return what identifies the values of a split; inputs on disk say it themselves.
+
+    A data set that is read item by item is what it would be as a tensor.
+    """
+    if isinstance(values, DatasetInputs):
+        return values.identity()
     if not isinstance(values, Tensor):
         return content_hash(["lazy", values.identity()])
     digest = hashlib.sha256()
     for piece in pieces(values.detach()):
         digest.update(piece.view(torch.uint8).numpy().data)
-    return content_hash(["tensor", str(values.dtype), list(values.shape), digest.hexdigest()])
+    return hash_of_tensor(values.dtype, values.shape, digest.hexdigest())

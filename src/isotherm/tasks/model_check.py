@@ -45,8 +45,8 @@ def check_model(task: Task, batch_sizes: Iterable[int] = ()) -> None:
     except UserError:
         raise
     except Exception as error:
-        needs = isinstance(error, TypeError) and isinstance(task.model, type)
-        remedy = f"; pass its arguments, e.g. model=lambda: {task.model.__name__}(...)" if needs else ""
+        needs = isinstance(error, TypeError) and isinstance(task.builder, type)
+        remedy = f"; pass its arguments, e.g. model=lambda: {task.builder.__name__}(...)" if needs else ""
         raise UserError(f"{where}: building the model raised {raised(error)}{remedy}") from error
     if not any(p.requires_grad for p in module.parameters()):
         raise UserError(
@@ -64,8 +64,7 @@ def check_model(task: Task, batch_sizes: Iterable[int] = ()) -> None:
         raise UserError(f"{where}: {error}") from error
     except Exception as error:
         raise UserError(
-            f"{where}: the model cannot take inputs of shape {tuple(x.shape)} and type {x.dtype}: {raised(error)}"
-            f"; {remedy_for_inputs(module, x, is_sequence=task.unroll is not None)}"
+            f"{where}: the model cannot take {_described(task, x)}: {raised(error)}; {_remedy(task, module, x)}"
         ) from error
     if not isinstance(output, Tensor):
         raise UserError(f"{where}: the model returns {what_it_returns(output)}")
@@ -73,6 +72,20 @@ def check_model(task: Task, batch_sizes: Iterable[int] = ()) -> None:
     check_output(task, output.detach(), y)
     check_logits_left_alone(task, output)
     _check_own_functions(task, module)
+
+
+def _described(task: Task, x: Tensor) -> str:
+    if task.input_layout is not None:
+        return f"inputs, for each example, of {task.input_layout}"
+    return f"inputs of shape {tuple(x.shape)} and type {x.dtype}"
+
+
+def _remedy(task: Task, module: nn.Module, x: Tensor) -> str:
+    if task.input_layout is None:
+        return remedy_for_inputs(module, x, is_sequence=task.unroll is not None)
+    named = task.input_layout.fields[0].name is not None
+    how = "the arguments of forward by name" if named else "one for each argument of forward, in their order"
+    return f"several inputs are {how}: change the data or forward"
 
 
 def _check_training_mode(task: Task, *, x: Tensor) -> None:

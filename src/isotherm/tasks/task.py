@@ -18,10 +18,13 @@ from isotherm.core.records import Identity, Precision
 from isotherm.data.augment import Transform
 from isotherm.errors import UserError
 from isotherm.tasks import checks, data_identity, identity
+from isotherm.tasks.datasets.adapter import Adapter
+from isotherm.tasks.datasets.split import DatasetInputs, read_if_dataset
 from isotherm.tasks.definition import Definition
 from isotherm.tasks.inputs import LazyInputs, Split
 from isotherm.tasks.losses import LOSSES, LossFunction
 from isotherm.tasks.metrics import METRICS, Metric, default_metric
+from isotherm.tasks.several_inputs import InputLayout, UnpackedModel, check_packed, common_layout, packed_pair
 
 NormStatistics = Literal["reestimated", "running"]
 _CHOICES = {
@@ -38,14 +41,16 @@ class Task:
     Args:
         name: a label for display; results are stored under the content of the task, not its name.
         model: function without arguments that returns a fresh module; the module need not know about fleets.
-        train: inputs and targets, tensors or arrays of equal length; inputs may also be `LazyInputs`. Memory is shared
-            and never written to.
+        train: inputs and targets, tensors, arrays or tables of equal length; inputs may also be `LazyInputs`, or
+            several tensors: a dict, with which the model is called by name, or a tuple, by position. Or a map-style
+            data set of such pairs, which is read as by `as_split`. Memory is shared and never written to.
         test: the same for the test set.
         loss: a name from `LOSSES`, or a function (output, target) -> mean over the batch.
         metric: a name from `METRICS`, or a `Metric`; default: accuracy for
             cross entropy, squared error for half the squared error, otherwise the loss itself.
         validation: the same for choosing the learning rate. Without it, a sweep that tunes on validation data holds
             out part of `train`.
+        adapter: what makes a pair of an item of a data set, where it is none, as for `as_split`.
         transform: augmentation and normalisation, applied to every batch of inputs.
         unroll: for sequences: tokens per update. Inputs and targets are one long sequence of tokens and the tokens that
             follow them. A batch is a number of parallel streams; the model's state carries over from update to
@@ -59,6 +64,7 @@ class Task:
         version: change it when something changes that `identity.model_parts` does not see, such as the release of a
             library.
         notes: remarks about the data, shown when the task is run; not part of its identity.
+        input_layout: set by a task with several inputs: how they lie side by side in the one tensor of a split.
         definition: set by built-in tasks. It identifies the task as long as model, loss, metric and transform are those
             of the definition; other options are part of the identity.
     """
@@ -70,6 +76,7 @@ class Task:
     loss: str | LossFunction = "cross_entropy"
     metric: str | Metric | None = None
     validation: Split | None = None
+    adapter: Adapter | None = None
     transform: Transform | None = None
     unroll: int | None = None
     norm_statistics: NormStatistics = "reestimated"
@@ -79,6 +86,7 @@ class Task:
     precision: Precision = "float32"
     version: str = ""
     notes: tuple[str, ...] = ()
+    input_layout: InputLayout | None = None
     definition: Definition | None = None
 
     def __post_init__(self) -> None:
@@ -94,11 +102,7 @@ class Task:
         if self.metric is None:
             object.__setattr__(self, "metric", default_metric(self.loss))
         checks.check_known(self.metric, METRICS, what="metric", task=self.name)
-        for part in ("train", "test", "validation"):
-            if part != "validation" or self.validation is not None:
-                where = f"task {self.name!r}, {part} data"
-                split = checks.checked_split(getattr(self, part), where=where, loss=self.loss)
-                object.__setattr__(self, part, split)
+        self._take_data()
         for name, choices in _CHOICES.items():
             checks.check_choice(getattr(self, name), choices, what=name, task=self.name)
         checks.check_numbers(l2=self.l2, clip_norm=self.clip_norm, task=self.name)
@@ -106,6 +110,36 @@ class Task:
             checks.check_sequences(self.splits, unroll=self.unroll, task=self.name)
             checks.check_metric_of_sequence(self.metric_definition, task=self.name)
         checks.check_shapes(self.splits, task=self.name)
+
+    def _take_data(self) -> None:
+        """Turn what was given into splits; with several inputs, the model into one that takes them packed."""
+        layouts: dict[str, InputLayout | None] = {}
+        for part in ("train", "test", "validation"):
+            if part != "validation" or self.validation is not None:
+                where = f"task {self.name!r}, {part} data"
+                pair = read_if_dataset(getattr(self, part), adapter=self.adapter, where=where)
+                pair, layouts[part] = packed_pair(pair, where)
+                split = checks.checked_split(pair, where=where, loss=self.loss)
+                if layouts[part] is None and self.input_layout is not None:
+                    check_packed(split[0], self.input_layout, where)
+                object.__setattr__(self, part, split)
+        object.__setattr__(self, "adapter", None)  # it has done its work
+        layout = common_layout(layouts, self.input_layout, self.name)
+        if layout is None:
+            return
+        if self.transform is not None or self.unroll is not None:
+            what = "transform" if self.transform is not None else "unroll"
+            raise UserError(
+                f"task {self.name!r}: {what}= is for inputs of one tensor, and these are several ({layout}); "
+                "compute it in the model's forward"
+            )
+        object.__setattr__(self, "input_layout", layout)
+        object.__setattr__(self, "model", UnpackedModel(build=self.builder, layout=layout))
+
+    @property
+    def builder(self) -> Callable[[], nn.Module]:
+        """The function that was given as `model`; with several inputs, `model` builds a module that unpacks them."""
+        return self.model.build if isinstance(self.model, UnpackedModel) else self.model
 
     @property
     def splits(self) -> dict[str, Split]:
@@ -168,7 +202,13 @@ class Task:
         settings = self._settings()
         if self.transform is not None:
             settings["transform"] = self.transform
-        lazy = {part: type(split[0]) for part, split in self.splits.items() if not isinstance(split[0], Tensor)}
+        if self.input_layout is not None:
+            settings["several inputs"] = str(self.input_layout)
+        lazy = {
+            part: type(split[0])
+            for part, split in self.splits.items()
+            if not isinstance(split[0], Tensor | DatasetInputs)
+        }
         if lazy:
             settings["lazy inputs"] = lazy  # how they are read and augmented
         if self.metric_definition.exponential:
@@ -176,7 +216,7 @@ class Task:
         if self.metric_definition.over == "split":
             settings["metric over"] = "split"
         return identity.model_parts(
-            self.model,
+            self.builder,
             loss=self.loss_function,
             metric=self.metric_definition.function,
             version=self.version,
@@ -206,8 +246,8 @@ class Task:
         """
         changed: dict[str, Any] = {}
         if model:
-            checks.refuse_unknown(model, inspect.signature(self.model).parameters, f"task {self.name!r}: its model")
-            changed["model"] = partial(self.model, **model)
+            checks.refuse_unknown(model, inspect.signature(self.builder).parameters, f"task {self.name!r}: its model")
+            changed["model"] = partial(self.builder, **model)
         if transform:
             if not dataclasses.is_dataclass(self.transform):
                 raise UserError(f"task {self.name!r} has no transform with fields to change; leave them out")

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike
 
-from isotherm.core.schedule import NUM_DROPS, Schedule, multipliers, num_drops
+from isotherm.core.run_schedule import NUM_DROPS, multipliers, num_drops
+from isotherm.core.schedule import Schedule
 from isotherm.core.statistics import Floats
 from isotherm.core.temperature import bare_learning_rate
 from isotherm.errors import UserError
@@ -125,6 +126,10 @@ class Setting:
         need_count("batch_size", self.batch_size)
         need_count("num_steps", self.num_steps)
         need_momentum(self.momentum)
+        if self.schedule.shape != "paper" or self.schedule.warmup is not None:
+            raise UserError(
+                f"the noisy quadratic is solved for the paper's schedule, not: {self.schedule}; use Schedule(gamma=...)"
+            )
 
 
 # The exact recursion.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from isotherm.core.schedule import NUM_DROPS
+from isotherm.core.run_schedule import NUM_DROPS
 from isotherm.core.statistics import Floats, fit_broken_line
 from isotherm.core.temperature import temperature
 from isotherm.errors import UserError

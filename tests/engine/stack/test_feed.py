@@ -9,7 +9,7 @@ import torch
 
 import cases
 from cases_paper import lazy_task, spec_of
-from isotherm.core.schedule import num_drops
+from isotherm.core.run_schedule import num_drops
 from isotherm.engine.dropout import run_keys
 from isotherm.engine.placed_task import place_task
 from isotherm.engine.stack.feed import Feed

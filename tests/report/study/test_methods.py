@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from helpers_report import make_plan
+from isotherm.core.schedule import Schedule
 from isotherm.report.study.methods import protocol_paragraphs
 
 
@@ -43,3 +44,27 @@ def test_seeds_share_the_order_of_a_text_and_nothing_else_is_said_of_sequences()
     both = " ".join(protocol_paragraphs([make_plan(), make_plan(unroll=35)]))
     assert both.count("Learning rates are thus compared") == 1
     assert both.index("share nothing") < both.index("On sequences")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "Runs keep the learning rate constant for half of their updates and then drop it ten times, by a factor"),
+        (
+            {"schedule": Schedule(warmup_steps=500)},
+            "After a linear warm-up over 500 updates, runs keep the learning rate constant for half of the other "
+            "updates and then drop it ten times, by a factor of 2 each; SGD with",
+        ),
+        ({"schedule": Schedule.constant()}, "Schedule of the learning rate: constant; SGD with"),
+        (
+            {"schedule": Schedule.cosine(warmup_fraction=0.05)},
+            "Schedule of the learning rate: linear warm-up over 5 % of training, then cosine decay to 0; SGD with",
+        ),
+        (
+            {"schedule": Schedule.linear(), "final_learning_rates": (0.1,)},
+            "Schedule of the learning rate: linear decay to a final learning rate that is swept apart; SGD with",
+        ),
+    ],
+)
+def test_the_schedule_is_described(changes: dict[str, object], words: str) -> None:
+    assert words in sentences(**changes)

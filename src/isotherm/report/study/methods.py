@@ -197,21 +197,32 @@ _PRECISIONS: dict[Precision, str] = {
 
 
 def _training(plan: SweepPlan) -> str:
-    if plan.final_learning_rates:
-        drops = "down to a final learning rate that is swept apart"
-    elif plan.schedule.gamma is None:
-        drops = f"down to ε_eff = {plan.schedule.final_effective_learning_rate:g}"
-    else:
-        drops = f"by a factor of {plan.schedule.gamma:g} each"
     penalised = "weights only" if plan.l2_scope == "weights" else "all parameters"
     penalty = f"an L2 penalty of {plan.l2:g} on {penalised}" if plan.l2 else "no L2 penalty"
     clipping = "" if plan.clip_norm is None else f", gradients clipped to a norm of {plan.clip_norm:g} before momentum"
     return (
-        f"Runs keep the learning rate constant for half of their updates and then drop it ten times, {drops}; SGD with "
-        f"{penalty}{clipping}, in {_PRECISIONS[plan.precision]}. {_streams(plan)}The training loss is over the whole "
-        "training set with the final parameters, without the penalty. Effective learning rate: ε_eff = ε / (1 - m); "
-        "temperature: T = ε_eff / B."
+        f"{_schedule(plan)}; SGD with {penalty}{clipping}, in {_PRECISIONS[plan.precision]}. {_streams(plan)}"
+        "The training loss is over the whole training set with the final parameters, without the penalty. Effective "
+        "learning rate: ε_eff = ε / (1 - m); temperature: T = ε_eff / B."
     )
+
+
+def _schedule(plan: SweepPlan) -> str:
+    """Return how the learning rate of the runs changes, without a full stop."""
+    schedule = plan.schedule
+    if schedule.shape != "paper":
+        swept = "to a final learning rate that is swept apart" if plan.final_learning_rates else None
+        return f"Schedule of the learning rate: {schedule.words(end=swept)}"
+    if plan.final_learning_rates:
+        drops = "down to a final learning rate that is swept apart"
+    elif schedule.gamma is None:
+        drops = f"down to ε_eff = {schedule.final_effective_learning_rate:g}"
+    else:
+        drops = f"by a factor of {schedule.gamma:g} each"
+    warmup = "" if schedule.warmup is None else f"After a linear warm-up over {schedule.warmup}, "
+    runs = "runs" if warmup else "Runs"
+    half = "half of the other updates" if warmup else "half of their updates"
+    return f"{warmup}{runs} keep the learning rate constant for {half} and then drop it ten times, {drops}"
 
 
 def _streams(plan: SweepPlan) -> str:

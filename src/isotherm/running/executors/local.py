@@ -86,6 +86,7 @@ class LocalExecutor:
             StoppedFleet: the deadline stopped a fleet, or let none start.
         """
         for fleet in self.fleets(specs):
+            self._options.on_fleet(fleet)
             yield self.run_one_fleet(fleet)
 
     def fleets(self, specs: Sequence[RunSpec]) -> list[list[RunSpec]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from isotherm.core.checks import is_whole
@@ -26,6 +26,7 @@ class FleetOptions:
         checkpoints: where long fleets save their state, to continue from after a kill; runs that are trained one at a
             time have none. Whoever stores the results removes it.
         deadline: when training has to end; none by default.
+        on_fleet: called in the process that hands out fleets, with the runs of each fleet before it is trained.
         on_steps: called from time to time with the batch size and the number of run-updates made.
         on_evaluation: called with a run's spec and its scores on the test set during training.
     """
@@ -34,6 +35,7 @@ class FleetOptions:
     micro_batch_size: int | None = None
     checkpoints: CheckpointFolder | None = None
     deadline: Deadline = field(default_factory=Deadline)
+    on_fleet: Callable[[Sequence[RunSpec]], None] = _ignore
     on_steps: Callable[[int, int], None] = _ignore
     on_evaluation: Callable[[RunSpec, CurvePoint], None] = _ignore
 

@@ -69,6 +69,7 @@ class PoolExecutor:
             "steps": options.on_steps,
             "evaluation": options.on_evaluation,
         }
+        self._on_fleet = options.on_fleet
         self._workers: dict[Connection, BaseProcess] = {}
         self._logged: set[str] = set()
         context = multiprocessing.get_context("fork")
@@ -94,7 +95,9 @@ class PoolExecutor:
         while waiting or busy:
             while waiting and idle:
                 connection = idle.pop()
-                self._send(connection, waiting.pop())
+                fleet = waiting.pop()
+                self._on_fleet(fleet)
+                self._send(connection, fleet)
                 busy.add(connection)
             for connection in [c for c in wait(list(busy)) if isinstance(c, Connection)]:
                 kind, content = self._receive(connection)
