@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -60,15 +61,32 @@ def _speed(parts: StackParts) -> float:
         loss = placed.training_loss(model, x_MB[0].clone(), y_MB[0].clone(), parts.feed.key_M[0], step)
         torch.autograd.grad(loss, trained, allow_unused=True)
 
-    together = _seconds(lambda: parts.updates.gradients(x_MB, y_MB, step=0))
-    return parts.state.num_runs * _seconds(alone) / together
+    def together() -> None:
+        parts.updates.gradients(x_MB, y_MB, step=0)
+
+    finish = _finisher(placed.device)
+    return parts.state.num_runs * shortest_time(alone, finish=finish) / shortest_time(together, finish=finish)
 
 
-def _seconds(call: Callable[[], object]) -> float:
-    """Return the shortest of three times."""
+def shortest_time(
+    call: Callable[[], None], *, finish: Callable[[], None], clock: Callable[[], float] = time.perf_counter
+) -> float:
+    """Return the shortest of three times.
+
+    Args:
+        call: what is timed.
+        finish: waits until what was asked of the device is done.
+        clock: returns the time in seconds.
+    """
     times = []
+    finish()
     for _ in range(3):
-        start = time.perf_counter()
+        start = clock()
         call()
-        times.append(time.perf_counter() - start)
+        finish()
+        times.append(clock() - start)
     return min(times)
+
+
+def _finisher(device: torch.device) -> Callable[[], None]:
+    return partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None

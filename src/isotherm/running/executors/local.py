@@ -234,7 +234,10 @@ class LocalExecutor:
                     checkpoint.remove()
                     return self._results(specs)
                 logger.warning(
-                    "a fleet of %d runs failed, trying them one at a time: %s; %s", len(specs), error, one_by_one()
+                    "a fleet of %d runs failed, trying them one at a time: %s; %s",
+                    len(specs),
+                    error,
+                    one_by_one(self._device),
                 )
                 return train_in_turn([partial(self._result_alone, spec) for spec in specs], self._options.deadline)
         if len(specs) == 1:
