@@ -26,7 +26,8 @@ import torch
 from torch import Tensor
 
 from isotherm.engine.graph.step_graph import aligned
-from isotherm.engine.parameters import gradient_of_factors, heavy_ball
+from isotherm.engine.parameters import gradient_of_factors
+from isotherm.engine.update_rules import heavy_ball
 from isotherm.kernels import availability
 
 WIDTHS = (784, 1000, 500, 250, 30, 250, 500, 1000, 784)

@@ -1,7 +1,9 @@
 """Analyse the quickstart's runs again and write its results, figures, docs/quickstart.md and its lines in README.md.
 
-python benchmarks/quickstart_report.py                # from results/quickstart/runs.csv; trains nothing
-python benchmarks/quickstart_report.py --take FOLDER  # from a new `isotherm quickstart --output FOLDER`
+python benchmarks/quickstart_report.py  # from results/quickstart/runs.csv; trains nothing
+python benchmarks/quickstart_report.py --study quickstart --take FOLDER  # from a new `isotherm quickstart -o FOLDER`
+
+The study `noisy_labels`, which the page shows beside it, is treated alike.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ import json
 import platform
 import shutil
 import tempfile
-from dataclasses import fields
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,24 +30,49 @@ from isotherm.report.study.draw import save_figures
 from isotherm.report.study.figure_data import study_figures
 from isotherm.report.study.summary import study_summary
 from isotherm.report.study.tables import write_csv
+from isotherm.studies.noisy_labels import noisy_labels
 from isotherm.studies.quickstart import quickstart
 from isotherm.sweep.results import StudyResults
+from isotherm.sweep.study import Study
 from pages import quickstart as page
 from pages.blocks import Page
 from pages.results import ROOT
 
-FOLDER = page.FOLDER
-RUNS = FOLDER / "runs.csv"
 FIGURES = ROOT / "docs" / "figures"
-DOCUMENTS = (ROOT / "docs" / "quickstart.md", ROOT / "README.md")
-PAGE = Page(
-    name="quickstart",
-    blocks={
-        "optima": lambda: page.optima_block(page.content()),
-        "verdicts": lambda: page.verdicts_block(page.content()),
-        "summary": lambda: page.summary_block(page.content()),
-    },
-)
+QUICKSTART_PAGE = ROOT / "docs" / "quickstart.md"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shown:
+    """A study whose committed runs documents show."""
+
+    make: Callable[[], Study]
+    command: str  # that ran it
+    store: Path  # which that command made
+    documents: tuple[Path, ...]
+    figures: tuple[str, ...]
+    blocks: tuple[str, ...]
+
+
+SHOWN = {
+    "quickstart": Shown(
+        make=quickstart,
+        command="isotherm quickstart",
+        store=Path("quickstart/quickstart.sqlite"),
+        documents=(QUICKSTART_PAGE, ROOT / "README.md"),
+        figures=("constant_steps", "constant_epochs"),
+        blocks=("optima", "verdicts", "summary"),
+    ),
+    "noisy_labels": Shown(
+        make=noisy_labels,
+        command="isotherm run noisy_labels",
+        store=Path("noisy_labels.sqlite"),
+        documents=(QUICKSTART_PAGE,),
+        figures=("constant_steps",),
+        blocks=("optima", "verdicts"),
+    ),
+}
+_BLOCKS = {"optima": page.optima_block, "verdicts": page.verdicts_block, "summary": page.summary_block}
 # How the runs came to be: kept when they are analysed again.
 ORIGIN = ("command", "note", "commit", "hardware", "torch", "python", "seconds")
 
@@ -51,30 +80,47 @@ ORIGIN = ("command", "note", "commit", "hardware", "torch", "python", "seconds")
 def main() -> None:
     """Take over runs where asked to, then analyse and write."""
     options = _parser().parse_args()
-    origin = _kept_origin() if options.take is None else _taken(options)
-    command = run_command("quickstart", "quickstart", Path("quickstart/quickstart.sqlite"))
-    analysis = analyse(stored(), run=command)
-    summary = study_summary(analysis, seconds=origin["seconds"])
-    (FOLDER / "quickstart.json").write_text(json_text({**origin, **summary}))
-    write_files(analysis)
-    for document in DOCUMENTS:
-        PAGE.write(document)
-    print(f"wrote {FOLDER.relative_to(ROOT)}, two figures and the blocks of docs/quickstart.md and README.md")
+    if options.take is not None and options.study is None:
+        raise SystemExit("--take needs --study")
+    for name in SHOWN if options.study is None else [options.study]:
+        folder = page.folder_of(name)
+        origin = _kept_origin(name) if options.take is None else _taken(name, options)
+        command = run_command(name, name, SHOWN[name].store)
+        analysis = analyse(stored(name), run=command)
+        summary = study_summary(analysis, seconds=origin["seconds"])
+        (folder / f"{name}.json").write_text(json_text({**origin, **summary}))
+        write_files(name, analysis)
+        for document in SHOWN[name].documents:
+            page_of(name).write(document)
+        print(f"wrote {folder.relative_to(ROOT)}, its figures and its blocks of documents")
 
 
-def stored() -> StudyResults:
-    """Return the study with the runs of `RUNS`.
+def page_of(name: str) -> Page:
+    """Return the blocks of a study."""
+    return Page(name=name, blocks={block: partial(_block, name, block) for block in SHOWN[name].blocks})
+
+
+def _block(name: str, block: str) -> str:
+    return _BLOCKS[block](page.content(name))
+
+
+def runs_of(name: str) -> Path:
+    """Return the file with the runs of a study."""
+    return page.folder_of(name) / "runs.csv"
+
+
+def stored(name: str) -> StudyResults:
+    """Return a study with its committed runs.
 
     Raises:
         ValueError: The study as it is now calls for other runs.
     """
-    with RUNS.open(newline="") as file:
+    with runs_of(name).open(newline="") as file:
         by_key = {row["key"]: result_of(row) for row in csv.DictReader(file)}
-    results = StudyResults(plan=quickstart().plan(), by_key=by_key)
+    results = StudyResults(plan=SHOWN[name].make().plan(), by_key=by_key)
     if missing := results.counts()["missing"]:
         raise ValueError(
-            f"{RUNS.name} lacks {missing} runs of the quickstart as it is now; run isotherm quickstart --output FOLDER "
-            "and take it over with --take FOLDER"
+            f"runs.csv lacks {missing} runs of {name} as it is now; run it again and take it over with --take FOLDER"
         )
     return results
 
@@ -89,22 +135,23 @@ def result_of(row: dict[str, str]) -> RunResult:
     return RunResult(**values)
 
 
-def write_files(analysis: Analysis) -> None:
+def write_files(name: str, analysis: Analysis) -> None:
     """Write the tables and the figures that documents show."""
     with tempfile.TemporaryDirectory() as folder:
         write_csv(analysis, folder)
         save_figures(study_figures(analysis), folder, formats=("png",))
-        shutil.copyfile(Path(folder) / "optima.csv", FOLDER / "optima.csv")
-        for name in ("constant_steps", "constant_epochs"):
-            shutil.copyfile(Path(folder) / f"{name}.png", FIGURES / f"quickstart_{name}.png")
+        shutil.copyfile(Path(folder) / "optima.csv", page.folder_of(name) / "optima.csv")
+        for figure in SHOWN[name].figures:
+            shutil.copyfile(Path(folder) / f"{figure}.png", FIGURES / f"{name}_{figure}.png")
 
 
-def _taken(options: argparse.Namespace) -> dict[str, Any]:
-    """Copy the runs of a finished quickstart and return how they came to be."""
-    shutil.copyfile(options.take / "runs.csv", RUNS)
-    seconds = json.loads((options.take / "summary.json").read_text())["seconds"]
+def _taken(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Copy the runs of a finished study and return how they came to be."""
+    page.folder_of(name).mkdir(exist_ok=True)
+    shutil.copyfile(options.take / "runs.csv", runs_of(name))
+    seconds = options.seconds or json.loads((options.take / "summary.json").read_text())["seconds"]
     return {
-        "command": "isotherm quickstart",
+        "command": SHOWN[name].command,
         "note": options.note,
         "commit": options.commit,
         "hardware": options.hardware,
@@ -114,14 +161,16 @@ def _taken(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _kept_origin() -> dict[str, Any]:
-    found = page.content()
-    return {name: found[name] for name in ORIGIN}
+def _kept_origin(name: str) -> dict[str, Any]:
+    found = page.content(name)
+    return {key: found[key] for key in ORIGIN}
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Analyse the quickstart's runs again and write what shows them.")
-    parser.add_argument("--take", type=Path, metavar="FOLDER", help="of a finished isotherm quickstart")
+    parser.add_argument("--study", choices=list(SHOWN), help="default: all")
+    parser.add_argument("--take", type=Path, metavar="FOLDER", help="of the finished --study")
+    parser.add_argument("--seconds", type=float, help="that it took; by default those in FOLDER/summary.json")
     parser.add_argument("--commit", help="that trained them")
     parser.add_argument("--hardware", help="that trained them, in words")
     parser.add_argument("--note", default="", help="what else to know about these runs")

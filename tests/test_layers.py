@@ -25,6 +25,7 @@ SUB_ROOMS = {
     ],
     "engine": [
         "graph",
+        "update_rules",
         "parameters",
         "programs",
         "dropout",

@@ -1,8 +1,9 @@
-"""What the quickstart's result file says, as blocks of docs/quickstart.md and README.md."""
+"""What the result files of the quickstart and of `noisy_labels` say, as blocks of docs/quickstart.md and README.md."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from isotherm.core.budget import Budget, BudgetUnit
@@ -10,15 +11,18 @@ from isotherm.report.wording import momentum_label, rate_text, spread_text
 from pages.results import ROOT, load
 from pages.text import paragraph, table
 
-FOLDER = ROOT / "results" / "quickstart"
-
 Content = dict[str, Any]
 _MARKS = {"holds": "✓", "does not hold": "✗", "not determined": "?"}
 
 
-def content() -> Content:
-    """Return the result file."""
-    found = load("quickstart", FOLDER)
+def folder_of(study: str) -> Path:
+    """Return where the results of a study are committed."""
+    return ROOT / "results" / study
+
+
+def content(study: str) -> Content:
+    """Return the result file of a study."""
+    found = load(study, folder_of(study))
     assert found is not None
     return found
 

@@ -14,6 +14,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from isotherm.core.views import say_where
+
 if TYPE_CHECKING:
     from isotherm.analysis.analysis import Analysis, analyse, recommend, regimes
     from isotherm.analysis.recommend import Recommendation
@@ -136,6 +138,18 @@ __all__ = [
     "temperature",
     "write_report",
 ]
+
+# What methods of results show, in rooms that come after them.
+say_where(
+    {
+        "table": "isotherm.report.shown:table",
+        "to_pandas": "isotherm.report.shown:to_pandas",
+        "plot": "isotherm.report.shown:plot",
+        "report": "isotherm.report.shown:report",
+        "html": "isotherm.report.shown:as_html",
+        "diagnosis": "isotherm.report.shown:diagnosis_text",
+    }
+)
 
 
 def __getattr__(name: str) -> Any:

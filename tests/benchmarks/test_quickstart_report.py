@@ -16,29 +16,34 @@ from isotherm.report.study.tables import write_csv
 from isotherm.sweep.plan import GridAxes
 from pages import quickstart as page
 
+SHOWN = [(name, document) for name, shown in report.SHOWN.items() for document in shown.documents]
 
-@pytest.mark.parametrize("document", report.DOCUMENTS, ids=lambda path: path.name)
-def test_the_document_is_as_generated(document: Path) -> None:
+
+@pytest.mark.parametrize(("name", "document"), SHOWN, ids=lambda value: getattr(value, "name", value))
+def test_the_document_is_as_generated(name: str, document: Path) -> None:
     text = document.read_text()
-    assert report.PAGE.filled(text) == text, "run python benchmarks/quickstart_report.py"
+    assert report.page_of(name).filled(text) == text, "run python benchmarks/quickstart_report.py"
 
 
-def test_every_block_stands_in_a_document() -> None:
-    shown = {name for document in report.DOCUMENTS for name in report.PAGE.names_in(document.read_text())}
-    assert shown == set(report.PAGE.blocks)
+@pytest.mark.parametrize("name", report.SHOWN)
+def test_every_block_stands_in_a_document(name: str) -> None:
+    page_ = report.page_of(name)
+    shown = {block for document in report.SHOWN[name].documents for block in page_.names_in(document.read_text())}
+    assert shown == set(page_.blocks)
 
 
-def test_the_committed_runs_are_those_of_the_study_as_it_is() -> None:
-    counts = report.stored().counts()
-    assert counts == {**page.content()["counts"], "missing": 0, "failed": 0}
+@pytest.mark.parametrize("name", report.SHOWN)
+def test_the_committed_runs_are_those_of_the_study_as_it_is(name: str) -> None:
+    counts = report.stored(name).counts()
+    assert counts == {**page.content(name)["counts"], "missing": 0, "failed": 0}
 
 
 def test_runs_that_the_study_lacks_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    head, _first, *rest = report.RUNS.read_text().splitlines(keepends=True)
+    head, _first, *rest = report.runs_of("quickstart").read_text().splitlines(keepends=True)
     (tmp_path / "runs.csv").write_text("".join([head, *rest]))
-    monkeypatch.setattr(report, "RUNS", tmp_path / "runs.csv")
-    with pytest.raises(ValueError, match=r"runs\.csv lacks 1 runs"):
-        report.stored()
+    monkeypatch.setattr(page, "folder_of", lambda _: tmp_path)
+    with pytest.raises(ValueError, match=r"runs\.csv lacks 1 runs of quickstart"):
+        report.stored("quickstart")
 
 
 def test_a_run_is_read_back_as_it_was_written(tmp_path: Path) -> None:

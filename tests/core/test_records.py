@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from isotherm.core.optimizers import SGD, Adam, AdamW, Muon
 from isotherm.core.records import QUANTITIES, CurvePoint, Direction, Outcome, RunResult, RunSpec, content_hash
 from isotherm.core.run_schedule import RunSchedule
 
@@ -38,8 +39,16 @@ OTHER = {
     "num_evaluations": 4,
     "seed": 8,
     "clip_norm": 5.0,
+    "optimizer": SGD(momentum=0.9, nesterov=True),
     "schedule": RunSchedule(shape="cosine", final_fraction=0.0),
 }
+# Keys of runs as they were stored before there were other optimisers.
+KEYS_OF_OLD = {
+    "170250df9f07b8fc643eb7dd7f628c3f88b224ae01d293c1507f0fcc87a3f3d2": {},
+    "ad728c3e9738e663cbba294a5d2b7073e2557acf6da324f97636c2b65a0ed112": {"momentum": 0.0},
+    "1b546663f86f0ab446347560d673ba842e71bbb1cd41ffb79fc03b292b81a98d": {"clip_norm": 5.0},
+}
+OPTIMIZERS = (Adam(), Adam(beta1=0.5), AdamW(), AdamW(weight_decay=0.1), Muon(), Muon(nesterov=False))
 
 names = st.text('abé "{', max_size=5)  # a small alphabet: reading all of Unicode takes seconds
 numbers = st.floats(allow_nan=False, allow_infinity=False)
@@ -225,3 +234,26 @@ def test_the_objective_of_a_sequence_counts_the_penalty_per_token():
     result = RunResult(outcome=Outcome.FINISHED, train_loss=3.0, l2_penalty=0.7, loss_scale=7.0)
     assert result.train_objective == pytest.approx(3.1)
     assert RunResult(outcome=Outcome.FINISHED, train_loss=3.0, l2_penalty=0.7).train_objective == pytest.approx(3.7)
+
+
+@pytest.mark.parametrize(("key", "changes"), KEYS_OF_OLD.items())
+def test_keys_are_those_of_stores_that_knew_no_other_optimiser(key, changes):
+    fields = {"batch_size": 64, "num_steps": 1000, "num_evaluations": 10, "seed": 0, **changes}
+    spec = dataclasses.replace(SPEC, task="t", **fields)
+    assert spec.key == key
+    same = dataclasses.replace(spec, optimizer=SGD(momentum=spec.momentum))
+    assert (same, same.key) == (spec, key)
+    assert "optimizer" not in spec.to_json()
+
+
+def test_every_optimiser_has_a_key_of_its_own_and_comes_back_from_json():
+    specs_of = [dataclasses.replace(SPEC, momentum=0.0, optimizer=optimizer) for optimizer in OPTIMIZERS]
+    assert len({spec.key for spec in [*specs_of, dataclasses.replace(SPEC, momentum=0.0)]}) == len(OPTIMIZERS) + 1
+    for spec in specs_of:
+        again = RunSpec.from_json(json.loads(json.dumps(spec.to_json())))
+        assert (again, again.key, again.method) == (spec, spec.key, spec.optimizer)
+        assert again.learning_rate == again.effective_learning_rate
+
+
+def test_the_method_of_a_run_is_heavy_ball_unless_it_says_otherwise():
+    assert SPEC.method == SGD(momentum=0.9)

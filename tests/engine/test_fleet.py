@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import cases
 from cases_paper import lazy_task
+from isotherm.core.optimizers import SGD
 from isotherm.core.records import Outcome
 from isotherm.engine import fleet
 from isotherm.engine.deadline import Deadline
@@ -58,13 +59,14 @@ def sizes(monkeypatch) -> list[int]:
         {"num_evaluations": 1},
         {"precision": "float32"},
         {"clip_norm": 1.0},
+        {"optimizer": SGD(momentum=0.9, nesterov=True)},
     ],
     ids=str,
 )
 def test_runs_that_are_not_alike_are_refused(change):
     task = cases.blobs_task()
     specs = [cases.spec(task, num_steps=5), cases.spec(task, **{"num_steps": 5, **change})]
-    with pytest.raises(UserError, match="share batch size, updates, precision, evaluations and whether they clip; got"):
+    with pytest.raises(UserError, match="share batch size, updates, precision, evaluations, the kind of optimiser and"):
         run_fleet(placed_of(task), specs)
 
 

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from isotherm.engine.parameters import ParameterGroups, Settings
+from isotherm.engine.parameters import ParameterGroups
+from isotherm.engine.update_rules import Settings
 
 M = 3  # runs
 # Scalars, vectors, matrices and filters, with and without L2, in no order.
@@ -55,7 +56,7 @@ def make_updates(weights: ParameterGroups, settings: Settings, steps, rates=RATE
     num_clipped_M1 = torch.zeros(len(rates), 1, dtype=torch.float64)
     for gradients in steps:
         gradients_of_groups = weights.gradients({name: g.clone() for name, g in gradients.items()})
-        weights.apply(weights.values, weights.velocities, gradients_of_groups, rates, num_clipped_M1, settings)
+        weights.apply(weights.values, weights.moments, gradients_of_groups, rates, num_clipped_M1, settings)
     return num_clipped_M1.flatten().tolist()
 
 
@@ -172,8 +173,8 @@ def test_gradients_may_be_laid_out_in_any_way(channels_last):
 
 def test_velocities_begin_at_zero():
     weights = weights_of(tensors(seed=0))
-    assert [v.shape for v in weights.velocities] == [v.shape for v in weights.values]
-    assert not any(bool(velocity.any()) for velocity in weights.velocities)
+    assert [v.shape for v in weights.moments] == [v.shape for v in weights.values]
+    assert not any(bool(velocity.any()) for velocity in weights.moments)
 
 
 # -- the update ------------------------------------------------------------------------------------------------
@@ -208,22 +209,22 @@ def test_equals_torch_run_by_run(channels_last, l2, clips):
 def test_one_update_by_hand():
     """u = m u + g + λ w and w = w - ε u, the gradient (3, 4) of norm 5 cut to a norm of 1 before λ w is added."""
     weights = weights_of({"weight": torch.tensor([[[1.0, 2.0]]], dtype=torch.float64)})
-    weights.velocities[0].copy_(column(10.0).expand(1, 2))
+    weights.moments[0].copy_(column(10.0).expand(1, 2))
     settings = Settings(momentum_M1=column(0.5), l2_M1=column(0.1), clip_M1=column(1.0))
     gradient = {"weight": torch.tensor([[[3.0, 4.0]]], dtype=torch.float64)}
     assert make_updates(weights, settings, [gradient], rates=column(2.0)) == [1.0]
     velocity = torch.tensor([[5.0 + 0.6 + 0.1, 5.0 + 0.8 + 0.2]], dtype=torch.float64)
-    torch.testing.assert_close(weights.velocities[0], velocity, rtol=1e-14, atol=0)
+    torch.testing.assert_close(weights.moments[0], velocity, rtol=1e-14, atol=0)
     expected = torch.tensor([[[1.0, 2.0]]], dtype=torch.float64) - 2.0 * velocity
     torch.testing.assert_close(weights.parameters()["weight"], expected, rtol=1e-14, atol=0)
 
 
 def test_values_and_velocities_stay_where_they_are():
     weights = weights_of(tensors(seed=0))
-    kept = [*weights.values, *weights.velocities]
+    kept = [*weights.values, *weights.moments]
     before = [(tensor.data_ptr(), tensor.clone()) for tensor in kept]
     make_updates(weights, PLAIN, [tensors(seed=1)])
-    assert all(ours is old for ours, old in zip([*weights.values, *weights.velocities], kept, strict=True))
+    assert all(ours is old for ours, old in zip([*weights.values, *weights.moments], kept, strict=True))
     for tensor, (address, old) in zip(kept, before, strict=True):
         assert tensor.data_ptr() == address
         assert not torch.equal(tensor, old)
@@ -259,7 +260,7 @@ def test_clipped_updates_are_counted_on_top():
     num_clipped_M1 = column(5.0, 5.0, 0.0)
     for _ in range(2):
         gradients_of_groups = [g.clone() for g in weights.gradients(gradients)]
-        weights.apply(weights.values, weights.velocities, gradients_of_groups, RATES, num_clipped_M1, settings)
+        weights.apply(weights.values, weights.moments, gradients_of_groups, RATES, num_clipped_M1, settings)
     assert num_clipped_M1.flatten().tolist() == [7.0, 5.0, 2.0]
 
 
@@ -283,7 +284,7 @@ def test_a_run_does_not_depend_on_its_neighbours(bad, name):
     steps[1][name][1] = bad
     ours = weights_of(initial)
     make_updates(ours, settings, steps)
-    for found, expected in zip([*ours.values, *ours.velocities], [*plain.values, *plain.velocities], strict=True):
+    for found, expected in zip([*ours.values, *ours.moments], [*plain.values, *plain.moments], strict=True):
         assert torch.equal(found[[0, 2]], expected[[0, 2]])
     if not math.isfinite(bad):
         assert not bool(torch.isfinite(ours.parameters()[name][1]).all())
@@ -308,7 +309,7 @@ def test_gradients_are_only_read():
     weights = weights_of(tensors(seed=0))
     gradients_of_groups = weights.gradients(tensors(seed=1))
     kept = [gradient.clone() for gradient in gradients_of_groups]
-    weights.apply(weights.values, weights.velocities, gradients_of_groups, RATES, column(0.0, 0.0, 0.0), settings)
+    weights.apply(weights.values, weights.moments, gradients_of_groups, RATES, column(0.0, 0.0, 0.0), settings)
     assert all(torch.equal(gradient, before) for gradient, before in zip(gradients_of_groups, kept, strict=True))
 
 
@@ -325,7 +326,7 @@ def test_two_parameters_may_have_one_gradient(settings):
     num_clipped_M1 = torch.zeros(M, 1, dtype=torch.float64)
     for weights, copies in ((ours, [gradient, gradient]), (expected, [gradient.clone(), gradient.clone()])):
         gradients_of_groups = weights.gradients(dict(zip(shapes, copies, strict=True)))
-        weights.apply(weights.values, weights.velocities, gradients_of_groups, RATES, num_clipped_M1, settings)
+        weights.apply(weights.values, weights.moments, gradients_of_groups, RATES, num_clipped_M1, settings)
     for found, other in zip(ours.values, expected.values, strict=True):
         torch.testing.assert_close(found, other, rtol=1e-14, atol=1e-14)
 
@@ -345,7 +346,7 @@ def test_the_runs_that_stay_go_on_as_before(keep, channels_last):
     fewer.select(index)
     later = [{name: g[index] for name, g in gradients.items()} for gradients in steps[2:]]
     make_updates(fewer, settings.select(index), later, rates=RATES[index])
-    for found, expected in zip([*fewer.values, *fewer.velocities], [*whole.values, *whole.velocities], strict=True):
+    for found, expected in zip([*fewer.values, *fewer.moments], [*whole.values, *whole.moments], strict=True):
         torch.testing.assert_close(found, expected[index], rtol=1e-14, atol=1e-14)
     for name, found in fewer.parameters().items():
         torch.testing.assert_close(found, whole.parameters()[name][index], rtol=1e-14, atol=1e-14)

@@ -66,6 +66,14 @@ def test_what_is_unstable_bounds_nothing(means: list[float], gains: tuple[float,
     assert possible_gains([-2, -1, 0, 1, 2], means, 2) == pytest.approx(gains)
 
 
+def test_the_foot_of_a_cliff_bounds_nothing() -> None:
+    """Above the optimum the network no longer learns: two learning rates at chance say nothing about the way there."""
+    assert possible_gains([0, 1, 2, 4, 5], [0.50, 0.53, 0.55, 0.10, 0.10], 2)[1] == pytest.approx(0.04)
+    assert possible_gains([0, 1, 3, 4, 5], [0.10, 0.10, 0.55, 0.53, 0.50], 2)[0] == pytest.approx(0.04)
+    # A fall that goes on is part of the peak.
+    assert possible_gains([0, 1, 2, 3, 4], [0.50, 0.53, 0.55, 0.50, 0.40], 2)[1] == pytest.approx(0.0125, abs=0.01)
+
+
 def test_there_is_no_bound_beyond_the_ends() -> None:
     assert possible_gains([0, 1, 2], [0.0, -1.0, -2.0], 0)[0] == math.inf
     assert possible_gains([0, 1, 2], [-2.0, -1.0, 0.0], 2)[1] == math.inf

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from isotherm.core.l2 import L2Scope
+from isotherm.core.optimizers import SGD, Optimizer, heavy_ball_momentum, optimizer_json, optimizer_of
 from isotherm.core.run_schedule import Floats, RunSchedule, multipliers
 from isotherm.core.temperature import bare_learning_rate
 
@@ -60,7 +61,9 @@ class Identity:
 class RunSpec:
     """Everything that determines one run's numbers.
 
-    `data_id` and `model_id` are those of `Identity`; `task` is a label for display and not part of the key.
+    `data_id` and `model_id` are those of `Identity`; `task` is a label for display and not part of the key. Without an
+    `optimizer` it is heavy ball, or plain SGD, with `momentum`. Another than SGD has no momentum here, so that
+    `effective_learning_rate` is its learning rate.
     """
 
     task: str
@@ -78,8 +81,13 @@ class RunSpec:
     seed: int
     clip_norm: float | None = None  # the gradient is clipped to this norm before momentum
     schedule: RunSchedule | None = None  # None is the paper's, without a warm-up
+    optimizer: Optimizer | None = None
 
     def __post_init__(self) -> None:
+        if self.optimizer is not None:
+            assert self.momentum == (self.optimizer.momentum if isinstance(self.optimizer, SGD) else 0)
+            if heavy_ball_momentum(self.optimizer) is not None:  # one setting, one key
+                object.__setattr__(self, "optimizer", None)
         for name in ("effective_learning_rate", "momentum", "gamma", "l2"):  # 1 and 1.0 are one setting, one key
             object.__setattr__(self, name, float(getattr(self, name)))
         if self.clip_norm is not None:
@@ -97,6 +105,11 @@ class RunSpec:
         return self.schedule.multipliers(self.num_steps, gamma=self.gamma, start=start, stop=stop)
 
     @property
+    def method(self) -> Optimizer:
+        """The optimiser, heavy ball included."""
+        return self.optimizer or SGD(momentum=self.momentum)
+
+    @property
     def key(self) -> str:
         """The content hash under which this run is stored."""
         content = self.to_json()
@@ -107,16 +120,21 @@ class RunSpec:
         return content_hash(content)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values for JSON; a schedule only where it is not the paper's."""
+        """Return plain values for JSON, without schedule and optimiser where they are the paper's."""
         content = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        schedule = content.pop("schedule")
-        return content if schedule is None else {**content, "schedule": schedule.to_json()}
+        schedule, optimizer = content.pop("schedule"), content.pop("optimizer")
+        content |= {} if schedule is None else {"schedule": schedule.to_json()}
+        return content if optimizer is None else {**content, "optimizer": optimizer_json(optimizer)}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """Return the spec that `to_json` wrote."""
-        schedule = content.get("schedule")
-        return cls(**{**content, "schedule": None if schedule is None else RunSchedule.from_json(schedule)})
+        schedule, optimizer = content.get("schedule"), content.get("optimizer")
+        parts = {
+            "schedule": None if schedule is None else RunSchedule.from_json(schedule),
+            "optimizer": None if optimizer is None else optimizer_of(optimizer),
+        }
+        return cls(**{**content, **parts})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

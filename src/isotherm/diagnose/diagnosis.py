@@ -13,6 +13,7 @@ from typing import Any, Literal
 from isotherm.core.json import plain
 from isotherm.core.statistics import Interval
 from isotherm.core.temperature import bare_learning_rate
+from isotherm.core.views import Shown, view
 
 Regime = Literal["noise dominated", "curvature dominated", "near the boundary", "unknown"]
 
@@ -203,7 +204,7 @@ class Cost:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Diagnosis:
+class Diagnosis(Shown):
     """Everything found, and the answer.
 
     Args:
@@ -269,3 +270,6 @@ class Diagnosis:
         """Return plain values; numbers that are not finite become null."""
         content: dict[str, Any] = plain(dataclasses.asdict(self))
         return content
+
+    def __repr__(self) -> str:
+        return str(view("diagnosis")(self))

@@ -25,7 +25,7 @@ from isotherm.engine.memory import is_out_of_memory
 State = dict[str, Any]
 
 # Part of every identity. Raise it when the state of a fleet gets another shape or meaning.
-FORMAT = 2
+FORMAT = 3
 MAGIC = b"isotherm checkpoint\n"
 CHUNK = 2**20
 _END = b"\nsha256 "

@@ -1,7 +1,8 @@
 """Many runs trained as one program, with the numbers of `reference`.
 
-The runs of a fleet share the module's structure, the batch size and the number of updates; each has its own learning
-rate, momentum, L2, clipping threshold, schedule, seed and data order. A run's numbers depend only on its own spec.
+The runs of a fleet share the module's structure, the batch size, the number of updates and the kind of optimiser; each
+has its own learning rate, momentum or betas, L2 or weight decay, clipping threshold, schedule, seed and data order. A
+run's numbers depend only on its own spec.
 
 On a GPU an update is recorded as a CUDA graph and replayed. Networks of matmuls are one batched program, and so are
 convolutions where our kernels support them. PyTorch's batched convolutions with separate weights are slow, and large
@@ -17,6 +18,7 @@ from functools import partial
 
 from torch import nn
 
+from isotherm.core.optimizers import kind_of
 from isotherm.core.records import CurvePoint, RunResult, RunSpec
 from isotherm.engine.checkpoint import Checkpoint
 from isotherm.engine.checkpoint_file import State
@@ -262,10 +264,19 @@ def _saved(stacks: Sequence[RunStack], checkpoint: Checkpoint | None) -> list[St
 
 def _check_alike(specs: Sequence[RunSpec]) -> None:
     shared = {
-        (s.batch_size, s.num_steps, s.l2_scope, s.num_evaluations, s.precision, s.clip_norm is None) for s in specs
+        (
+            s.batch_size,
+            s.num_steps,
+            s.l2_scope,
+            s.num_evaluations,
+            s.precision,
+            s.clip_norm is None,
+            kind_of(s.method),
+        )
+        for s in specs
     }
     if len(shared) != 1:
         raise UserError(
-            "the runs of a fleet must share batch size, updates, precision, evaluations and whether they clip; "
-            f"got {sorted(shared)}"
+            "the runs of a fleet must share batch size, updates, precision, evaluations, the kind of optimiser and "
+            f"whether they clip; got {sorted(shared)}"
         )

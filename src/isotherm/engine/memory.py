@@ -11,8 +11,8 @@ from isotherm.core.machine import physical_memory
 from isotherm.engine.dropout import run_keys
 from isotherm.engine.placed_task import PlacedTask, ghost_layers
 
-# Of every parameter: weight, velocity and gradient.
-_STATES = 3
+# Of every parameter: weight and gradient; what the optimiser keeps comes on top.
+_STATES = 2
 # Of every weight: a copy in lower precision or another layout.
 _COPIES = 1
 # What the backward pass needs in addition to what the forward pass keeps for it.
@@ -22,7 +22,9 @@ _USABLE = 0.5
 _CUDA_ERROR_MEMORY_ALLOCATION = 2  # cudaErrorMemoryAllocation
 
 
-def bytes_per_run(placed: PlacedTask, batch_size: int, *, micro_batch_size: int | None = None) -> int:
+def bytes_per_run(
+    placed: PlacedTask, batch_size: int, *, micro_batch_size: int | None = None, num_moments: int = 1
+) -> int:
     """Return roughly how many bytes one run of a fleet needs: its state, and the activations of an update.
 
     Of a module that cannot be called, only the state is counted; the check before a fleet reports the error.
@@ -31,22 +33,23 @@ def bytes_per_run(placed: PlacedTask, batch_size: int, *, micro_batch_size: int 
         placed: the task on its device.
         batch_size: examples of an update.
         micro_batch_size: examples that are computed at once; all by default.
+        num_moments: what the optimiser keeps of every parameter: 1 velocity, or 2 means.
     """
     num_at_once = micro_batch_size or batch_size
     num_copies = _COPIES + (num_at_once < batch_size)  # the sum of the micro-batches' gradients
     of_copies = num_copies * placed.num_parameters * placed.dtype.itemsize
-    of_states = state_bytes(placed.num_parameters, dtype=placed.dtype)
+    of_states = state_bytes(placed.num_parameters, dtype=placed.dtype, num_moments=num_moments)
     of_activations = round(_BACKWARD_FACTOR * _kept_bytes(placed, num_at_once))
     return of_states + of_copies + max(of_activations, _output_bytes(placed))  # evaluation follows an update
 
 
-def state_bytes(num_parameters: int, *, dtype: torch.dtype = torch.float32) -> int:
-    """Return the bytes of the weights, velocities and gradients of one run.
+def state_bytes(num_parameters: int, *, dtype: torch.dtype = torch.float32, num_moments: int = 1) -> int:
+    """Return the bytes of the weights, moments and gradients of one run.
 
     >>> state_bytes(1000)
     12000
     """
-    return _STATES * num_parameters * dtype.itemsize
+    return (_STATES + num_moments) * num_parameters * dtype.itemsize
 
 
 def _output_bytes(placed: PlacedTask) -> int:
@@ -143,7 +146,12 @@ def memory_of_one_run(device: torch.device) -> int:
 
 
 def runs_that_fit(
-    placed: PlacedTask, batch_size: int, *, shared_by: int = 1, micro_batch_size: int | None = None
+    placed: PlacedTask,
+    batch_size: int,
+    *,
+    shared_by: int = 1,
+    micro_batch_size: int | None = None,
+    num_moments: int = 1,
 ) -> int:
     """Return how many runs fit into the device's memory at once, at least one.
 
@@ -152,6 +160,7 @@ def runs_that_fit(
         batch_size: of the runs.
         shared_by: processes that share the memory.
         micro_batch_size: examples that a run computes at once; all by default.
+        num_moments: what the optimiser keeps of every parameter.
     """
-    each = max(1, bytes_per_run(placed, batch_size, micro_batch_size=micro_batch_size))
+    each = max(1, bytes_per_run(placed, batch_size, micro_batch_size=micro_batch_size, num_moments=num_moments))
     return max(1, usable_memory(placed.device) // shared_by // each)

@@ -1,4 +1,4 @@
-"""The parameters of many runs in groups, their velocities, and the update of all of them.
+"""The parameters of many runs in groups, their moments, and the update of all of them.
 
 Every matrix or filter is a parameter group of its own, with the runs in front, so that a matmul can write its gradient
 where the update reads it. The vectors (biases, scales) are columns of one group: many small ones then cost one
@@ -11,45 +11,37 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from isotherm.engine.graph.step_graph import MatrixShape, aligned
+from isotherm.engine.update_rules import Group, HeavyBall, Matrices, Settings, UpdateRule, heavy_ball
 
 Tensors = dict[str, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Group:
-    """Which parameters share a tensor (M, N), and whether L2 moves them."""
+    """Which parameters share a tensor (M, N), and what the update rule is told of them."""
 
     names: tuple[str, ...]
-    decays: bool
-
-
-class Settings(NamedTuple):
-    """What the update of every run is made with, shape (M, 1) each; without clipping or L2 there is None."""
-
-    momentum_M1: Tensor
-    l2_M1: Tensor | None
-    clip_M1: Tensor | None
-
-    def select(self, keep: Tensor) -> Settings:
-        """Return those of some of the runs."""
-        return Settings(*(None if values is None else values[keep] for values in self))  # type: ignore[arg-type]
+    told: Group
 
 
 class ParameterGroups:
-    """Which group holds each parameter, and the groups' values and velocities (M, N).
+    """Which group holds each parameter, and the groups' values and moments (M, N).
+
+    `moments` are those of the first group, then those of the second, and so on: how many depends on the update rule.
 
     Args:
         initial: parameters by name with the runs in front.
-        decayed: names of those that L2 moves.
+        decayed: names of those that L2 or weight decay moves.
         channels_last: hold filters (out, in, height, width) with the input channels last in memory.
         pads_matrices: hold matrices with both sides padded to multiples of 8.
+        rule: what an update does; heavy ball by default.
+        orthogonal: names of matrices that the rule is to know as such, for Muon.
     """
 
     def __init__(
@@ -59,16 +51,28 @@ class ParameterGroups:
         decayed: Collection[str],
         channels_last: bool,
         pads_matrices: bool = False,
+        rule: UpdateRule | None = None,
+        orthogonal: Collection[str] = (),
     ) -> None:
         self.shapes = {name: tensor.shape[1:] for name, tensor in initial.items()}
         self._channels_last, self._pads_matrices = channels_last, pads_matrices
-        self._groups = [_Group(names=(name,), decays=name in decayed) for name, s in self.shapes.items() if len(s) >= 2]
+        self._rule: UpdateRule = HeavyBall() if rule is None else rule
+        self._groups = [
+            _Group(names=(name,), told=Group(name in decayed, self._matrices_of(name) if name in orthogonal else None))
+            for name, shape in self.shapes.items()
+            if len(shape) >= 2
+        ]
         for decays in (True, False):
             names = [n for n, s in self.shapes.items() if len(s) < 2 and (n in decayed) == decays]
             if names:
-                self._groups.append(_Group(names=tuple(names), decays=decays))
+                self._groups.append(_Group(names=tuple(names), told=Group(decays)))
+        self._num_moments = [self._rule.num_moments(group.told) for group in self._groups]
         self.values = [self._joined(initial, group) for group in self._groups]
-        self.velocities = [torch.zeros_like(value) for value in self.values]
+        self.moments = [
+            torch.zeros_like(value)
+            for value, num in zip(self.values, self._num_moments, strict=True)
+            for _ in range(num)
+        ]
 
     @property
     def matrices(self) -> list[MatrixShape | None]:
@@ -93,36 +97,47 @@ class ParameterGroups:
     def select(self, keep: Tensor) -> None:
         """Keep only some of the runs."""
         self.values = [value[keep] for value in self.values]
-        self.velocities = [velocity[keep] for velocity in self.velocities]
+        self.moments = [moment[keep] for moment in self.moments]
+
+    def moments_of(self, index: int, moments: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Return those moments that belong to a group."""
+        first = sum(self._num_moments[:index])
+        return moments[first : first + self._num_moments[index]]
 
     def apply(
         self,
         values: Sequence[Tensor],
-        velocities: Sequence[Tensor],
+        moments: Sequence[Tensor],
         gradients: Sequence[Tensor],
         learning_rate_M1: Tensor,
         num_clipped_M1: Tensor,
         settings: Settings,
         *,
+        step: Tensor | None = None,
         factored: Collection[int] = (),
     ) -> None:
-        """Heavy ball with coupled L2, u = m u + g + λ w and w = w - ε u, as `torch.optim.SGD` does it, in place.
+        """Clip the gradients and make the update of the rule, in place; L2 comes after clipping.
 
-        Clipping comes before L2 and momentum. Gradients are only read: two may be one tensor. Groups whose index is in
-        `factored` are left to `apply_factors`.
+        Gradients are only read: two may be one tensor. Groups whose index is in `factored` are left to `apply_factors`.
+        `step` is the number of the update, from 0, for rules that depend on it.
         """
-        factor_M1 = None
-        if settings.clip_M1 is not None:
-            squares = [torch.linalg.vector_norm(g, dim=1, keepdim=True).square() for g in gradients]
-            norm_M1 = torch.stack(squares).sum(dim=0).sqrt()
-            num_clipped_M1 += norm_M1 > settings.clip_M1
-            factor_M1 = (settings.clip_M1 / norm_M1).clamp(max=1.0)
-        groups = zip(self._groups, values, velocities, gradients, strict=True)
-        for index, (group, value, velocity, g) in enumerate(groups):
-            if index in factored:
-                continue
-            l2_M1 = settings.l2_M1 if group.decays else None
-            heavy_ball(value, velocity, g, learning_rate_M1, settings.momentum_M1, l2_M1, factor_M1=factor_M1)
+        factor_M1 = self._clipping_factor(gradients, num_clipped_M1, settings)
+        rates = self._rule.rates(learning_rate_M1, settings, step)
+        for index, (group, value, gradient) in enumerate(zip(self._groups, values, gradients, strict=True)):
+            if index not in factored:
+                own = self.moments_of(index, moments)
+                self._rule.update(group.told, value, own, gradient, rates, settings, factor_M1)
+
+    def _clipping_factor(
+        self, gradients: Sequence[Tensor], num_clipped_M1: Tensor, settings: Settings
+    ) -> Tensor | None:
+        """Return by how much every run's gradient is shortened, and count those that are."""
+        if settings.clip_M1 is None:
+            return None
+        squares = [torch.linalg.vector_norm(g, dim=1, keepdim=True).square() for g in gradients]
+        norm_M1 = torch.stack(squares).sum(dim=0).sqrt()
+        num_clipped_M1 += norm_M1 > settings.clip_M1
+        return (settings.clip_M1 / norm_M1).clamp(max=1.0)
 
     def apply_factors(
         self,
@@ -134,15 +149,22 @@ class ParameterGroups:
         learning_rate_M1: Tensor,
         settings: Settings,
     ) -> None:
-        """Update one matrix, and its copy in bfloat16, by a gradient of two factors; there is no clipping."""
+        """Update one matrix, and its copy in bfloat16, by a gradient of two factors: heavy ball without clipping."""
         assert settings.clip_M1 is None
-        l2_M1 = settings.l2_M1 if self._groups[index].decays else None
+        assert self._rule == HeavyBall()
+        l2_M1 = settings.l2_M1 if self._groups[index].told.decays else None
         if value.is_cuda:
             _update_by_factors(value, velocity, bfloat16_copy, *factors, learning_rate_M1, settings.momentum_M1, l2_M1)
         else:
             gradient = gradient_of_factors(*factors).to(velocity.dtype)
             heavy_ball(value, velocity, gradient, learning_rate_M1, settings.momentum_M1, l2_M1)
             bfloat16_copy.copy_(value)
+
+    def _matrices_of(self, name: str) -> Matrices:
+        """Return the shape of a matrix, and that of the tensor that holds it."""
+        rows, columns = self.shapes[name]
+        held = (aligned(rows), aligned(columns)) if self._pads_matrices else (rows, columns)
+        return Matrices(rows, columns, held)
 
     def _joined(self, tensors: Mapping[str, Tensor], group: _Group) -> Tensor:
         """Return tensors (M, ...) of a group's parameters as one (M, N)."""
@@ -173,26 +195,6 @@ class ParameterGroups:
 def gradient_of_factors(left_MRI: Tensor, right_MIC: Tensor) -> Tensor:
     """Return the gradient (M, N) of two factors."""
     return torch.bmm(left_MRI, right_MIC).flatten(1)
-
-
-def heavy_ball(
-    value: Tensor,
-    velocity: Tensor,
-    gradient: Tensor,
-    learning_rate_M1: Tensor,
-    momentum_M1: Tensor,
-    l2_M1: Tensor | None,
-    *,
-    factor_M1: Tensor | None = None,
-) -> None:
-    """Update values (M, N) and their velocities in place by a gradient, which a clipping factor may shorten."""
-    if factor_M1 is None:
-        torch.addcmul(gradient, velocity, momentum_M1, out=velocity)
-    else:
-        velocity.mul_(momentum_M1).addcmul_(gradient, factor_M1)
-    if l2_M1 is not None:
-        velocity.addcmul_(value, l2_M1)
-    value.addcmul_(velocity, learning_rate_M1, value=-1.0)
 
 
 def _update_by_factors(

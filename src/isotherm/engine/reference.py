@@ -1,4 +1,4 @@
-"""One run in a plain loop with `torch.optim.SGD`: the definition that everything faster must agree with."""
+"""One run in a plain loop with PyTorch's optimisers: the definition that everything faster must agree with."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from isotherm.engine.evaluation import (
 )
 from isotherm.engine.micro_batches import MicroBatches, accumulate
 from isotherm.engine.placed_task import PlacedTask, evaluation_steps, exact_arithmetic, ghost_layers, running_window
+from isotherm.engine.torch_optimizers import torch_optimizers
 from isotherm.engine.untrained import loss_at_start
 from isotherm.tasks.seeding import seeded
 from isotherm.tasks.torch_warnings import without_torch_warnings
@@ -68,9 +69,7 @@ def _run(
     model = placed.model(seed=spec.seed, batch_size=spec.batch_size)
     trainable = [p for p in model.parameters() if p.requires_grad]
     penalised = [p for p in trainable if is_penalised(p, scope=spec.l2_scope)]
-    others = [p for p in trainable if not is_penalised(p, scope=spec.l2_scope)]
-    groups = [{"params": penalised, "weight_decay": spec.l2}, {"params": others, "weight_decay": 0.0}]
-    optimizer = torch.optim.SGD(groups, lr=spec.learning_rate, momentum=spec.momentum)
+    optimizers = torch_optimizers(model, spec, is_mixed=placed.is_mixed)
     order = placed.order(seed=spec.seed, batch_size=spec.batch_size)
     keys = run_keys(spec.seed).to(placed.device)
     evaluate_at = evaluation_steps(spec)
@@ -82,19 +81,21 @@ def _run(
     # Whatever random function the module uses besides dropout draws from the seeded global generator.
     with seeded(spec.seed, "noise"):
         for step in range(spec.num_steps):
-            for group in optimizer.param_groups:
-                group["lr"] = spec.learning_rate * _multiplier(spec, step)
+            rate = spec.learning_rate * _multiplier(spec, step)
+            for group in (group for optimizer in optimizers for group in optimizer.param_groups):
+                group["lr"] = rate * group["ratio"]
             index = order.block(step, 1)[0]
             batch = placed.batch(index, seed=spec.seed, step=step)
             model.train()
-            optimizer.zero_grad()
+            model.zero_grad()
             losses.append(_backward(placed, model, micro_batches, batch, keys, step))
             del losses[:-window]
             if not math.isfinite(losses[-1]):
                 return diverged(step, curve=tuple(curve))
             if spec.clip_norm is not None:
                 num_clipped += clip_gradients(trainable, spec.clip_norm)
-            optimizer.step()
+            for optimizer in optimizers:
+                optimizer.step()
             on_steps(1)
             if step + 1 in evaluate_at:
                 with _statistics(placed, model, keys, spec, num_examples=REESTIMATION_EXAMPLES):

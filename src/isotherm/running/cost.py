@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
+from isotherm.core.one_screen import columns_text, one_screen
+from isotherm.core.optimizers import num_moments
 from isotherm.core.records import RunResult, RunSpec
 from isotherm.engine.memory import bytes_per_run
 from isotherm.engine.placed_task import evaluation_steps
@@ -75,6 +77,22 @@ class Estimate:
         """Memory that the largest fleet needs, roughly."""
         return max((cost.memory_bytes for cost in self.costs), default=0)
 
+    def __repr__(self) -> str:
+        names = ("task", "B", "steps", "runs", "fleet", "MiB", "seconds")
+        rows = [
+            (
+                cost.task,
+                *(f"{n:,}" for n in (cost.batch_size, cost.num_steps, cost.num_runs, cost.fleet_size)),
+                f"{cost.memory_bytes / 2**20:.0f}",
+                f"{cost.seconds:.1f}",
+            )
+            for cost in sorted(self.costs, key=lambda c: (c.task, c.num_steps * c.batch_size, c.batch_size))
+        ]
+        later = f"; refining will add about {self.num_refining:,} runs" if self.num_refining else ""
+        total = f"{self.flop / 1e12:.3g} TFLOP, about {self.seconds:.0f} s here{later}"
+        title = f"Estimate: {self.num_runs:,} runs to do, {self.num_stored:,} stored; {total}"
+        return one_screen([title, *(columns_text(names, rows) if rows else [])])
+
 
 def estimate(
     study: Study,
@@ -138,7 +156,12 @@ def _cost(executor: LocalExecutor, task: Task, fleets: Sequence[Sequence[RunSpec
         num_examples=examples,
         flop=examples * (flop_per_example(task) / (task.unroll or 1)),
         memory_bytes=size
-        * bytes_per_run(executor.placed(first), first.batch_size, micro_batch_size=executor.micro_batch_size(first)),
+        * bytes_per_run(
+            executor.placed(first),
+            first.batch_size,
+            micro_batch_size=executor.micro_batch_size(first),
+            num_moments=num_moments(first.method),
+        ),
         seconds=seconds / workers,
     )
 

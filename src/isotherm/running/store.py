@@ -76,6 +76,13 @@ class Store:
         self._connection = connection
         self._lock = lock
 
+    def __repr__(self) -> str:
+        try:
+            (num,) = self._connection.execute("SELECT count(*) FROM runs").fetchone()
+        except sqlite3.Error:  # closed, or another program has written over it
+            return f"Store({self.path!r}: closed)"
+        return f"Store({self.path!r}: {num:,} runs)"
+
     @classmethod
     def write(cls, path: str | os.PathLike[str]) -> Self:
         """Open for writing and create if absent; refused while another process writes."""

@@ -27,6 +27,7 @@ ASPECTS = (
     "schedule",
     "num_evaluations",
     "num_steps",
+    "optimizer",
     "momentum",
     "seed",
     "batch_size",
@@ -43,6 +44,7 @@ _WORDS = {
     "gamma": "decay factor γ",
     "num_evaluations": "number of evaluations",
     "num_steps": "number of steps",
+    "optimizer": "optimiser",
 }
 
 

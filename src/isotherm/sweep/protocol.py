@@ -306,7 +306,8 @@ class Grid:
         limit = min(*(means[k] for k in tied), most - estimates[best].standard_deviation)
         within = [k for k, mean in means.items() if mean >= limit]
         rates = [cell.effective_learning_rate for cell in self.cells]
-        below, above = self._sides(best, means)
+        error = _error_of_mean(estimates, best)
+        below, above = self._sides(best, means, error)
         return Optimum(
             index=best,
             effective_learning_rate=rates[best],
@@ -316,14 +317,14 @@ class Grid:
             estimate=estimates[best],
             below=below,
             above=above,
-            error=_error_of_mean(estimates, best),
+            error=error,
             smallest_ratio=self.smallest_ratio,
         )
 
-    def _sides(self, best: int, means: Mapping[int, float]) -> tuple[Side, Side]:
+    def _sides(self, best: int, means: Mapping[int, float], error: float) -> tuple[Side, Side]:
         rates = [cell.effective_learning_rate for cell in self.cells]
         values = [means.get(index, math.nan) for index in range(len(rates))]
-        gains = possible_gains([math.log2(rate) for rate in rates], values, best)
+        gains = possible_gains([math.log2(rate) for rate in rates], values, best, error=error)
         below = rates[best] / rates[best - 1] if best > 0 else math.inf
         above = rates[best + 1] / rates[best] if best < len(rates) - 1 else math.inf
         return Side(ratio=below, gain=gains[0]), Side(ratio=above, gain=gains[1])

@@ -16,38 +16,50 @@ from isotherm.core.rates import tidy
 
 # Powers of two with these fractional exponents are recognised, so that grids of ratio 2, √2, ... share their midpoints.
 _FRACTIONS_OF_OCTAVE = 64
+# A cliff is a fall of so many errors of the mean, after which the curve falls less than this times as fast.
+_CLIFF = 6.0
+_LEVEL = 1 / 6
 _CONTEXT = decimal.Context(prec=40)
 
 
-def possible_gains(log_rates: Sequence[float], means: Sequence[float], best: int) -> tuple[float, float]:
+def possible_gains(
+    log_rates: Sequence[float], means: Sequence[float], best: int, *, error: float = 0.0
+) -> tuple[float, float]:
     """Return how much more than the best mean there may be below it and above it, up to the next learning rates.
 
     A curve that is concave in log ε lies below its chords extended. Between two learning rates that is the smaller of
     two lines: the one through the two learning rates on the left, and the one through the two on the right. Where a
     learning rate is unstable or was not tried, the line through it is missing and the other alone is the bound; where
-    both are missing, and beyond the ends of a grid, there is no bound.
+    both are missing, and beyond the ends of a grid, there is no bound. Two learning rates at the foot of a cliff, where
+    the metric is as bad as it gets and falls no further, are no part of a concave curve, and their line is no bound.
 
     Args:
         log_rates: rising.
         means: signed so that larger is better; NaN at a learning rate that cannot be used.
         best: the index of the largest mean.
+        error: of a mean. A fall that noise can make is no cliff.
 
     >>> possible_gains([-2, -1, 0, 1, 2], [-4.0, -1.0, 0.0, -1.0, -4.0], 2)
     (0.5, 0.5)
     >>> possible_gains([-1, 0, 1], [-1.0, 0.0, math.nan], 1)
     (inf, 1.0)
+    >>> possible_gains([0, 1, 2, 3], [-1.0, 0.0, -9.0, -9.0], 1)
+    (9.0, 1.0)
     """
-    above = _gain_above(log_rates, means, best)
+    above = _gain_above(log_rates, means, best, error)
     mirrored = [-x for x in reversed(log_rates)]
-    return _gain_above(mirrored, list(reversed(means)), len(means) - 1 - best), above
+    return _gain_above(mirrored, list(reversed(means)), len(means) - 1 - best, error), above
 
 
-def _gain_above(x: Sequence[float], means: Sequence[float], best: int) -> float:
+def _gain_above(x: Sequence[float], means: Sequence[float], best: int, error: float) -> float:
     """Return the largest value of the smaller line between the best learning rate and the next, less the best mean."""
     if best == len(x) - 1:
         return math.inf
     start, end = x[best], x[best + 1]
     left, right = _line(x, means, best - 1), _line(x, means, best + 1)
+    fall = means[best] - means[best + 1]
+    if right is not None and fall > _CLIFF * error and -right[0] < _LEVEL * fall / (end - start):
+        right = None  # the foot of a cliff
     lines = [line for line in (left, right) if line is not None]
     if not lines:
         return math.inf

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from isotherm.core.budget import Budget
+from isotherm.core.one_screen import columns_text, one_screen
 from isotherm.core.records import Outcome, RunResult, RunSpec
+from isotherm.core.views import Shown
 from isotherm.sweep.growth import grown_grid, is_settled
 from isotherm.sweep.plan import GridAxes, StudyPlan, SweepPlan
 from isotherm.sweep.protocol import Grid
@@ -15,7 +17,7 @@ from isotherm.sweep.rounds import Round, all_runs, estimating_grids, next_round,
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Results:
+class Results(Shown):
     """A sweep's plan with its results by key, and where and how the runs were trained, as far as it is known."""
 
     plan: SweepPlan
@@ -57,9 +59,20 @@ class Results:
         counts = {str(outcome): sum(r is not None and r.outcome is outcome for r in found) for outcome in Outcome}
         return {**counts, "missing": sum(r is None for r in found)}
 
+    def __repr__(self) -> str:
+        return one_screen(self.lines())
+
+    def lines(self) -> list[str]:
+        """Return the counts and the optimum of every grid as text."""
+        plan = self.plan
+        title = f"Results of {plan.name!r} on task {plan.task!r}: {_counts_text(self.counts())}"
+        rows = [_grid_row(grid) for grid in self.grids()]
+        names = ("B", "budget", "momentum", "effective learning rate", "interval", f"test {plan.metric}", "runs")
+        return [title, *columns_text(names, rows)]
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class StudyResults:
+class StudyResults(Shown):
     """A study's plan with the results of every sweep; attributes as those of `Results`."""
 
     plan: StudyPlan
@@ -85,3 +98,27 @@ class StudyResults:
         found = [self.by_key.get(key) for key in all_runs(self.plan.sweeps, self.by_key)]
         counts = {str(outcome): sum(r is not None and r.outcome is outcome for r in found) for outcome in Outcome}
         return {**counts, "missing": sum(r is None for r in found)}
+
+    def __repr__(self) -> str:
+        sweeps = self.sweeps
+        lines = [line for sweep in sweeps for line in sweep.lines()] if len(sweeps) < _MANY else []
+        short = [f"  {s.plan.name!r} on task {s.plan.task!r}: {_counts_text(s.counts())}" for s in sweeps]
+        return one_screen([f"StudyResults of {self.plan.name!r}: {_counts_text(self.counts())}", *(lines or short)])
+
+
+# From so many sweeps on, a console shows a line for each.
+_MANY = 3
+
+
+def _counts_text(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{num:,} {name}" for name, num in counts.items() if num or name == "finished")
+
+
+def _grid_row(grid: Grid) -> list[str]:
+    axes, best, test = grid.axes, grid.optimum(), grid.at_optimum("test_metric")
+    own = [f"{axes.batch_size:,}", str(axes.budget), f"{axes.momentum:g}"]
+    if best is None or test is None:
+        return [*own, "-", "no optimum yet", "-", str(grid.num_runs)]
+    low, high = best.interval
+    found = [f"{best.effective_learning_rate:.4g}", f"[{low:.4g}, {high:.4g}]", f"{test.mean:.4g}"]
+    return [*own, *found, str(grid.num_runs)]

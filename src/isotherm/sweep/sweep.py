@@ -16,6 +16,7 @@ import numpy as np
 from isotherm.core.budget import Budget, Until
 from isotherm.core.checks import is_number, require_choice, require_positive, require_some, require_whole
 from isotherm.core.l2 import L2Scope
+from isotherm.core.one_screen import fields_text
 from isotherm.core.rates import IsothermGrid
 from isotherm.core.records import Identity, Precision
 from isotherm.core.schedule import Schedule
@@ -125,6 +126,9 @@ class Sweep:
             self._check_batch_size(batch_size)
         self._check_final_learning_rates()
         self._check_estimate()
+
+    def __repr__(self) -> str:
+        return fields_text(self, shown={"task": lambda task: f"<task {task.name!r}>"})
 
     def _check_choices(self) -> None:
         require_choice("tune_on", self.tune_on, get_args(TuneOn))

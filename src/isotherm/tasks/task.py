@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from isotherm.core.json import exact_json
 from isotherm.core.l2 import L2Scope
+from isotherm.core.one_screen import fields_text, short_text
 from isotherm.core.records import Identity, Precision
 from isotherm.data.augment import Transform
 from isotherm.errors import UserError
@@ -110,6 +111,10 @@ class Task:
             checks.check_sequences(self.splits, unroll=self.unroll, task=self.name)
             checks.check_metric_of_sequence(self.metric_definition, task=self.name)
         checks.check_shapes(self.splits, task=self.name)
+
+    def __repr__(self) -> str:
+        splits = dict.fromkeys(self.splits, _split_text)
+        return fields_text(self, shown={**splits, "model": lambda _: short_text(self.builder)})
 
     def _take_data(self) -> None:
         """Turn what was given into splits; with several inputs, the model into one that takes them packed."""
@@ -287,3 +292,10 @@ class Task:
                 f"{num_held}; choose a fraction that leaves examples on both sides, or tune_on='test'"
             )
         return num_held
+
+
+def _split_text(split: Split) -> str:
+    """Return the shapes and types of a split."""
+    (x, y), lazily = split, "" if isinstance(split[0], Tensor) else ", read lazily"
+    shapes = [f"{tuple(part.shape)} {str(part.dtype).removeprefix('torch.')}" for part in (x, y)]
+    return f"<{shapes[0]}{lazily} -> {shapes[1]}>"

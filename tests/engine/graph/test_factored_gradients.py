@@ -9,7 +9,8 @@ from helpers_graph import HALF, normal, run_passes, whole
 from isotherm.engine.graph.factored_gradients import MOST_INNER, factor_gradients
 from isotherm.engine.graph.pipeline import rewrite_for_gpu
 from isotherm.engine.graph.trace import trace
-from isotherm.engine.parameters import ParameterGroups, Settings, gradient_of_factors
+from isotherm.engine.parameters import ParameterGroups, gradient_of_factors
+from isotherm.engine.update_rules import Settings
 
 _aten = torch.ops.aten
 M = 3
@@ -191,9 +192,9 @@ def test_an_update_by_factors_is_that_by_the_gradient(l2, decays):
         left, right = normal(M, 8, 6, seed=number).to(HALF), normal(M, 6, 24, seed=10 + number).to(HALF)
         rate_M1 = torch.tensor([[0.1], [0.2], [0.3]]) / (1 + number)
         gradient = gradient_of_factors(left, right).float()
-        theirs.apply(theirs.values, theirs.velocities, [gradient], rate_M1, torch.zeros(M, 1), settings)
-        ours.apply_factors(0, ours.values[0], ours.velocities[0], half, (left, right), rate_M1, settings)
-        assert torch.equal(ours.velocities[0], theirs.velocities[0])
+        theirs.apply(theirs.values, theirs.moments, [gradient], rate_M1, torch.zeros(M, 1), settings)
+        ours.apply_factors(0, ours.values[0], ours.moments[0], half, (left, right), rate_M1, settings)
+        assert torch.equal(ours.moments[0], theirs.moments[0])
         assert torch.equal(ours.values[0], theirs.values[0])
         assert torch.equal(half, theirs.values[0].to(HALF))
 
@@ -204,7 +205,7 @@ def test_groups_that_come_as_factors_are_left_to_them():
     settings = Settings(momentum_M1=torch.zeros(M, 1), l2_M1=None, clip_M1=None)
     gradients = [torch.ones(M, 64), torch.ones(M, 64)]
     weights.apply(
-        weights.values, weights.velocities, gradients, torch.ones(M, 1), torch.zeros(M, 1), settings, factored=[0]
+        weights.values, weights.moments, gradients, torch.ones(M, 1), torch.zeros(M, 1), settings, factored=[0]
     )
     assert torch.equal(weights.parameters()["a"], initial["a"])
     assert torch.equal(weights.parameters()["b"], initial["b"] - 1)

@@ -18,14 +18,16 @@ from torch import Tensor, fx
 
 from cases_paper import autoencoder_task, ghost_task, skip_init_task, spec_of
 from helpers_engines import by_reference, distance
+from isotherm.core.optimizers import SGD, Adam, AdamW, Muon, Optimizer
 from isotherm.core.records import RunSpec
-from isotherm.engine.parameters import ParameterGroups, Settings
+from isotherm.engine.parameters import ParameterGroups
 from isotherm.engine.placed_task import PlacedTask, place_task
 from isotherm.engine.programs.gpu import Program, gpu_program, update_of
 from isotherm.engine.stack import updates
 from isotherm.engine.stack.parts import StackParts
 from isotherm.engine.stack.plan import StackPlan
 from isotherm.engine.stack.run_stack import Listeners, RunStack
+from isotherm.engine.update_rules import Settings
 from isotherm.kernels.layout import has_channels_last, of_all_runs
 from isotherm.kernels.ops import (
     activation as activation_ops,
@@ -133,6 +135,43 @@ def assert_copies_follow(parts: StackParts, program: Program) -> None:
         assert torch.equal(copy, parts.state.weights.values[position].bfloat16())
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("kind", "optimizer"),
+    [
+        *((WITHOUT_FACTORS, one) for one in (SGD(momentum=0.5, nesterov=True), Adam(), AdamW(), Muon())),
+        pytest.param(COMPILED, Muon(), marks=pytest.mark.slow),
+    ],
+)
+def test_other_optimisers_take_gradients_that_are_not_factored(
+    kind: dict[str, Any], optimizer: Optimizer, seen: Seen
+) -> None:
+    momentum = optimizer.momentum if isinstance(optimizer, SGD) else 0.0
+    given = [
+        dataclasses.replace(spec, momentum=momentum, optimizer=optimizer, effective_learning_rate=1e-3 * (1 + k))
+        for k, spec in enumerate(specs())
+    ]
+    changes = {**kind, "returns_factors": False}
+    ours, theirs = trained(changes, given), trained(None, given)
+    assert seen.program.factored_groups == ()
+    assert len(seen.program.bfloat16_groups) == 4
+    torch.testing.assert_close(ours.state.last_M, theirs.state.last_M, rtol=0.02, atol=0.0)
+    assert_copies_follow(ours, seen.program)
+
+
+def test_factors_are_for_heavy_ball_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("isotherm.kernels.availability.are_available", lambda _: True)
+    placed = place_task(autoencoder_task(), precision="mixed")
+    (plain, *_), nesterov = specs(), SGD(momentum=0.9, nesterov=True)
+    for spec, expected in (
+        (plain, True),
+        (dataclasses.replace(plain, clip_norm=1.0), False),
+        (dataclasses.replace(plain, momentum=0.9, optimizer=nesterov), False),
+        (dataclasses.replace(plain, momentum=0.0, optimizer=AdamW()), False),
+    ):
+        assert StackPlan.of(placed, [spec, spec], convolves=False).returns_factors == expected
+
+
 def test_any_number_of_programs_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sweep has one for every batch size, and more where runs diverge; of one code a compiler makes eight."""
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
@@ -149,7 +188,7 @@ def test_any_number_of_programs_is_compiled(monkeypatch: pytest.MonkeyPatch) -> 
         others = [], [], [], batch, None, torch.zeros(num_runs, 2), torch.zeros(())
         losses_M = update(
             weights.values,
-            weights.velocities,
+            weights.moments,
             *others,
             learning_rate_M1=0.25 * ones,
             num_clipped_M1=ones.double(),
@@ -338,7 +377,7 @@ def test_what_the_compiler_warns_of_reaches_nobody_and_later_warnings_do(monkeyp
     settings = Settings(momentum_M1=torch.zeros(1, 1), l2_M1=None, clip_M1=None)
     others = [], [], [], (torch.zeros(1), torch.zeros(1)), None, torch.zeros(1, 2), torch.zeros(())
     keywords = {"learning_rate_M1": torch.ones(1, 1), "num_clipped_M1": torch.ones(1, 1).double(), "settings": settings}
-    update(weights.values, weights.velocities, *others, **keywords)  # warnings are errors in tests
+    update(weights.values, weights.moments, *others, **keywords)  # warnings are errors in tests
     with pytest.warns(UserWarning, match="Online softmax"):
-        update(weights.values, weights.velocities, *others, **keywords)
+        update(weights.values, weights.moments, *others, **keywords)
     assert calls == [0, 1]

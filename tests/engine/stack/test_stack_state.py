@@ -78,9 +78,7 @@ def test_l2_moves_what_the_loss_depends_on(unused: tuple[str, ...]) -> None:
     before = {name: p.clone() for name, p in state.weights.parameters().items()}
     zeros = [torch.zeros_like(value) for value in state.weights.values]
     ones = torch.ones(3, 1, dtype=torch.float64)
-    state.weights.apply(
-        state.weights.values, state.weights.velocities, zeros, ones, state.num_clipped_M1, state.settings
-    )
+    state.weights.apply(state.weights.values, state.weights.moments, zeros, ones, state.num_clipped_M1, state.settings)
     moved = {name for name, p in state.weights.parameters().items() if not torch.equal(p, before[name])}
     assert moved == {"used.weight", "spare.weight"} - set(unused)
     assert state.penalised == ("used.weight", "spare.weight")

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, fx
 
 from isotherm.engine.graph.pipeline import rewrite_for_gpu
-from isotherm.engine.parameters import ParameterGroups, Settings, gradient_of_factors
+from isotherm.engine.parameters import ParameterGroups, gradient_of_factors
+from isotherm.engine.update_rules import Settings
 from isotherm.kernels.ops.registry import register_with_compiler
 
 Call = Callable[..., tuple[Tensor, ...]]
@@ -91,7 +92,7 @@ def update_of(program: Program, groups: ParameterGroups, *, is_compiled: bool) -
 
     def make(
         values: Sequence[Tensor],
-        velocities: Sequence[Tensor],
+        moments: Sequence[Tensor],
         copies: Sequence[Tensor],
         fixed_M: Sequence[Tensor],
         buffers_M: Sequence[Tensor],
@@ -106,7 +107,9 @@ def update_of(program: Program, groups: ParameterGroups, *, is_compiled: bool) -
         """Make the update, but for the groups whose gradients are factored; return the losses and the factors."""
         found = compute(values, copies, fixed_M, buffers_M, batch, index_MB, key_M, step)
         losses_M, gradients, after, rights = found
-        groups.apply(values, velocities, gradients, learning_rate_M1, num_clipped_M1, settings, factored=factored)
+        groups.apply(
+            values, moments, gradients, learning_rate_M1, num_clipped_M1, settings, step=step, factored=factored
+        )
         for index, copy in zip(copied, copies, strict=True):
             if index not in factored:
                 copy.copy_(values[index])
@@ -118,16 +121,17 @@ def update_of(program: Program, groups: ParameterGroups, *, is_compiled: bool) -
 
     def update(
         values: Sequence[Tensor],
-        velocities: Sequence[Tensor],
+        moments: Sequence[Tensor],
         copies: Sequence[Tensor],
         *others: Any,
         learning_rate_M1: Tensor,
         num_clipped_M1: Tensor,
         settings: Settings,
     ) -> Tensor:
-        losses_M, pairs = advance(values, velocities, copies, *others, learning_rate_M1, num_clipped_M1, settings)
+        losses_M, pairs = advance(values, moments, copies, *others, learning_rate_M1, num_clipped_M1, settings)
         for index, pair in zip(factored, pairs, strict=True):
-            state = values[index], velocities[index], copies[copied.index(index)]
+            (velocity,) = groups.moments_of(index, moments)
+            state = values[index], velocity, copies[copied.index(index)]
             groups.apply_factors(index, *state, pair, learning_rate_M1, settings)
         return losses_M
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from isotherm.core.optimizers import Optimizer, heavy_ball_momentum
 from isotherm.core.records import RunSpec
 from isotherm.engine.micro_batches import MicroBatches
 from isotherm.engine.placed_task import PlacedTask, evaluation_steps, running_window
@@ -24,7 +25,8 @@ class StackPlan:
 
     Args:
         placed: the task on its device.
-        specs: the runs; they share batch size, number of updates, precision, evaluations and whether they clip.
+        specs: the runs; they share batch size, number of updates, precision, evaluations, whether they clip, and the
+            kind of optimiser.
         micro_batches: the parts of a batch that an update computes one after another; often one.
         first_index: index of the first run in the fleet.
         updates_per_window: updates between two checks of the losses; results do not depend on it.
@@ -65,7 +67,6 @@ class StackPlan:
         is_on_gpu = placed.device.type == "cuda"
         is_single = len(specs) == 1 and not convolves
         micro_batches = micro_batches or MicroBatches.whole(specs[0].batch_size)
-        takes_factors = availability.are_available(placed.device) and specs[0].clip_norm is None
         return cls(
             placed=placed,
             specs=tuple(specs),
@@ -77,7 +78,10 @@ class StackPlan:
             channels_last=is_single and is_on_gpu,
             reads_bfloat16=not is_single and placed.is_mixed and is_on_gpu,
             binds_batch=not is_on_gpu,
-            returns_factors=takes_factors and micro_batches.is_whole,
+            returns_factors=availability.are_available(placed.device)
+            and micro_batches.is_whole
+            and specs[0].clip_norm is None
+            and heavy_ball_momentum(specs[0].method) is not None,
             compiles_from=UPDATES_WORTH_COMPILING if is_on_gpu else None,
         )
 
@@ -90,6 +94,11 @@ class StackPlan:
     def num_steps(self) -> int:
         """Updates of every run."""
         return self.specs[0].num_steps
+
+    @property
+    def method(self) -> Optimizer:
+        """The optimiser of the first run; that of the others may differ in hyperparameters."""
+        return self.specs[0].method
 
     @property
     def clips(self) -> bool:

@@ -12,11 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from isotherm.core.l2 import is_penalised
+from isotherm.core.optimizers import Muon
 from isotherm.core.records import CurvePoint
 from isotherm.engine.checkpoint_file import State
 from isotherm.engine.evaluation import Tensors
-from isotherm.engine.parameters import ParameterGroups, Settings
+from isotherm.engine.parameters import ParameterGroups
 from isotherm.engine.stack.plan import StackPlan
+from isotherm.engine.update_rules import Settings, adaptive_settings, update_rule
+from isotherm.tasks.matrices import muon_matrices
 
 
 class StackState:
@@ -25,7 +28,7 @@ class StackState:
     Args:
         plan: what is trained.
         models: the initial module of every seed.
-        unused: trainable parameters that the loss does not depend on. SGD leaves them alone, and so does L2 here.
+        unused: trainable parameters that the loss does not depend on. Optimisers leave them alone, and so does L2 here.
     """
 
     def __init__(self, plan: StackPlan, models: Sequence[nn.Module], *, unused: Collection[str]) -> None:
@@ -39,6 +42,8 @@ class StackState:
             decayed=set(self.penalised) - set(unused),
             channels_last=plan.channels_last or plan.convolves,
             pads_matrices=plan.reads_bfloat16,
+            rule=update_rule(plan.method, is_mixed=plan.placed.is_mixed),
+            orthogonal=muon_matrices(models[0]) if isinstance(plan.method, Muon) else (),
         )
         self.fixed_M = {name: stacked[name] for name, p in named.items() if not p.requires_grad}
         self.buffers_M = {name: stacked[name].clone() for name, _ in models[0].named_buffers()}
@@ -59,7 +64,7 @@ class StackState:
     @property
     def updated(self) -> list[Tensor]:
         """The tensors that an update changes in place."""
-        return [*self.weights.values, *self.weights.velocities, *self.buffers_M.values(), self.num_clipped_M1]
+        return [*self.weights.values, *self.weights.moments, *self.buffers_M.values(), self.num_clipped_M1]
 
     def note_losses(self, losses_KM: Tensor) -> None:
         """Count the updates that gave these losses."""
@@ -90,7 +95,7 @@ class StackState:
             "done": self.num_done,
             "curves": [[[p.step, p.test_loss, p.test_metric] for p in curve] for curve in self.curves],
             "values": list(self.weights.values),
-            "velocities": list(self.weights.velocities),
+            "moments": list(self.weights.moments),
             "buffers": dict(self.buffers_M),
             "counts": self._counts,
         }
@@ -109,7 +114,7 @@ class StackState:
         ]
         for ours, theirs in (
             (self.weights.values, saved["values"]),
-            (self.weights.velocities, saved["velocities"]),
+            (self.weights.moments, saved["moments"]),
             (list(self.buffers_M.values()), [saved["buffers"][name] for name in self.buffers_M]),
             (self._counts, saved["counts"]),
         ):
@@ -124,9 +129,10 @@ def _settings(plan: StackPlan) -> Settings:
 
     specs = plan.specs
     return Settings(
-        momentum_M1=column([spec.momentum for spec in specs]),
+        momentum_M1=column([getattr(spec.method, "momentum", 0.0) for spec in specs]),
         l2_M1=column([spec.l2 for spec in specs]) if any(spec.l2 > 0 for spec in specs) else None,
         clip_M1=column([spec.clip_norm or math.inf for spec in specs]) if plan.clips else None,
+        adaptive=adaptive_settings([spec.method for spec in specs], dtype=plan.placed.dtype, device=plan.placed.device),
     )
 
 

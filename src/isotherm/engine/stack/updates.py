@@ -126,7 +126,7 @@ class Updates:
         state = self._state
         return self._update(
             state.weights.values,
-            state.weights.velocities,
+            state.weights.moments,
             self._bfloat16_copies,
             list(state.fixed_M.values()),
             list(state.buffers_M.values()),
@@ -157,7 +157,15 @@ class Updates:
                 sums.start,
             )
             sums.add(part, losses_M, gradients, after)
-        weights.apply(weights.values, weights.velocities, sums.gradients, rate_M1, state.num_clipped_M1, state.settings)
+        weights.apply(
+            weights.values,
+            weights.moments,
+            sums.gradients,
+            rate_M1,
+            state.num_clipped_M1,
+            state.settings,
+            step=self._step,
+        )
         sums.finish()
         self.renew_bfloat16_copies()
         return sums.losses_M

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from isotherm.core.optimizers import kind_of, num_moments
 from isotherm.core.records import Outcome, Precision, RunResult, RunSpec
 from isotherm.engine.checkpoint import report_unusable
 from isotherm.engine.deadline import OutOfTime, train_in_turn
@@ -73,7 +74,7 @@ class LocalExecutor:
         self._seconds_before = 0.0  # of training the present fleet before a kill
         self._placed: dict[tuple[str, str, Precision], PlacedTask] = {}
         self._checks: dict[tuple[str, str, Precision], FleetChecks] = {}
-        self._sizes: dict[tuple[str, str, Precision, int], int] = {}
+        self._sizes: dict[tuple[str, str, Precision, int, int], int] = {}
         self._num_workers = num_workers
         self._micro_batch_sizes = MicroBatchSizes(self._options.micro_batch_size, shared_by=num_workers)
         self._trained_with: dict[str, int] = {}  # fleet size of every run of the present fleet, which may be halved
@@ -105,7 +106,7 @@ class LocalExecutor:
             if known and spec.key in known:
                 continue
             alike = (spec.data_id, spec.model_id, spec.batch_size, spec.num_steps)
-            others = (spec.l2_scope, spec.num_evaluations, spec.precision, spec.clip_norm is None)
+            others = (spec.l2_scope, spec.num_evaluations, spec.precision, spec.clip_norm is None, kind_of(spec.method))
             groups.setdefault((*alike, *others), []).append(spec)
         for group in groups.values():
             size = self._options.fleet_size or self.default_fleet_size(group[0])
@@ -114,7 +115,7 @@ class LocalExecutor:
 
     def default_fleet_size(self, spec: RunSpec) -> int:
         """Return how many runs like this one to train together: as many as gain speed and fit into memory."""
-        shape = (spec.data_id, spec.model_id, spec.precision, spec.batch_size)
+        shape = (spec.data_id, spec.model_id, spec.precision, spec.batch_size, num_moments(spec.method))
         if shape not in self._sizes:
             self._sizes[shape] = self._size_for(spec)
         return self._sizes[shape]
@@ -128,8 +129,14 @@ class LocalExecutor:
             by_speed = (
                 GPU_STREAMS if self.checks(spec).wants_own_streams(placed, spec.batch_size) else GPU_RUNS_PER_FLEET
             )
-        sizes = {"shared_by": self._num_workers, "micro_batch_size": self._micro_batch_sizes.size(spec, placed)}
-        return min(by_speed, runs_that_fit(placed, spec.batch_size, **sizes))
+        fitting = runs_that_fit(
+            placed,
+            spec.batch_size,
+            shared_by=self._num_workers,
+            micro_batch_size=self._micro_batch_sizes.size(spec, placed),
+            num_moments=num_moments(spec.method),
+        )
+        return min(by_speed, fitting)
 
     def micro_batch_size(self, spec: RunSpec) -> int:
         """Return how many examples of an update runs like this one compute at once, and say it if these are not all.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from isotherm.core.optimizers import num_moments
 from isotherm.core.records import RunSpec
 from isotherm.engine.fleet_checks import FleetChecks
 from isotherm.engine.memory import bytes_per_run, memory_of_one_run
@@ -26,18 +27,21 @@ class MicroBatchSizes:
         """Return how many examples of an update runs like this one compute at once."""
         shape = _shape(spec)
         if shape not in self._found:
-            self._found[shape] = self._chosen(placed, spec.batch_size)
+            self._found[shape] = self._chosen(placed, spec.batch_size, num_moments(spec.method))
         return self._found[shape]
 
-    def _chosen(self, placed: PlacedTask, batch_size: int) -> int:
+    def _chosen(self, placed: PlacedTask, batch_size: int, kept: int) -> int:
         if self._asked is not None:
             return largest_size(placed, batch_size, at_most=self._asked)
         room = memory_of_one_run(placed.device) // self._shared_by
-        if bytes_per_run(placed, batch_size) <= room:
+
+        def fits(size: int) -> bool:
+            return bytes_per_run(placed, batch_size, micro_batch_size=size, num_moments=kept) <= room
+
+        if fits(batch_size):
             return batch_size
         sizes = sizes_of(placed, batch_size)
-        fitting = (size for size in sizes[1:] if bytes_per_run(placed, batch_size, micro_batch_size=size) <= room)
-        return next(fitting, sizes[-1])
+        return next((size for size in sizes[1:] if fits(size)), sizes[-1])
 
     def settle(self, spec: RunSpec, placed: PlacedTask, checks: FleetChecks) -> int:
         """Return the size once the model is known to allow it, and say it; the whole batch where it does not.
@@ -78,7 +82,7 @@ class MicroBatchSizes:
 
 
 def _shape(spec: RunSpec) -> tuple[object, ...]:
-    return spec.data_id, spec.model_id, spec.precision, spec.batch_size
+    return spec.data_id, spec.model_id, spec.precision, spec.batch_size, num_moments(spec.method)
 
 
 def _sentence(batch_size: int, size: int) -> str:
