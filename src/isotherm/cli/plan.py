@@ -60,7 +60,7 @@ def plan(options: PlanOptions) -> None:
     from isotherm.cli.show.power import power_content, print_power
     from isotherm.cli.stores import default_store
     from isotherm.running.cost import estimate
-    from isotherm.running.runner import default_workers
+    from isotherm.running.executors.choice import default_workers
     from isotherm.studies.load import load_study
 
     console = console_for(options.json_path)

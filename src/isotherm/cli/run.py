@@ -13,7 +13,14 @@ import typer
 from isotherm.cli.cell_options import CellOptions
 from isotherm.cli.command import command
 from isotherm.cli.common import check_json, console_for, escaped, give_json, print_notes
-from isotherm.cli.options import ComputeOptions, DataOption, JsonOption, MinutesOption, ResolutionOption
+from isotherm.cli.options import (
+    ComputeOptions,
+    DataOption,
+    ExecutorOptions,
+    JsonOption,
+    MinutesOption,
+    ResolutionOption,
+)
 from isotherm.errors import UserError
 
 if TYPE_CHECKING:
@@ -36,6 +43,7 @@ class RunOptions:
     data: DataOption = None
     resolution: ResolutionOption = None
     compute: ComputeOptions
+    executor: ExecutorOptions
     max_extensions: Annotated[
         int | None,
         typer.Option(
@@ -73,7 +81,7 @@ def run(options: RunOptions) -> None:
 def _check_kind(options: RunOptions) -> None:
     """Refuse what is neither a study nor a cell, or both."""
     study, cell, workers = options.study, options.cell, options.compute.workers
-    remedy = "give STUDY for a study, or --task, --batch-size, --effective-learning-rate and --steps for one cell"
+    remedy = "give STUDY for a study, or --task, --batch-size, --learning-rate and --steps for one cell"
     if study is not None and cell.task is not None:
         raise UserError(f"the study {study!r} and --task {cell.task} are both given; {remedy}")
     if study is not None and (given := [name for name in cell.given() if name != "--seeds"]):
@@ -87,6 +95,8 @@ def _check_kind(options: RunOptions) -> None:
     if options.resolution is not None:
         raise UserError("--resolution applies to a study; one cell has one learning rate: leave it out")
     cell.check()
+    if given := options.executor.given():
+        raise UserError(f"{given[0]}: one cell trains in this process, all seeds as a fleet; leave it out")
     if options.max_extensions is not None:
         raise UserError("--max-extensions applies only to a study: one cell has no grid; leave it out")
     if workers not in (None, 1):
@@ -110,6 +120,7 @@ def _run_study(options: RunOptions, console: Console, start: float) -> None:
         study,
         store,
         compute=options.compute,
+        executor=options.executor,
         console=console,
         checkpoint_seconds=_checkpoint_seconds(options),
         minutes=minutes_left(options.minutes, since=start),

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from isotherm.cli.options import ComputeOptions
+from isotherm.cli.options import ComputeOptions, ExecutorOptions
 from isotherm.cli.progress import RunProgress
 from isotherm.errors import UserError
-from isotherm.running.runner import CHECKPOINT_SECONDS, default_workers, run_study
+from isotherm.running.executors.choice import default_workers
+from isotherm.running.runner import CHECKPOINT_SECONDS, run_study
 from isotherm.sweep.results import StudyResults
 from isotherm.sweep.study import Study
 
@@ -30,20 +31,30 @@ def train_study(
     store: Path,
     *,
     compute: ComputeOptions,
+    executor: ExecutorOptions | None = None,
     console: Console,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     minutes: float | None = None,
 ) -> StudyResults:
     """Run what is missing of a study, or as much of it as there are minutes for, and return all its results."""
+    executor = executor or ExecutorOptions()
     with RunProgress(console) as progress:
         return run_study(
             study,
             store=store,
             device=compute.device,
-            workers=default_workers(compute.device) if compute.workers is None else compute.workers,
+            workers=_workers(compute, executor),
             fleet_size=compute.fleet_size,
             micro_batch_size=compute.micro_batch_size,
             checkpoint_seconds=checkpoint_seconds,
             minutes=minutes,
+            executor=executor.executor,
+            run_timeout=executor.run_timeout,
             progress=progress,
         )
+
+
+def _workers(compute: ComputeOptions, executor: ExecutorOptions) -> int:
+    if compute.workers is not None:
+        return compute.workers
+    return 1 if executor.executor == "local" else default_workers(compute.device)

@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 
 from isotherm.core.l2 import L2Scope
 from isotherm.core.optimizers import SGD, Optimizer, heavy_ball_momentum, optimizer_json, optimizer_of
-from isotherm.core.run_schedule import Floats, RunSchedule, multipliers
+from isotherm.core.run_schedule import RunSchedule
 from isotherm.core.temperature import bare_learning_rate
 
 # Part of every key. Raise it when the same RunSpec gives different numbers than before.
@@ -97,12 +97,6 @@ class RunSpec:
     def learning_rate(self) -> float:
         """The optimiser's ε = ε_eff (1 - m)."""
         return bare_learning_rate(self.effective_learning_rate, momentum=self.momentum)
-
-    def multipliers(self, start: int, stop: int) -> Floats:
-        """Return what the schedule multiplies the learning rate by at the updates start .. stop - 1."""
-        if self.schedule is None:
-            return multipliers(self.num_steps, gamma=self.gamma, start=start, stop=stop)
-        return self.schedule.multipliers(self.num_steps, gamma=self.gamma, start=start, stop=stop)
 
     @property
     def method(self) -> Optimizer:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +18,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from isotherm.engine.layers.attention_dropout import attention_with_dropout
+from isotherm.engine.layers.recurrent import CELLS, RecurrentCall
 from isotherm.tasks.seeding import derive
 
 _MASK = 0xFFFFFFFF
@@ -27,6 +31,16 @@ _UNBATCHED: dict[Callable[..., Tensor], int | None] = {
     functional.dropout2d: None,
     functional.dropout3d: 4,
 }
+
+
+def _seen_within(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of `torch.nn.functional` whose calls a context sees one by one, in place of the whole."""
+    assert isinstance(function, FunctionType)
+    names = {**function.__globals__, "has_torch_function": lambda _: False}
+    return FunctionType(function.__code__, names, function.__name__, function.__defaults__)
+
+
+_attention_of_module = _seen_within(functional.multi_head_attention_forward)
 
 
 def noise_key(seed: int, purpose: str = "noise") -> Tensor:
@@ -104,14 +118,39 @@ class KeyedDropout(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Replace the dropout functions, pass everything else on."""
+        """Replace the dropout functions and what calls them, pass everything else on."""
         if func in _UNBATCHED:
             bound = inspect.signature(func).bind(*args, **(kwargs or {}))
             bound.apply_defaults()
             x = bound.arguments["input"]
             num_own = x.ndim if func is functional.dropout else 1 if x.ndim == _UNBATCHED[func] else 2
             return self._dropout(num_own, **bound.arguments)
+        if func is functional.multi_head_attention_forward:
+            with self:  # for the dropout within
+                return _attention_of_module(*args, **(kwargs or {}))
+        if func is functional.scaled_dot_product_attention:
+            return self._attention(*args, **(kwargs or {}))
+        if func in CELLS and (call := RecurrentCall.of(func, args)).drops:
+            return call.by_layers(partial(self._drop, p=call.dropout), RecurrentCall.__call__)
         return func(*args, **(kwargs or {}))
+
+    def _attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        **others: Any,
+    ) -> Tensor:
+        if dropout_p == 0.0:
+            return functional.scaled_dot_product_attention(query, key, value, attn_mask, is_causal=is_causal, **others)
+        drop = partial(self._drop, p=dropout_p)
+        return attention_with_dropout(query, key, value, attn_mask, drop=drop, is_causal=is_causal, **others)
+
+    def _drop(self, x: Tensor, *, p: float) -> Tensor:
+        return self._dropout(x.ndim, input=x, p=p, training=True, inplace=False)
 
     def _dropout(self, num_own: int, *, input: Tensor, p: float, training: bool, inplace: bool) -> Tensor:
         """Drop with one draw per index of the first `num_own` dimensions."""

@@ -16,6 +16,7 @@ from isotherm.core.budget import updates_per_pass
 from isotherm.core.records import Precision, RunSpec
 from isotherm.data.augment import Transform
 from isotherm.engine.dropout import WHOLE_BATCH, KeyedBits, KeyedDropout, RandomIndices
+from isotherm.engine.layers.fast_paths import without_fast_paths
 from isotherm.errors import UserError
 from isotherm.kernels.ops import convolution as convolution_ops
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
@@ -182,7 +183,7 @@ class PlacedTask:
         """
         if self.transform is not None:
             x, y = self.transform.evaluate(x).to(self.dtype), self._transformed(y)
-        with self._autocast():
+        with self._autocast(), without_fast_paths():
             output = call(x)
         return self._scores(output.to(self.dtype), y)
 
@@ -193,7 +194,7 @@ class PlacedTask:
 
     def stream_scores(self, call: Callable[..., Any], x: Tensor, y: Tensor, state: Tensor) -> tuple[Tensor, ...]:
         """Return mean loss, metric and state after a window of one run's sequence in evaluation mode."""
-        with self._autocast():
+        with self._autocast(), without_fast_paths():
             output, state = call(x, state)
         return *self._scores(output.to(self.dtype), y), state
 

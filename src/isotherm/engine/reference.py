@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from isotherm.core.l2 import is_penalised
+from isotherm.core.multipliers import multipliers
 from isotherm.core.records import CurvePoint, Outcome, RunResult, RunSpec
 from isotherm.core.run_schedule import num_drops
 from isotherm.engine.dropout import run_keys
@@ -148,7 +149,8 @@ def _backward(
 def _multiplier(spec: RunSpec, step: int) -> float:
     if spec.schedule is None:
         return spec.gamma ** -num_drops(step, num_steps=spec.num_steps)
-    return float(spec.multipliers(step, step + 1)[0])
+    found = multipliers(spec.num_steps, gamma=spec.gamma, schedule=spec.schedule, start=step, stop=step + 1)
+    return float(found[0])
 
 
 def clip_gradients(parameters: list[nn.Parameter], clip_norm: float) -> bool:

@@ -6,6 +6,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -20,8 +21,10 @@ from isotherm.running.executors.options import FleetOptions
 from isotherm.running.fleet_probe import probed
 from isotherm.running.flop import flop_per_example
 from isotherm.running.runner import prepared_study
+from isotherm.running.store import Store
 from isotherm.sweep.rounds import all_runs, confirming_runs, missing_runs, num_refining_runs
 from isotherm.sweep.study import Study
+from isotherm.sweep.sweep import Sweep
 from isotherm.tasks.task import Task
 
 
@@ -124,6 +127,40 @@ def estimate(
         num_stored=sum(key in known and key not in wanted for key in all_runs(plan.sweeps, known)),
         num_confirming=len(confirming),
         num_refining=num_refining_runs(plan.sweeps, known),
+    )
+
+
+def plan(
+    study: Study | Sweep,
+    *,
+    store: str | Path | None = None,
+    device: str = "cpu",
+    workers: int | None = None,
+    fleet_size: int | None = None,
+    micro_batch_size: int | None = None,
+) -> Estimate:
+    """Return what a study or sweep would run and how long that would take here; stores nothing.
+
+    Args:
+        study: what is to be run.
+        store: a path; runs in it are done already. It need not exist yet.
+        device: "cpu" or "cuda".
+        workers: processes that would train on the CPU; by default one, as for `run`.
+        fleet_size: runs per fleet; chosen automatically by default.
+        micro_batch_size: most examples of an update that are computed at once; by default, as many as memory holds.
+    """
+    whole = Study.of(study) if isinstance(study, Sweep) else study
+    known: Mapping[str, RunResult] = {}
+    if store is not None and Path(store).exists():
+        with Store.read(store) as opened:
+            known = opened.results()
+    return estimate(
+        whole,
+        known,
+        device=device,
+        workers=1 if workers is None else workers,
+        fleet_size=fleet_size,
+        micro_batch_size=micro_batch_size,
     )
 
 

@@ -223,6 +223,26 @@ class Store:
             rows = dict(self._connection.execute("SELECT outcome, COUNT(*) FROM runs GROUP BY outcome").fetchall())
         return {outcome: rows.get(str(outcome), 0) for outcome in Outcome}
 
+    def outcomes(self) -> dict[str, str]:
+        """Return how every run ended, by key: what has changed shows without reading the results."""
+        with translated(Path(self.path)):
+            return dict(self._connection.execute("SELECT key, outcome FROM runs").fetchall())
+
+    def results_of(self, keys: Iterable[str]) -> dict[str, RunResult]:
+        """Return the results of some runs by key; those that are not stored are left out."""
+        found: dict[str, RunResult] = {}
+        with translated(Path(self.path)):
+            for key in keys:
+                row = self._connection.execute("SELECT result FROM runs WHERE key = ?", (key,)).fetchone()
+                if row is not None:
+                    found[key] = RunResult.from_json(json.loads(row[0]))
+        return found
+
+    def num_changes(self) -> int:
+        """Return a number that differs after another connection has written, for one that only reads."""
+        with translated(Path(self.path)):
+            return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
+
     def put_study(self, name: str, definition: dict[str, Any]) -> None:
         """Store what a study asks for, so that status and reports need only the store."""
         with self._transaction() as cursor:

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import sqlite3
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,18 @@ _REMEDIES = {
     sqlite3.SQLITE_BUSY: _HELD,
     sqlite3.SQLITE_LOCKED: _HELD,
 }
+
+
+_held: weakref.WeakSet[IO[str]] = weakref.WeakSet()
+
+
+def _let_go() -> None:
+    """Close the locks in a process that was forked, which would hold them beyond the death of its parent."""
+    for lock in list(_held):
+        lock.close()
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 def checked_path(path: object) -> Path:
@@ -68,6 +81,7 @@ def take_lock(file: Path) -> IO[str]:
         raise StoreError(
             f"the store {file} is being written by another process (pid {owner}); wait for it, or use another store"
         ) from error
+    _held.add(lock)
     try:
         lock.seek(0)
         lock.truncate()

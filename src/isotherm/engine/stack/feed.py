@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from isotherm.core.multipliers import multipliers
 from isotherm.engine.dropout import run_keys
 from isotherm.engine.stack.lazy_reader import LazyReader
 from isotherm.engine.stack.plan import StackPlan
@@ -125,8 +126,11 @@ class Feed:
 
     def _learning_rates(self, first: int, size: int) -> Tensor:
         """Return every run's learning rate in a window, shape (K, M, 1)."""
-        ways = {(spec.gamma, spec.schedule): spec for spec in self._specs}
-        tables = {way: spec.multipliers(first, first + size) for way, spec in ways.items()}
+        num_steps = self._plan.num_steps
+        tables = {
+            (gamma, schedule): multipliers(num_steps, gamma=gamma, schedule=schedule, start=first, stop=first + size)
+            for gamma, schedule in {(spec.gamma, spec.schedule) for spec in self._specs}
+        }
         columns = [spec.learning_rate * tables[spec.gamma, spec.schedule] for spec in self._specs]
         return torch.from_numpy(np.stack(columns, axis=1)).to(self._placed.dtype).unsqueeze(2)
 

@@ -14,11 +14,13 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from isotherm.engine.dropout import WHOLE_BATCH
 from isotherm.engine.evaluation import Tensors
+from isotherm.engine.layers.many_runs import for_many_runs
 from isotherm.engine.memory import is_out_of_memory
 from isotherm.engine.parameters import ParameterGroups
 from isotherm.engine.placed_task import PlacedTask, ghost_layers
 from isotherm.engine.programs.gpu import Call
 from isotherm.engine.stack.plan import StackPlan
+from isotherm.engine.stack.reasons import reason_for
 from isotherm.errors import UserError
 from isotherm.kernels.dispatch import by_kernels
 
@@ -29,8 +31,7 @@ class NotVectorisable(Exception):
     @classmethod
     def because(cls, error: Exception) -> NotVectorisable:
         """Return the refusal that an error of the module amounts to."""
-        first_sentence = str(error).strip().partition("\n")[0].partition(". ")[0]
-        return cls(f"{type(error).__name__}: {first_sentence}")
+        return cls(reason_for(error))
 
 
 class StackedModel:
@@ -49,7 +50,7 @@ class StackedModel:
     def _over_runs(self, function: Callable[..., Any], in_dims: tuple[int | None, ...]) -> Callable[..., Any]:
         """Return a function of one run as one of all runs; of a single run without `vmap`."""
         if not self._plan.is_single:
-            vectorised = vmap(function, in_dims=in_dims)
+            vectorised = for_many_runs(vmap(function, in_dims=in_dims))
             return by_kernels(vectorised) if self._plan.convolves else vectorised
 
         def single(*arguments: Any) -> Any:

@@ -10,6 +10,7 @@ import torch
 
 from isotherm.engine.fleet_speed import SPEED_OF_FLEETS
 from isotherm.engine.stack.parts import StackParts
+from isotherm.engine.stack.reasons import slow_operation
 from isotherm.engine.stack.scoring import evaluator
 
 
@@ -19,18 +20,19 @@ def fallback(parts: StackParts) -> str | None:
     Args:
         parts: of a stack that was checked.
     """
-    if not parts.has_fallback or not _needs_fallback(parts):
+    operation = _slow_operation(parts) if parts.has_fallback else None
+    if operation is None:
         return None
     return (
-        "torch.func.vmap computes an operation of this model or its loss run by run, not for all runs at once: a fleet "
+        f"torch.func.vmap computes {operation} run by run, not for all runs at once: a fleet "
         f"of {parts.state.num_runs} makes {_speed(parts):.2g} times as many updates a second as one run at a time "
         "(measured); without such an operation, a small MLP makes "
         + ", ".join(f"{times} times as many at B = {batch_size}" for batch_size, times in SPEED_OF_FLEETS.items())
     )
 
 
-def _needs_fallback(parts: StackParts) -> bool:
-    """Tell whether the step or the evaluation fails where `vmap` may not compute run by run."""
+def _slow_operation(parts: StackParts) -> str | None:
+    """Return on what the step or the evaluation fails where `vmap` may not compute run by run."""
     x_MB, y_MB = parts.feed.batch_of(0)
     state, placed, updates = parts.state, parts.plan.placed, parts.updates
     step_function = parts.model.step_function(state.weights, list(state.fixed_M), list(state.buffers_M))
@@ -41,11 +43,11 @@ def _needs_fallback(parts: StackParts) -> bool:
         if placed.unroll is None:
             with torch.no_grad():
                 evaluator(parts, state.buffers_M).batch(*placed.evaluation_batch("test", 0, 2))
-    except RuntimeError:
-        return True
+    except RuntimeError as error:
+        return slow_operation(error)
     finally:
         torch._C._functorch._set_vmap_fallback_enabled(True)  # type: ignore[attr-defined]
-    return False
+    return None
 
 
 def _speed(parts: StackParts) -> float:

@@ -63,13 +63,21 @@ def along_training_picture(plan: SweepPlan, shown: Sequence[tuple[Grid, Sequence
         caption=(
             f"{plan.task}, {momentum}. {metric_label(plan.metric)} during training, one line for every run. Solid: the "
             f"learning rate that was chosen; dashed: the one with the lowest {TRAIN_OBJECTIVE}, where it is another. "
-            "The learning rate first drops at the vertical line."
-        ),
+            f"{_fall_words(plan)}"
+        ).rstrip(),
         num_panels=len(shown),
         draw=partial(_draw, plan, shown),
         table=TABLE,
         rows=tuple(_rows(plan, shown)),
     )
+
+
+def _fall_words(plan: SweepPlan) -> str:
+    """Say what happens at the vertical line, where there is one."""
+    if plan.schedule.first_fall(1) is None:
+        return ""
+    verb = "first drops" if plan.schedule.shape == "paper" else "begins to fall"
+    return f"The learning rate {verb} at the vertical line."
 
 
 def _cells(tuned: TunedGrid) -> list[Cell]:
@@ -104,7 +112,8 @@ def _draw(plan: SweepPlan, shown: Sequence[tuple[Grid, Sequence[Cell]]], axes: S
 
 def _draw_grid(panel: Axes, plan: SweepPlan, grid: Grid, cells: Sequence[Cell]) -> None:
     scale = 100.0 if is_percent(plan.metric) else 1.0
-    panel.axvline(grid.num_steps // 2, color=FAINT, zorder=0)
+    if (fall := plan.schedule.first_fall(grid.num_steps)) is not None:
+        panel.axvline(fall, color=FAINT, zorder=0)
     styles = zip(cells, series_styles([1.0] * len(cells)), ("-", "--", ":", "-.") * len(cells), strict=False)
     for cell, style, line in styles:
         for index, curve in enumerate(training_curves(plan, cell)):

@@ -1,0 +1,105 @@
+"""What is run next, grid by grid, and why."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from isotherm.core.records import RunResult
+from isotherm.sweep.growth import Stage, Step, growth, is_missing
+from isotherm.sweep.plan import GridAxes, SweepPlan
+from isotherm.sweep.protocol import Edge, Grid
+from isotherm.sweep.rounds import levels
+
+Grow = Callable[[SweepPlan, GridAxes], Sequence[Step]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Upcoming:
+    """The runs that one grid calls for next, all of one stage.
+
+    `num_tried` of them failed before and are tried again by the next call.
+    """
+
+    sweep: str
+    axes: GridAxes
+    round: int
+    stage: Stage
+    learning_rates: tuple[float, ...]
+    num_runs: int
+    num_tried: int
+    work: int
+    reason: str
+
+
+def upcoming(
+    plans: Sequence[SweepPlan], results: Mapping[str, RunResult], *, grow: Grow | None = None
+) -> list[Upcoming]:
+    """Return what every grid calls for next, those of the next round first.
+
+    Grids that are not reached yet, as their level begins when the level before is settled, are left out.
+
+    Args:
+        plans: of a study.
+        results: by key.
+        grow: returns all steps of a grid's growth; by default they are computed.
+    """
+    steps_of = grow or (lambda plan, axes: list(growth(plan, axes, results)))
+    found: list[Upcoming] = []
+    first = 0
+    for groups in itertools.zip_longest(*(levels(plan, results) for plan in plans), fillvalue=[]):
+        longest = 0
+        for plan, group in zip(plans, groups, strict=True):
+            for axes in group:
+                steps = steps_of(plan, axes)
+                longest = max(longest, len(steps))
+                found += _missing(plan, axes, steps, results, first)
+        first += longest
+    return sorted(found, key=lambda one: one.round)
+
+
+def _missing(
+    plan: SweepPlan, axes: GridAxes, steps: Sequence[Step], results: Mapping[str, RunResult], first: int
+) -> list[Upcoming]:
+    """Return what is missing of the last step of a grid, if anything is: a grid grows no further before it is run."""
+    step = steps[-1]
+    wanted = {key: spec for key, spec in step.specs.items() if is_missing(results.get(key))}
+    if not wanted:
+        return []
+    return [
+        Upcoming(
+            sweep=plan.name,
+            axes=axes,
+            round=first + len(steps) - 1,
+            stage=step.stage,
+            learning_rates=tuple(sorted({spec.effective_learning_rate for spec in wanted.values()})),
+            num_runs=len(wanted),
+            num_tried=sum(key in results for key in wanted),
+            work=sum(spec.batch_size * spec.num_steps for spec in wanted.values()),
+            reason=_reason(step, None if len(steps) == 1 else steps[-2].grid),
+        )
+    ]
+
+
+def _reason(step: Step, before: Grid | None) -> str:
+    """Say why a step adds its runs, by what the grid before it showed."""
+    best = None if before is None else before.optimum()
+    if step.stage is Stage.BASE or before is None:
+        return "the learning rates that the sweep names"
+    if step.stage is Stage.CONFIRMATION:
+        rate = "" if best is None else f" ε_eff = {best.effective_learning_rate:.4g}"
+        return f"further seeds at the chosen learning rate{rate}, so that the choice does not flatter it"
+    if step.stage is Stage.REFINEMENT:
+        gain = (
+            ""
+            if best is None
+            else f": up to {best.unresolved_gain:.2g}, where the error of the mean is {best.error:.2g}"
+        )
+        return f"between the learning rates tried, more may be gained than the error of the mean{gain}"
+    edge = before.edge()
+    if edge is Edge.NO_OPTIMUM:
+        return "no learning rate tried so far is stable"
+    if edge is Edge.INTERIOR:
+        return "the learning rate with the lowest training loss is the lowest or highest one tried"
+    return f"the optimum or its interval touches an end of the learning rates tried ({edge})"

@@ -1,0 +1,261 @@
+"""What the page shows, as plain values: maps of cells, what is next, failures, and how far a study is."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from isotherm.analysis.cells import estimate_so_far, state_of
+from isotherm.analysis.series import TunedGrid
+from isotherm.analysis.upcoming import Upcoming, upcoming
+from isotherm.core.records import Direction, Outcome, RunResult, RunSpec
+from isotherm.report.watch.grids import GridBook, WatchedGrid
+from isotherm.report.wording import (
+    EDGE_FLAGS,
+    count_text,
+    interval_text,
+    is_percent,
+    metric_label,
+    momentum_label,
+    objective_words,
+    power_text,
+    rate_text,
+    seeds_words,
+    visible,
+)
+from isotherm.running.heartbeat import Training
+from isotherm.sweep.plan import SweepPlan
+from isotherm.sweep.protocol import Cell, Estimate, Optimum
+from isotherm.sweep.results import StudyResults
+
+Plain = dict[str, Any]
+
+DIGITS = 6
+MOST_FAILURES = 50  # kinds of failures that are listed
+MOST_TEXT = 2_000  # characters of a failure's message
+
+
+def study_content(results: StudyResults, book: GridBook) -> Plain:
+    """Return what there is to say of a study beside its maps and fits."""
+    plan = results.plan
+    return {
+        "study": visible(plan.name),
+        "question": visible(plan.question),
+        "counts": book.counts(),
+        "maps": [
+            map_head(index, key, grids) for index in range(len(plan.sweeps)) for key, grids in maps_of(book, index)
+        ],
+        "next": [_next_content(one) for one in upcoming(plan.sweeps, results.by_key, grow=book.steps)],
+        "failures": failures(book.specs(), results.by_key),
+    }
+
+
+def map_head(index: int, name: tuple[str, float], grids: Sequence[WatchedGrid]) -> Plain:
+    """Return how a map is called: one sweep at one budget and momentum."""
+    plan, (budget, momentum) = grids[0].plan, name
+    estimates = " (estimate)" if grids[0].axes.budget == plan.estimate_at else ""
+    return {
+        "id": map_id(index, name),
+        "title": f"{visible(plan.name)}, {budget}{estimates}, {momentum_label(momentum)}",
+        "task": visible(plan.task),
+        "momentum": momentum,
+        "seeds": seeds_words(plan),
+        "test_label": visible(metric_label(plan.metric)),
+        "train_label": "training loss + L2",
+        "tuned_on": visible(objective_words(plan.objective, plan.metric)),
+        "percent": is_percent(plan.metric),
+        "test_sign": plan.metric_direction.sign,
+        "num_seeds": len(plan.seeds),
+        "num_kept": plan.num_kept,
+    }
+
+
+def map_id(index: int, name: tuple[str, float]) -> str:
+    """Return the name by which the page asks for a map."""
+    return f"{index}/{name[0]}/{name[1]!r}"
+
+
+def grid_content(grid: WatchedGrid) -> Plain:
+    """Return a grid's cells, one list per column, and its optima; made once."""
+    if not grid.content:
+        plan, tuned = grid.plan, grid.tuned
+        cells = tuned.grid.cells
+        rates = [cell.effective_learning_rate for cell in cells]
+        grid.content.update(
+            batch_size=grid.axes.batch_size,
+            num_steps=tuned.grid.num_steps,
+            rates=rates,
+            labels=[rate_text(rate) for rate in rates],
+            states=[state_of(cell).name.lower() for cell in cells],
+            done=[sum(result is not None for result in cell.results) for cell in cells],
+            diverged=[cell.num_diverged for cell in cells],
+            failed=[cell.num_failed for cell in cells],
+            test=_columns(cells, "test_metric", plan.objective, plan.direction),
+            train=_columns(cells, "train_objective", "train_objective", Direction.MINIMISE),
+            optimum=_optimum_content(plan, tuned, tuned.optimum),
+            train_optimum=_optimum_content(plan, tuned, tuned.train_optimum),
+            reported=_reported(plan, tuned),
+        )
+    return grid.content
+
+
+def running_cells(grids: Sequence[WatchedGrid], training: Training | None) -> list[list[int]]:
+    """Return the cells of a map with runs in training: index of the grid, index of the cell, number of runs."""
+    found: Counter[tuple[int, int]] = Counter()
+    for row, grid in enumerate(grids):
+        rates = {cell.effective_learning_rate: column for column, cell in enumerate(grid.tuned.grid.cells)}
+        for key in () if training is None else training.running:
+            if key in grid.specs:
+                found[row, rates[grid.specs[key].effective_learning_rate]] += 1
+    return [[row, column, number] for (row, column), number in found.items()]
+
+
+def training_content(training: Training | None, *, now: float, left: Plain, price: float | None) -> Plain:
+    """Return how training goes: speed, time and cost left; what is left counts also where nobody trains."""
+    if training is None or not training.is_alive(now):
+        return {"is_running": False, "was_stopped": training is not None, **left}
+    seconds = training.seconds_left
+    return {
+        "is_running": True,
+        "was_stopped": False,
+        "process": training.process,
+        "host": visible(training.host),
+        "workers": training.num_workers,
+        "round": visible(training.round),
+        "num_running": len(training.running),
+        "told_seconds_ago": max(0.0, now - training.told_at),
+        "runs_per_minute": training.runs_per_minute,
+        "work_per_second": training.work_per_second,
+        "seconds_left": seconds,
+        "price_left": None if price is None or seconds is None else price * seconds / 3600,
+        **left,
+    }
+
+
+def left_content(results: StudyResults, book: GridBook) -> Plain:
+    """Return what is left of the runs called for so far: how many, and their examples."""
+    missing = [spec for key, spec in book.specs().items() if key not in results.by_key]
+    return {"runs_left": len(missing), "examples_left": sum(s.batch_size * s.num_steps for s in missing)}
+
+
+def failures(specs: Mapping[str, RunSpec], results: Mapping[str, RunResult]) -> list[Plain]:
+    """Return the messages of failed runs, the most frequent first, and where they failed."""
+    found: dict[str, list[RunSpec]] = {}
+    for key, spec in specs.items():
+        result = results.get(key)
+        if result is not None and result.outcome is Outcome.FAILED:
+            found.setdefault(result.error or "no message", []).append(spec)
+    ordered = sorted(found.items(), key=lambda item: -len(item[1]))
+    return [
+        {"message": visible(message[:MOST_TEXT]), "num_runs": len(members), "where": _where(members)}
+        for message, members in ordered[:MOST_FAILURES]
+    ]
+
+
+def optimum_rows(grids: Sequence[WatchedGrid]) -> list[list[str]]:
+    """Return the optima of a map as text: B, ε_eff with its interval, T, test metric with its interval, n, flag."""
+    rows = []
+    for grid in grids:
+        best, reported = grid.tuned.optimum, _reported(grid.plan, grid.tuned)
+        flag = EDGE_FLAGS[grid.tuned.edge]
+        if best is None or reported is None or grid.tuned.temperature is None:
+            rows.append([f"{grid.axes.batch_size:,}", "–", "–", "–", "–", flag])
+            continue
+        rate = interval_text(best.effective_learning_rate, best.interval)
+        temperature = power_text(grid.tuned.temperature, digits=2)
+        rows.append([f"{grid.axes.batch_size:,}", rate, temperature, reported["text"], str(reported["n"]), flag])
+    return rows
+
+
+def maps_of(book: GridBook, index: int) -> list[tuple[tuple[str, float], list[WatchedGrid]]]:
+    """Return the grids of a sweep by budget and momentum, batch sizes rising."""
+    found: dict[tuple[str, float], list[WatchedGrid]] = {}
+    for grid in book.grids(index):
+        found.setdefault((str(grid.axes.budget), grid.axes.momentum), []).append(grid)
+    return [(key, sorted(grids, key=lambda g: g.axes.batch_size)) for key, grids in found.items()]
+
+
+def _columns(cells: Sequence[Cell], quantity: str, ranking: str, direction: Direction) -> Plain:
+    """Return a quantity of cells: over the best k, over all, its interval over all, and both n."""
+    found = [estimate_so_far(cell, quantity, ranking=ranking, direction=direction) for cell in cells]
+    return {
+        "best": [_short(one.mean) for one in found],
+        "best_n": [one.num_kept for one in found],
+        "all": [_short(one.mean_all) for one in found],
+        "low": [_short(one.interval_all.low) for one in found],
+        "high": [_short(one.interval_all.high) for one in found],
+        "all_n": [len(one.values_all) for one in found],
+    }
+
+
+def _optimum_content(plan: SweepPlan, tuned: TunedGrid, best: Optimum | None) -> Plain | None:
+    if best is None:
+        return None
+    return {
+        "rate": best.effective_learning_rate,
+        "low": best.interval[0],
+        "high": best.interval[1],
+        "text": interval_text(best.effective_learning_rate, best.interval),
+        "edge": str(best.edge),
+        "flag": EDGE_FLAGS[best.edge],
+        "is_complete": tuned.grid.is_complete,
+        "is_resolved": best.is_resolved or plan.resolution != "adaptive",
+    }
+
+
+def _reported(plan: SweepPlan, tuned: TunedGrid) -> Plain | None:
+    """Return the test metric at the optimum, with the 95 % interval over all its runs."""
+    if tuned.test is None:
+        return None
+    test, scale = tuned.test, 100.0 if is_percent(plan.metric) else 1.0
+    return {
+        "mean": _short(test.mean_all),
+        "low": _short(test.interval_all.low),
+        "high": _short(test.interval_all.high),
+        "n": len(test.values_all),
+        "is_confirmed": tuned.is_confirmed,
+        "text": _interval_words(test, scale, percent=is_percent(plan.metric)),
+    }
+
+
+def _interval_words(test: Estimate, scale: float, *, percent: bool) -> str:
+    """Return a mean with its interval.
+
+    A single run has none.
+    """
+    interval, digits = test.interval_all, ".1f" if percent else ".4g"
+    if not math.isfinite(test.mean_all):
+        return "–"
+    mean = f"{scale * test.mean_all:{digits}}"
+    if len(test.values_all) < 2:
+        return f"{mean} [–]"
+    return f"{mean} [{scale * interval.low:{digits}}, {scale * interval.high:{digits}}]"
+
+
+def _next_content(one: Upcoming) -> Plain:
+    rates = ", ".join(rate_text(rate) for rate in one.learning_rates[:12])
+    more = len(one.learning_rates) - 12
+    return {
+        "round": one.round,
+        "stage": str(one.stage),
+        "where": f"{visible(one.sweep)}, {one.axes}",
+        "rates": rates + (f" and {more} more" if more > 0 else ""),
+        "runs": count_text(one.num_runs, "run"),
+        "num_runs": one.num_runs,
+        "num_tried": one.num_tried,
+        "reason": one.reason,
+    }
+
+
+def _where(specs: Sequence[RunSpec]) -> str:
+    """Return the cells of some runs, the first few by name."""
+    cells = list(dict.fromkeys((s.batch_size, s.effective_learning_rate) for s in specs))
+    named = "; ".join(f"B = {size:,}, ε_eff = {rate_text(rate)}" for size, rate in cells[:4])
+    return named + (f" and {len(cells) - 4} more cells" if len(cells) > 4 else "")
+
+
+def _short(value: float) -> float | None:
+    """Return a number with the digits that a page can show; None where it is not finite."""
+    return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
