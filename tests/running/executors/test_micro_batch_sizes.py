@@ -123,20 +123,20 @@ def test_a_fleet_is_halved_before_a_batch_is_cut(monkeypatch: pytest.MonkeyPatch
     assert tried == [(2, 8), (1, 8), (1, 4), (1, 4)]
 
 
-def test_memory_that_runs_out_where_nothing_can_be_cut_is_the_users_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_does_not_fit_and_cannot_be_cut_has_failed_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     task = cases.batch_norm_task()
     limit_fleets(monkeypatch, examples=6)
-    with pytest.raises(UserError) as caught:
-        trained(executor_for(task), [cases.spec(task, batch_size=24)])
+    [stored] = trained(executor_for(task), [cases.spec(task, batch_size=24)])
+    assert stored.result.outcome is Outcome.FAILED
     for words in ("one run of task 'batch_norm' at batch size 24 does not fit", "cpu", "BatchNorm1d normalises over"):
-        assert words in str(caught.value)
+        assert words in str(stored.result.error)
 
 
-def test_one_example_that_does_not_fit_is_the_users_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_of_which_one_example_does_not_fit_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     task = cases.blobs_task()
     tried = limit_fleets(monkeypatch, examples=0)
-    with pytest.raises(UserError, match=r"does not fit into the memory of cpu; use a smaller batch or a device"):
-        trained(executor_for(task), [cases.spec(task, batch_size=4)])
+    [stored] = trained(executor_for(task), [cases.spec(task, batch_size=4)])
+    assert "does not fit into the memory of cpu; use a smaller batch or a device" in str(stored.result.error)
     assert tried == [4, 2, 1]
 
 
