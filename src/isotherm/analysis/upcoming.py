@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from isotherm.core.records import RunResult
-from isotherm.sweep.growth import Stage, Step, growth, is_missing
+from isotherm.sweep.growth import Stage, Step, growth
 from isotherm.sweep.plan import GridAxes, SweepPlan
 from isotherm.sweep.protocol import Edge, Grid
 from isotherm.sweep.rounds import levels
@@ -64,7 +64,7 @@ def _missing(
 ) -> list[Upcoming]:
     """Return what is missing of the last step of a grid, if anything is: a grid grows no further before it is run."""
     step = steps[-1]
-    wanted = {key: spec for key, spec in step.specs.items() if is_missing(results.get(key))}
+    wanted = {key: spec for cell in step.cells for key, spec in cell.missing().items()}
     if not wanted:
         return []
     return [

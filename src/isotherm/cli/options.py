@@ -65,6 +65,14 @@ MinutesOption = Annotated[
         help="Stop after M minutes; run it again to go on. Default: as long as it takes.",
     ),
 ]
+TrackOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--track",
+        metavar="TRACKER",
+        help="Tell every run to wandb, trackio, mlflow or tensorboard; may be given again for another.",
+    ),
+]
 ExecutorOption = Annotated[
     str | None,
     typer.Option(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from isotherm.core.checks import require_positive
 from isotherm.core.records import Outcome, RunResult
+from isotherm.core.run_table import RunTable
 from isotherm.core.views import view
 from isotherm.engine.deadline import Deadline, Flag
 from isotherm.errors import UserError
@@ -141,7 +142,7 @@ def run_study(
         for identity in prepared.identities.values():
             opened.put_identity(identity)
         opened.put_study(plan.name, plan.to_json())
-        results = opened.results()
+        results = opened.table(prepared.tasks)
         if checkpoints is not None and checkpoints.path.is_dir():
             checkpoints.clean(_wanted_keys(opened, results))
         training = _Training(plan=plan, store=opened, checkpoints=checkpoints, told=told, results=results)
@@ -149,7 +150,7 @@ def run_study(
             training.run(workforce, minutes=minutes, stopping=stopping)
         if checkpoints is not None:
             checkpoints.remove_if_empty()
-        return StudyResults(plan=plan, by_key=results, provenance=opened.provenance())
+        return StudyResults(plan=plan, by_key=results.everything() if opened.is_in_memory else results)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -160,7 +161,7 @@ class _Training:
     store: Store
     checkpoints: CheckpointFolder | None
     told: Progress
-    results: dict[str, RunResult]
+    results: RunTable
     failed: set[str] = field(default_factory=set)  # tried in this call; tried again by the next one
     num_stored: int = 0
 
@@ -185,7 +186,7 @@ class _Training:
         self.store.put(fleet)
         if self.checkpoints is not None:  # only now: a kill before this line loses nothing; what failed is tried again
             self.checkpoints.forget({s.spec.key for s in fleet if s.result.outcome is not Outcome.FAILED})
-        self.results.update({stored.spec.key: stored.result for stored in fleet})
+        self.results.add((stored.spec, stored.result) for stored in fleet)
         self.failed.update(s.spec.key for s in fleet if s.result.outcome is Outcome.FAILED)
         self.num_stored += len(fleet)
         self.told.runs_done(fleet)

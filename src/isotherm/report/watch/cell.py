@@ -71,7 +71,7 @@ def _specs(grid: WatchedGrid, cell: Cell) -> dict[str, RunSpec]:
     """Return the runs of a cell by key: those that choose, then those that confirm."""
     plan = grid.plan.at(grid.axes)
     seeds = [*plan.seeds, *(plan.confirming_seeds if cell.confirmed else ())]
-    return runs_at(plan, grid.axes, (cell.effective_learning_rate, cell.final_learning_rate), seeds)
+    return runs_at(plan, grid.axes, {}, (cell.effective_learning_rate, cell.final_learning_rate), seeds).specs()
 
 
 def _seeds(
