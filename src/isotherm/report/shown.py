@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import html
+import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +32,7 @@ from isotherm.report.study.tables import optima_rows, optima_text, runs_rows
 from isotherm.sweep.results import Results, StudyResults
 
 Findings = Results | StudyResults | Analysis
+_DOTS_PER_INCH_ON_SCREEN = 100
 _NO_PANDAS = "pandas is not installed; install it with pip install 'isotherm[pandas]', or use .table().rows"
 
 
@@ -191,6 +193,18 @@ def _figure_of(axes: Axes) -> Figure:
 
 
 def _let_notebooks_show_figures() -> None:
-    """Inside IPython, load pyplot, which tells it how to show a figure."""
-    if "IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None:
-        import matplotlib.pyplot  # noqa: F401
+    """Inside IPython, say how to show a figure, unless a backend of matplotlib has done so."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if shell is None:
+        return
+    formatter = shell.display_formatter.formatters["image/png"]
+    try:
+        formatter.lookup_by_type(Figure)
+    except KeyError:
+        formatter.for_type(Figure, _png)
+
+
+def _png(figure: Figure) -> bytes:
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=_DOTS_PER_INCH_ON_SCREEN)
+    return content.getvalue()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import sqlite3
 import weakref
@@ -13,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from isotherm.errors import StoreError
+from isotherm.errors import StoreError, UserError
 
 _DAMAGED = "the file is damaged; restore it from a copy, or move it away and start again"
 _NOT_WRITABLE = "it cannot be written; check the permissions of the file and its folder"
@@ -119,7 +118,9 @@ def translated(file: Path) -> Iterator[None]:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest says more than a remedy needs
         remedy = _REMEDIES.get(code, "check the disk and the file's permissions")
         raise StoreError(f"the store {file}: {error}; {remedy}") from error
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+    except UserError:
+        raise
+    except (ValueError, KeyError, TypeError) as error:
         raise StoreError(
             f"the store {file} holds a damaged row ({error}), changed by another program or a failing disk: "
             "restore it from a copy"
