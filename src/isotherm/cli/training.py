@@ -10,7 +10,8 @@ from rich.console import Console
 from isotherm.cli.options import ComputeOptions, ExecutorOptions
 from isotherm.cli.progress import RunProgress
 from isotherm.errors import UserError
-from isotherm.running.executors.choice import default_workers
+from isotherm.running.executors.choice import ExecutorChoice, default_workers
+from isotherm.running.parts import Part
 from isotherm.running.runner import CHECKPOINT_SECONDS, run_study
 from isotherm.sweep.results import StudyResults
 from isotherm.sweep.study import Study
@@ -42,18 +43,37 @@ def train_study(
         return run_study(
             study,
             store=store,
-            device=compute.device,
-            workers=_workers(compute, executor),
             fleet_size=compute.fleet_size,
             checkpoint_seconds=checkpoint_seconds,
             minutes=minutes,
-            executor=executor.executor,
+            executor=_choice(compute, executor),
             run_timeout=executor.run_timeout,
+            part=None if executor.part is None else Part.parse(executor.part),
+            known=executor.known or (),
             progress=progress,
         )
 
 
-def _workers(compute: ComputeOptions, executor: ExecutorOptions) -> int:
-    if compute.workers is not None:
-        return compute.workers
-    return 1 if executor.executor == "local" else default_workers(compute.device)
+def _choice(compute: ComputeOptions, executor: ExecutorOptions) -> ExecutorChoice:
+    workers = compute.workers
+    if workers is None and executor.executor in (None, "local"):
+        workers = default_workers(compute.device) if executor.executor is None else 1
+    return ExecutorChoice(
+        name=executor.executor,
+        device=compute.device,
+        workers=workers,
+        ray_address=executor.ray_address,
+        slurm=dict(_parameter(text) for text in executor.slurm or ()),
+    )
+
+
+def _parameter(text: str) -> tuple[str, str]:
+    """Return a parameter's name and value.
+
+    >>> _parameter("partition=gpu")
+    ('partition', 'gpu')
+    """
+    name, sign, value = text.partition("=")
+    if not (name and sign and value):
+        raise UserError(f"--slurm {text}: give a parameter and its value, e.g. --slurm partition=gpu")
+    return name, value
