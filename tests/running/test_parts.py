@@ -12,11 +12,16 @@ from isotherm.core.rates import powers_of_two
 from isotherm.core.records import Outcome, RunResult
 from isotherm.errors import StoreError, UserError
 from isotherm.running.merge import merge_stores
-from isotherm.running.parts import Part, results_of
+from isotherm.running.parts import Part
 from isotherm.running.runner import run
 from isotherm.running.store import Store, StoredRun
 from isotherm.sweep.rounds import missing_runs
 from isotherm.sweep.sweep import Sweep
+
+
+def results_of(path: Path) -> dict[str, RunResult]:
+    with Store.read(path) as store:
+        return store.results()
 
 
 def adaptive_sweep() -> Sweep:
@@ -57,7 +62,7 @@ def test_parts_and_merges_end_where_one_process_does(tmp_path: Path) -> None:
     assert len(set(trained)) == len(trained), "no run was trained twice"
     assert len(rounds) >= 3
     whole = run(sweep, fleet_size=1)
-    assert results_of([merged]) == dict(whole.by_key)
+    assert results_of(merged) == dict(whole.by_key)
     with Store.read(merged) as store:
         assert list(store.studies()) == ["sweep"]
         assert store.num_unidentified() == 0
@@ -104,7 +109,7 @@ def test_the_same_run_twice_is_one_run(store: Path, tmp_path: Path) -> None:
     assert (first.num_new, first.num_same) == (6, 0)
     (again,) = merge_stores([store], into)
     assert (again.num_new, again.num_same) == (0, 6)
-    assert results_of([into]) == results_of([store])
+    assert results_of(into) == results_of(store)
 
 
 def test_other_numbers_under_one_key_are_refused_and_nothing_is_written(store: Path, tmp_path: Path) -> None:
@@ -123,7 +128,7 @@ def test_a_failed_run_that_is_done_elsewhere_is_done(store: Path, tmp_path: Path
     for number, sources in enumerate(([other, store], [store, other])):
         into = tmp_path / f"all-{number}.sqlite"
         merged = merge_stores(sources, into)
-        assert results_of([into]) == results_of([store])
+        assert results_of(into) == results_of(store)
         assert sum(one.num_replaced for one in merged) == (1 if number == 0 else 0)
 
 

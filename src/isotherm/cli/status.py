@@ -14,6 +14,7 @@ from rich.table import Table
 from isotherm.cli.command import command
 from isotherm.cli.common import check_json, console_for, escaped, give_json
 from isotherm.cli.options import DataOption, JsonOption, StoreArgument
+from isotherm.core.schedule import Schedule
 
 if TYPE_CHECKING:
     from isotherm.sweep.results import StudyResults
@@ -76,10 +77,16 @@ def _rows(results: StudyResults) -> list[dict[str, Any]]:
             "study": results.plan.name,
             "sweep": sweep.plan.name,
             "momenta": ", ".join(f"{momentum:g}" for momentum in sweep.plan.momenta),
+            "schedule": str(sweep.plan.schedule),
             **sweep.counts(),
         }
         for sweep in results.sweeps
     ]
+
+
+def _sweep_words(row: dict[str, Any]) -> str:
+    own = "" if row["schedule"] == str(Schedule()) else f"; {row['schedule']}"
+    return f"{row['sweep']} (m = {row['momenta']}{own})"
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:
@@ -89,5 +96,5 @@ def _table(rows: list[dict[str, Any]]) -> Table:
         table.add_column(name, justify="right" if name in outcomes else "left", overflow="fold")
     for row in rows:
         counts = (f"{row[outcome]:,}" for outcome in outcomes)
-        table.add_row(escaped(row["study"]), escaped(f"{row['sweep']} (m = {row['momenta']})"), *counts)
+        table.add_row(escaped(row["study"]), escaped(_sweep_words(row)), *counts)
     return table

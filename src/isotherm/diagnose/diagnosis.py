@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from isotherm.core.json import plain
+from isotherm.core.schedule import Schedule
 from isotherm.core.statistics import Interval
 from isotherm.core.temperature import bare_learning_rate
 from isotherm.core.views import Shown, view
@@ -212,6 +213,7 @@ class Diagnosis(Shown):
         momentum: the one recommended besides plain SGD.
         num_train: training examples.
         budget: the length of the intended training, in words.
+        schedule: of the intended training and, fitted to their length, of the short runs.
         metric: its name; short runs are judged by it.
         stability: without and with momentum.
         grids: short grids over rising batch sizes.
@@ -246,6 +248,7 @@ class Diagnosis(Shown):
     missing: tuple[str, ...]
     cost: Cost
     settings: Mapping[str, Any]
+    schedule: Schedule = field(default_factory=Schedule)
 
     @property
     def choice(self) -> Choice | None:

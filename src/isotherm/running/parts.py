@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from isotherm.core.records import RunResult
+from isotherm.core.records import Outcome, RunResult, RunSpec
 from isotherm.errors import UserError
 from isotherm.running.store import Store
 from isotherm.sweep.rounds import Round
@@ -62,10 +62,8 @@ class Part:
         return dataclasses.replace(round_, specs=specs) if specs else None
 
 
-def results_of(stores: Sequence[str | Path]) -> dict[str, RunResult]:
-    """Return the results that stores hold by key; failed runs are to be tried again and left out."""
-    results: dict[str, RunResult] = {}
+def runs_of(stores: Sequence[str | Path]) -> Iterator[tuple[RunSpec, RunResult]]:
+    """Yield the runs that stores hold, with their results; failed runs are to be tried again and left out."""
     for path in stores:
         with Store.read(path) as store:
-            results |= store.results()
-    return results
+            yield from ((r.spec, r.result) for r in store.runs() if r.result.outcome is not Outcome.FAILED)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from isotherm.core.checks import require_positive
 from isotherm.core.records import Outcome, RunResult
+from isotherm.core.run_table import RunTable
+from isotherm.core.views import view
 from isotherm.engine.deadline import Deadline, Flag
 from isotherm.errors import UserError
 from isotherm.running.executors.checkpoints import CheckpointFolder
@@ -18,7 +20,7 @@ from isotherm.running.executors.contract import Executor
 from isotherm.running.executors.fleet_times import StoppedFleet, work_of
 from isotherm.running.executors.options import FleetOptions
 from isotherm.running.heartbeat import Heartbeat
-from isotherm.running.parts import Part, results_of
+from isotherm.running.parts import Part, runs_of
 from isotherm.running.progress import Progress, Several
 from isotherm.running.stopping import Stopping
 from isotherm.running.store import Store, StoredRun
@@ -42,13 +44,14 @@ def run(
     device: str = "cpu",
     workers: int | None = None,
     fleet_size: int | None = None,
+    micro_batch_size: int | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     minutes: float | None = None,
     executor: str | ExecutorChoice | None = None,
     run_timeout: float | None = None,
     part: Part | None = None,
     known: Sequence[str | Path] = (),
-    progress: Progress | None = None,
+    progress: Progress | bool | None = True,
 ) -> Results:
     """Run what is missing of a sweep and return all its results.
 
@@ -59,6 +62,8 @@ def run(
         workers: processes that train; 1, the default without an executor, trains in this process with PyTorch's
             threads.
         fleet_size: runs per fleet; chosen automatically by default.
+        micro_batch_size: most examples of an update that are computed at once; gradients of larger batches are summed
+            over micro-batches. By default, as many as memory holds.
         checkpoint_seconds: time between checkpoints of a fleet, from which a killed run resumes; inf for none.
         minutes: time from now on; by default as long as it takes. Nothing is started that can neither finish nor be
             checkpointed in it, and what is stored by then is returned: the same call goes on from there.
@@ -68,7 +73,8 @@ def run(
             runs one by one; by default a fleet without progress is only warned of.
         part: the share of every round that this call runs; others run the rest into stores of their own.
         known: stores whose results count as known, such as those of all parts so far, merged.
-        progress: receives progress reports.
+        progress: receives progress reports; by default they are shown in a terminal and in a notebook, with False
+            nowhere.
     """
     results = run_study(
         Study.of(sweep),
@@ -76,6 +82,7 @@ def run(
         device=device,
         workers=workers,
         fleet_size=fleet_size,
+        micro_batch_size=micro_batch_size,
         checkpoint_seconds=checkpoint_seconds,
         minutes=minutes,
         executor=executor,
@@ -94,20 +101,21 @@ def run_study(
     device: str = "cpu",
     workers: int | None = None,
     fleet_size: int | None = None,
+    micro_batch_size: int | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     minutes: float | None = None,
     executor: str | ExecutorChoice | None = None,
     run_timeout: float | None = None,
     part: Part | None = None,
     known: Sequence[str | Path] = (),
-    progress: Progress | None = None,
+    progress: Progress | bool | None = True,
 ) -> StudyResults:
     """Run what is missing of a study and return all its results; arguments as for `run`.
 
     Raises:
         Stopped: a signal asked for it; what was finished is stored, and the same call goes on from there.
     """
-    told = Several(progress)
+    told = Several(None if isinstance(progress, bool) else progress)
     stopping = Stopping()
     deadline = _deadline(minutes, stopping.flag)
     store = _fixed(store)
@@ -124,6 +132,7 @@ def run_study(
 
         options = FleetOptions(
             fleet_size=fleet_size,
+            micro_batch_size=micro_batch_size,
             checkpoints=checkpoints,
             deadline=deadline,
             run_timeout=None if run_timeout is None else 60.0 * run_timeout,
@@ -133,6 +142,8 @@ def run_study(
         )
         # Workers are forked before the store is opened, so that none of them holds its lock.
         workforce = stack.enter_context(choice.executor(prepared.tasks, options, folder=_jobs_folder(store)))
+        if progress is True:
+            told.add(stack.enter_context(view("progress")()))
         if isinstance(store, Store):
             opened = store
         else:
@@ -144,7 +155,9 @@ def run_study(
         for identity in prepared.identities.values():
             opened.put_identity(identity)
         opened.put_study(plan.name, plan.to_json())
-        results = {**results_of(known), **opened.results()}
+        results = opened.table(prepared.tasks)
+        done = set(results) - results.failed_keys() if known else set()
+        results.add((spec, result) for spec, result in runs_of(known) if spec.key not in done)
         if checkpoints is not None and checkpoints.path.is_dir():
             checkpoints.clean(_wanted_keys(opened, results))
         training = _Training(plan=plan, store=opened, checkpoints=checkpoints, told=told, results=results, part=part)
@@ -152,7 +165,7 @@ def run_study(
             training.run(workforce, minutes=minutes, stopping=stopping)
         if checkpoints is not None:
             checkpoints.remove_if_empty()
-        return StudyResults(plan=plan, by_key=results, provenance=opened.provenance())
+        return StudyResults(plan=plan, by_key=results.everything() if opened.is_in_memory else results)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -163,7 +176,7 @@ class _Training:
     store: Store
     checkpoints: CheckpointFolder | None
     told: Progress
-    results: dict[str, RunResult]
+    results: RunTable
     part: Part | None = None
     failed: set[str] = field(default_factory=set)  # tried in this call; tried again by the next one
     num_stored: int = 0
@@ -194,7 +207,7 @@ class _Training:
         self.store.put(fleet)
         if self.checkpoints is not None:  # only now: a kill before this line loses nothing; what failed is tried again
             self.checkpoints.forget({s.spec.key for s in fleet if s.result.outcome is not Outcome.FAILED})
-        self.results.update({stored.spec.key: stored.result for stored in fleet})
+        self.results.add((stored.spec, stored.result) for stored in fleet)
         self.failed.update(s.spec.key for s in fleet if s.result.outcome is Outcome.FAILED)
         self.num_stored += len(fleet)
         self.told.runs_done(fleet)
