@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from isotherm.cli.consoles import has_unicode
 from isotherm.core.json import json_text
 from isotherm.errors import UserError
 from isotherm.report.files import write_json
@@ -118,6 +119,6 @@ def check_json(path: Path | None) -> None:
 def give_json(path: Path | None, content: Any) -> None:
     """Write the content to the path of `--json`, if one was given."""
     if path == Path("-"):
-        sys.stdout.write(json_text(content))
+        sys.stdout.write(json_text(content, ascii_only=not has_unicode(sys.stdout)))
     elif path is not None:
         write_json(path, content)

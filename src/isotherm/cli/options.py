@@ -15,7 +15,11 @@ JsonOption = Annotated[
 ]
 DataOption = Annotated[
     Path | None,
-    typer.Option("--data", metavar="FOLDER", help="Data folder; default: $ISOTHERM_DATA, else ~/.cache/isotherm."),
+    typer.Option(
+        "--data",
+        metavar="PATH",
+        help="Data folder, for gpt_text also a text file; default: $ISOTHERM_DATA, else ~/.cache/isotherm.",
+    ),
 ]
 StudyArgument = Annotated[
     str, typer.Argument(metavar="STUDY", help="A built-in study, a TOML file, or module:function.")
@@ -40,6 +44,15 @@ FleetSizeOption = Annotated[
     int | None,
     typer.Option("--fleet-size", metavar="N", min=1, help="Runs per fleet; chosen automatically by default."),
 ]
+MicroBatchSizeOption = Annotated[
+    int | None,
+    typer.Option(
+        "--micro-batch-size",
+        metavar="N",
+        min=1,
+        help="Most examples of an update to compute at once; by default, as many as memory holds.",
+    ),
+]
 WorkersOption = Annotated[
     int | None,
     typer.Option("--workers", metavar="N", min=1, help="Worker processes on the CPU; one per core by default."),
@@ -50,6 +63,14 @@ MinutesOption = Annotated[
         "--minutes",
         metavar="M",
         help="Stop after M minutes; run it again to go on. Default: as long as it takes.",
+    ),
+]
+TrackOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--track",
+        metavar="TRACKER",
+        help="Tell every run to wandb, trackio, mlflow or tensorboard; may be given again for another.",
     ),
 ]
 ExecutorOption = Annotated[
@@ -78,6 +99,7 @@ class ComputeOptions:
     device: DeviceOption = "cpu"
     workers: WorkersOption = None
     fleet_size: FleetSizeOption = None
+    micro_batch_size: MicroBatchSizeOption = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

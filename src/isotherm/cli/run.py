@@ -20,6 +20,7 @@ from isotherm.cli.options import (
     JsonOption,
     MinutesOption,
     ResolutionOption,
+    TrackOption,
 )
 from isotherm.errors import UserError
 
@@ -61,6 +62,7 @@ class RunOptions:
         ),
     ] = None
     minutes: MinutesOption = None
+    track: TrackOption = None
     json_path: JsonOption = None
     cell: CellOptions
 
@@ -71,6 +73,7 @@ def run(options: RunOptions) -> None:
     start = time.perf_counter()  # before anything large is imported
     check_json(options.json_path)
     _check_kind(options)
+    _check_trackers(options)
     console = console_for(options.json_path)
     if options.cell.task is not None:
         _run_cell(options, console, start)
@@ -103,6 +106,15 @@ def _check_kind(options: RunOptions) -> None:
         raise UserError(f"--workers {workers}: one cell trains in one process, all seeds as a fleet; leave it out")
 
 
+def _check_trackers(options: RunOptions) -> None:
+    """Refuse a tracker that cannot be told, before anything is trained."""
+    if options.track:
+        from isotherm.running.trackers.tracking import check_tracker
+
+        for name in options.track:
+            check_tracker(name)
+
+
 def _run_study(options: RunOptions, console: Console, start: float) -> None:
     from isotherm.analysis.analysis import analyse
     from isotherm.cli.show.left import exit_if_out_of_time
@@ -124,6 +136,7 @@ def _run_study(options: RunOptions, console: Console, start: float) -> None:
         console=console,
         checkpoint_seconds=_checkpoint_seconds(options),
         minutes=minutes_left(options.minutes, since=start),
+        track=options.track,
     )
     exit_if_out_of_time(results.next_round(), store=store, json_path=options.json_path, console=console)
     analysis = analyse(results, run=run_command(options.study, study.name, store))
@@ -146,9 +159,10 @@ def _run_cell(options: RunOptions, console: Console, start: float) -> None:
     from isotherm.cli.show.cell import cell_summary, print_cell, stored_sentence
     from isotherm.cli.show.left import exit_if_out_of_time
     from isotherm.cli.show.study import failed_runs
-    from isotherm.cli.training import minutes_left
+    from isotherm.cli.training import minutes_left, tracked
     from isotherm.core.records import Outcome
     from isotherm.engine.placed_task import checked_device
+    from isotherm.running.progress import Several
     from isotherm.tasks.load import load_task
 
     assert options.cell.task is not None
@@ -163,14 +177,16 @@ def _run_cell(options: RunOptions, console: Console, start: float) -> None:
         if seeds:
             console.print(escaped(stored_sentence(seeds, store)), highlight=False)
 
-    with CellProgress(console, metric=cell.plan.metric) as progress:
+    trackers = tracked(options.track, study=cell.study.name, store=store)
+    with trackers as others, CellProgress(console, metric=cell.plan.metric) as bar:
         results = run_cell(
             cell,
             store,
             fleet_size=options.compute.fleet_size,
+            micro_batch_size=options.compute.micro_batch_size,
             checkpoint_seconds=_checkpoint_seconds(options),
             minutes=minutes_left(options.minutes, since=start),
-            progress=progress,
+            progress=Several(bar, *others),
             on_stored=on_stored,
         )
     exit_if_out_of_time(results.left, store=store, json_path=options.json_path, console=console)

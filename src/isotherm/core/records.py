@@ -106,12 +106,16 @@ class RunSpec:
     @property
     def key(self) -> str:
         """The content hash under which this run is stored."""
+        return content_hash(self.key_content())
+
+    def key_content(self) -> dict[str, Any]:
+        """Return what the key is made of; an unused setting changes no key."""
         content = self.to_json()
         del content["task"]
-        if content["clip_norm"] is None:  # an unused setting changes no key
+        if content["clip_norm"] is None:
             del content["clip_norm"]
         content["version"] = RUN_VERSION
-        return content_hash(content)
+        return content
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for JSON, without schedule and optimiser where they are the paper's."""
@@ -217,5 +221,9 @@ def content_hash(content: object) -> str:
     >>> content_hash({"a": 1}) == content_hash({"a": 1.5})
     False
     """
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(canonical_json(content).encode()).hexdigest()
+
+
+def canonical_json(content: object) -> str:
+    """Return what `content_hash` hashes."""
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from isotherm.core.checks import require_positive
 from isotherm.core.records import Outcome, RunResult
+from isotherm.core.run_table import RunTable
 from isotherm.core.views import view
 from isotherm.engine.deadline import Deadline, Flag
 from isotherm.errors import UserError
@@ -42,6 +43,7 @@ def run(
     device: str = "cpu",
     workers: int = 1,
     fleet_size: int | None = None,
+    micro_batch_size: int | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     minutes: float | None = None,
     executor: str | None = None,
@@ -56,6 +58,8 @@ def run(
         device: "cpu" or "cuda".
         workers: processes that train on the CPU; 1 trains in this process with PyTorch's threads.
         fleet_size: runs per fleet; chosen automatically by default.
+        micro_batch_size: most examples of an update that are computed at once; gradients of larger batches are summed
+            over micro-batches. By default, as many as memory holds.
         checkpoint_seconds: time between checkpoints of a fleet, from which a killed run resumes; inf for none.
         minutes: time from now on; by default as long as it takes. Nothing is started that can neither finish nor be
             checkpointed in it, and what is stored by then is returned: the same call goes on from there.
@@ -71,6 +75,7 @@ def run(
         device=device,
         workers=workers,
         fleet_size=fleet_size,
+        micro_batch_size=micro_batch_size,
         checkpoint_seconds=checkpoint_seconds,
         minutes=minutes,
         executor=executor,
@@ -87,6 +92,7 @@ def run_study(
     device: str = "cpu",
     workers: int = 1,
     fleet_size: int | None = None,
+    micro_batch_size: int | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     minutes: float | None = None,
     executor: str | None = None,
@@ -113,6 +119,7 @@ def run_study(
 
         options = FleetOptions(
             fleet_size=fleet_size,
+            micro_batch_size=micro_batch_size,
             checkpoints=checkpoints,
             deadline=deadline,
             run_timeout=None if run_timeout is None else 60.0 * run_timeout,
@@ -135,7 +142,7 @@ def run_study(
         for identity in prepared.identities.values():
             opened.put_identity(identity)
         opened.put_study(plan.name, plan.to_json())
-        results = opened.results()
+        results = opened.table(prepared.tasks)
         if checkpoints is not None and checkpoints.path.is_dir():
             checkpoints.clean(_wanted_keys(opened, results))
         training = _Training(plan=plan, store=opened, checkpoints=checkpoints, told=told, results=results)
@@ -143,7 +150,7 @@ def run_study(
             training.run(workforce, minutes=minutes, stopping=stopping)
         if checkpoints is not None:
             checkpoints.remove_if_empty()
-        return StudyResults(plan=plan, by_key=results, provenance=opened.provenance())
+        return StudyResults(plan=plan, by_key=results.everything() if opened.is_in_memory else results)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -154,7 +161,7 @@ class _Training:
     store: Store
     checkpoints: CheckpointFolder | None
     told: Progress
-    results: dict[str, RunResult]
+    results: RunTable
     failed: set[str] = field(default_factory=set)  # tried in this call; tried again by the next one
     num_stored: int = 0
 
@@ -179,7 +186,7 @@ class _Training:
         self.store.put(fleet)
         if self.checkpoints is not None:  # only now: a kill before this line loses nothing; what failed is tried again
             self.checkpoints.forget({s.spec.key for s in fleet if s.result.outcome is not Outcome.FAILED})
-        self.results.update({stored.spec.key: stored.result for stored in fleet})
+        self.results.add((stored.spec, stored.result) for stored in fleet)
         self.failed.update(s.spec.key for s in fleet if s.result.outcome is Outcome.FAILED)
         self.num_stored += len(fleet)
         self.told.runs_done(fleet)

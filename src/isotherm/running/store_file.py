@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import json
 import os
 import sqlite3
 import weakref
@@ -13,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from isotherm.errors import StoreError
+from isotherm.errors import StoreError, UserError
+from isotherm.running.file_lock import lock_now
 
 _DAMAGED = "the file is damaged; restore it from a copy, or move it away and start again"
 _NOT_WRITABLE = "it cannot be written; check the permissions of the file and its folder"
@@ -40,7 +39,8 @@ def _let_go() -> None:
         lock.close()
 
 
-os.register_at_fork(after_in_child=_let_go)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_let_go)
 
 
 def checked_path(path: object) -> Path:
@@ -73,7 +73,7 @@ def take_lock(file: Path) -> IO[str]:
             f"the store {file} cannot be written: {error.strerror} ({path}); choose a folder you may write to"
         ) from error
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_now(lock)
     except OSError as error:
         lock.seek(0)
         owner = lock.read().strip() or "unknown"
@@ -119,7 +119,9 @@ def translated(file: Path) -> Iterator[None]:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest says more than a remedy needs
         remedy = _REMEDIES.get(code, "check the disk and the file's permissions")
         raise StoreError(f"the store {file}: {error}; {remedy}") from error
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+    except UserError:
+        raise
+    except (ValueError, KeyError, TypeError) as error:
         raise StoreError(
             f"the store {file} holds a damaged row ({error}), changed by another program or a failing disk: "
             "restore it from a copy"

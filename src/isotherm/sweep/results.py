@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from isotherm.core.budget import Budget
 from isotherm.core.one_screen import columns_text, one_screen
 from isotherm.core.records import Outcome, RunResult, RunSpec
+from isotherm.core.run_table import CODES, MISSING, RunTable, codes_of, failed_keys
 from isotherm.core.views import Shown
 from isotherm.sweep.growth import grown_grid, is_settled
 from isotherm.sweep.plan import GridAxes, StudyPlan, SweepPlan
 from isotherm.sweep.protocol import Grid
-from isotherm.sweep.rounds import Round, all_runs, estimating_grids, next_round, reached_grids
+from isotherm.sweep.rounds import Round, all_runs, distinct_cells, estimating_grids, next_round, reached_grids
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,9 +58,7 @@ class Results(Shown):
 
     def counts(self) -> dict[str, int]:
         """Return how many runs are done, by outcome, and how many are missing."""
-        found = [self.by_key.get(key) for key in self.runs()]
-        counts = {str(outcome): sum(r is not None and r.outcome is outcome for r in found) for outcome in Outcome}
-        return {**counts, "missing": sum(r is None for r in found)}
+        return _counts([self.plan], self.by_key)
 
     def __repr__(self) -> str:
         return one_screen(self.lines())
@@ -86,24 +87,40 @@ class StudyResults(Shown):
 
     def next_round(self) -> Round | None:
         """Return what is to be run next; None once the study is done. Failed runs have been tried and are left out."""
-        failed = {key for key, result in self.by_key.items() if result.outcome is Outcome.FAILED}
-        return next_round(self.plan.sweeps, self.by_key, skip=failed)
+        return next_round(self.plan.sweeps, self.by_key, skip=failed_keys(self.by_key))
 
     def provenance_of_runs(self) -> list[Mapping[str, Any]]:
         """Return where and how the runs of this study were trained; runs without a record are left out."""
+        if isinstance(self.by_key, RunTable):
+            return self.by_key.origins_of(cell.results for cell in distinct_cells(self.plan.sweeps, self.by_key))
         return [self.provenance[key] for key in all_runs(self.plan.sweeps, self.by_key) if key in self.provenance]
+
+    def errors(self) -> set[str]:
+        """Return what the failed runs of this study raised, each once."""
+        failed = [
+            run
+            for cell in distinct_cells(self.plan.sweeps, self.by_key)
+            if (codes_of(cell.results) == CODES[Outcome.FAILED]).any()
+            for run in cell.results
+        ]
+        return {run.error for run in failed if run is not None and run.error}
 
     def counts(self) -> dict[str, int]:
         """Return how many runs are done, by outcome, and how many are missing; a shared run counts once."""
-        found = [self.by_key.get(key) for key in all_runs(self.plan.sweeps, self.by_key)]
-        counts = {str(outcome): sum(r is not None and r.outcome is outcome for r in found) for outcome in Outcome}
-        return {**counts, "missing": sum(r is None for r in found)}
+        return _counts(self.plan.sweeps, self.by_key)
 
     def __repr__(self) -> str:
         sweeps = self.sweeps
         lines = [line for sweep in sweeps for line in sweep.lines()] if len(sweeps) < _MANY else []
         short = [f"  {s.plan.name!r} on task {s.plan.task!r}: {_counts_text(s.counts())}" for s in sweeps]
         return one_screen([f"StudyResults of {self.plan.name!r}: {_counts_text(self.counts())}", *(lines or short)])
+
+
+def _counts(plans: Sequence[SweepPlan], results: Mapping[str, RunResult]) -> dict[str, int]:
+    codes = sum(
+        (np.bincount(codes_of(cell.results), minlength=4) for cell in distinct_cells(plans, results)), np.zeros(4)
+    )
+    return {**{str(outcome): int(codes[CODES[outcome]]) for outcome in Outcome}, "missing": int(codes[MISSING])}
 
 
 # From so many sweeps on, a console shows a line for each.

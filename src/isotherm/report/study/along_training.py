@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from isotherm.analysis.analysis import SweepAnalysis
 from isotherm.analysis.series import TunedGrid
 from isotherm.core.records import CurvePoint, Direction
+from isotherm.core.run_table import first_of
 from isotherm.report.axes import FAINT, with_math
 from isotherm.report.study.pictures import Picture, Row
 from isotherm.report.style import series_styles
@@ -20,6 +21,7 @@ from isotherm.sweep.protocol import Cell, Grid
 
 TABLE = "along_training.csv"
 MAX_PANELS = 3
+MAX_RUNS = 50  # more lines of one cell are a band that hides what they do
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,9 +34,12 @@ class TrainingCurve:
 
 
 def training_curves(plan: SweepPlan, cell: Cell) -> list[TrainingCurve]:
-    """Return the curves of all runs of a cell that have one, the confirming seeds last."""
-    seeds = [*plan.seeds, *plan.confirming_seeds[: len(cell.confirmed)]]
-    runs = zip(seeds, (*cell.results, *cell.confirmed), strict=True)
+    """Return the curves of the runs of a cell that have one, the confirming seeds last; the first of very many."""
+    if len(cell.results) > MAX_RUNS:
+        runs = zip(plan.seeds, first_of(cell.results, MAX_RUNS), strict=False)
+    else:
+        seeds = [*plan.seeds, *plan.confirming_seeds[: len(cell.confirmed)]]
+        runs = zip(seeds, (*cell.results, *cell.confirmed), strict=True)
     return [
         TrainingCurve(effective_learning_rate=cell.effective_learning_rate, seed=seed, points=result.curve)
         for seed, result in runs
@@ -61,7 +66,7 @@ def along_training_picture(plan: SweepPlan, shown: Sequence[tuple[Grid, Sequence
         name=f"{plan.name}_along_training_{momentum}",
         title=f"{plan.name.replace('_', ' ')}, {momentum}: along training",
         caption=(
-            f"{plan.task}, {momentum}. {metric_label(plan.metric)} during training, one line for every run. Solid: the "
+            f"{plan.task}, {momentum}. {metric_label(plan.metric)} during training, {_which(plan)}. Solid: the "
             f"learning rate that was chosen; dashed: the one with the lowest {TRAIN_OBJECTIVE}, where it is another. "
             f"{_fall_words(plan)}"
         ).rstrip(),
@@ -70,6 +75,11 @@ def along_training_picture(plan: SweepPlan, shown: Sequence[tuple[Grid, Sequence
         table=TABLE,
         rows=tuple(_rows(plan, shown)),
     )
+
+
+def _which(plan: SweepPlan) -> str:
+    num = len(plan.seeds)
+    return f"one line for each of the first {MAX_RUNS} of {num:,} runs" if num > MAX_RUNS else "one line for every run"
 
 
 def _fall_words(plan: SweepPlan) -> str:

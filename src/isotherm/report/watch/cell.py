@@ -71,7 +71,7 @@ def _specs(grid: WatchedGrid, cell: Cell) -> dict[str, RunSpec]:
     """Return the runs of a cell by key: those that choose, then those that confirm."""
     plan = grid.plan.at(grid.axes)
     seeds = [*plan.seeds, *(plan.confirming_seeds if cell.confirmed else ())]
-    return runs_at(plan, grid.axes, (cell.effective_learning_rate, cell.final_learning_rate), seeds)
+    return runs_at(plan, grid.axes, {}, (cell.effective_learning_rate, cell.final_learning_rate), seeds).specs()
 
 
 def _seeds(
@@ -81,10 +81,16 @@ def _seeds(
     curves: dict[str, RunResult],
     training: Training | None,
 ) -> list[Plain]:
-    kept = {i for i in cell.kept(plan.objective, plan.direction) if cell.results[i] is not None}
+    kept = set(cell.kept(plan.objective, plan.direction))
     running = {} if training is None else training.running
     return [
-        _seed(spec, curves.get(key), running.get(key), is_choosing=place < len(cell.results), is_kept=place in kept)
+        _seed(
+            spec,
+            curves.get(key),
+            None if key not in running else running[key].curve,
+            is_choosing=place < len(cell.results),
+            is_kept=place in kept,
+        )
         for place, (key, spec) in enumerate(specs.items())
     ]
 
