@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -108,3 +109,9 @@ def test_no_unsafe_loading_anywhere() -> None:
     assert [name for name in used if name.startswith(("pickle", "from pickle"))] == ["pickle.Unpickler"]
     (unpickler,) = [n for n in nodes if isinstance(n, ast.ClassDef) and "pickle.Unpickler" in map(ast.unparse, n.bases)]
     assert any(isinstance(n, ast.FunctionDef) and n.name == "find_class" for n in unpickler.body)
+
+
+def test_no_two_test_files_have_one_name() -> None:
+    """Tests are no package, so pytest takes the second for the first and collects nothing."""
+    names = Counter(path.name for path in Path(__file__).parent.rglob("test_*.py"))
+    assert [name for name, num in names.items() if num > 1] == []
