@@ -103,6 +103,6 @@ def test_no_unsafe_loading_anywhere() -> None:
     restricted = SOURCE / "data" / "restricted_pickle.py"
     nodes = list(ast.walk(ast.parse(restricted.read_text())))
     used = [ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute | ast.ImportFrom)]
-    assert [name for name in used if name.startswith(("pickle", "from pickle"))] == ["pickle.Unpickler"]
+    assert [name for name in used if name.startswith(("pickle", "from pickle"))] == ["pickletools.genops"]
     (unpickler,) = [n for n in nodes if isinstance(n, ast.ClassDef) and "pickle.Unpickler" in map(ast.unparse, n.bases)]
     assert any(isinstance(n, ast.FunctionDef) and n.name == "find_class" for n in unpickler.body)

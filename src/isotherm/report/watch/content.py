@@ -11,6 +11,7 @@ from isotherm.analysis.cells import estimate_so_far, state_of
 from isotherm.analysis.series import TunedGrid
 from isotherm.analysis.upcoming import Upcoming, upcoming
 from isotherm.core.records import Direction, Outcome, RunResult, RunSpec
+from isotherm.core.visible import visible
 from isotherm.report.watch.grids import GridBook, WatchedGrid
 from isotherm.report.wording import (
     EDGE_FLAGS,
@@ -23,7 +24,6 @@ from isotherm.report.wording import (
     power_text,
     rate_text,
     seeds_words,
-    visible,
 )
 from isotherm.running.heartbeat import Training
 from isotherm.sweep.plan import SweepPlan
