@@ -31,7 +31,9 @@ SUB_ROOMS = {
         "layers",
         "dropout",
         "placed_task",
+        "micro_batches",
         "memory",
+        "micro_batch_check",
         "untrained",
         "fleet_speed",
         "checkpoint_file",
@@ -95,7 +97,7 @@ def test_nothing_but_the_command_line_and_the_papers_report_imports_studies() ->
 def test_no_unsafe_loading_anywhere() -> None:
     for path in FILES:
         text = path.read_text()
-        assert "pickle" not in imports(path) or path == SOURCE / "data" / "restricted_pickle.py", path
+        assert "pickle" not in imports(path), path
         # What the process that starts workers sends to them, over its own pipes, is unpacked there and nothing else.
         assert "pickle.load" not in text or path == SOURCE / "running" / "executors" / "packing.py", path
         assert "eval(" not in text.replace(".eval(", ""), path
@@ -103,6 +105,5 @@ def test_no_unsafe_loading_anywhere() -> None:
     restricted = SOURCE / "data" / "restricted_pickle.py"
     nodes = list(ast.walk(ast.parse(restricted.read_text())))
     used = [ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute | ast.ImportFrom)]
+    # It parses instructions and follows them itself: nothing is loaded.
     assert [name for name in used if name.startswith(("pickle", "from pickle"))] == ["pickletools.genops"]
-    (unpickler,) = [n for n in nodes if isinstance(n, ast.ClassDef) and "pickle.Unpickler" in map(ast.unparse, n.bases)]
-    assert any(isinstance(n, ast.FunctionDef) and n.name == "find_class" for n in unpickler.body)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,30 @@ def test_plots_are_figures_of_their_own_or_in_given_axes(results: it.Results, an
         analysis.plot(sweep="other")
     with pytest.raises(it.UserError, match="nothing to draw; finish the sweep first"):
         it.Results(plan=results.plan, by_key={}).plot()
+
+
+class Formatter:
+    """What IPython has for one kind of output."""
+
+    def __init__(self) -> None:
+        self.known: dict[type, Any] = {}
+
+    def lookup_by_type(self, kind: type) -> Any:
+        return self.known[kind]
+
+    def for_type(self, kind: type, function: Any) -> None:
+        self.known[kind] = function
+
+
+def test_a_notebook_learns_to_show_figures_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    formatter = Formatter()
+    shell = types.SimpleNamespace(display_formatter=types.SimpleNamespace(formatters={"image/png": formatter}))
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell, version_info=(9, 0)))
+    figure = make_diagnosis().plot()
+    assert formatter.known[Figure](figure).startswith(b"\x89PNG")
+    formatter.known[Figure] = None  # another's
+    make_diagnosis().plot()
+    assert formatter.known[Figure] is None
 
 
 def test_reports_are_written(results: it.Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from isotherm.core.records import Direction, RunResult
+from isotherm.core.run_table import MISSING, codes_of, quantities
 from isotherm.core.statistics import Interval, t_interval
 from isotherm.sweep.protocol import Cell, Estimate
 
@@ -39,7 +40,7 @@ def state_of(cell: Cell) -> CellState:
         return CellState.DIVERGED
     if cell.is_complete:
         return CellState.FINISHED
-    return CellState.PARTIAL if any(result is not None for result in cell.results) else CellState.MISSING
+    return CellState.PARTIAL if (codes_of(cell.results) != MISSING).any() else CellState.MISSING
 
 
 def estimate_so_far(cell: Cell, quantity: str, *, ranking: str, direction: Direction) -> Estimate:
@@ -47,7 +48,7 @@ def estimate_so_far(cell: Cell, quantity: str, *, ranking: str, direction: Direc
 
     For a complete cell these are the numbers of the protocol; NaN where no run has the quantity.
     """
-    has_it = [r is not None and math.isfinite(r.quantity(quantity)) for r in cell.results]
+    has_it = [math.isfinite(value) for value in quantities(cell.results, quantity)]
     return cell.estimate(quantity, kept=[index for index in cell.kept(ranking, direction) if has_it[index]])
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from isotherm.core.records import RunResult
-from isotherm.sweep.growth import Stage, Step, growth
+from isotherm.core.records import Outcome, RunResult
+from isotherm.core.run_table import CODES, MISSING, codes_of
+from isotherm.sweep.growth import CellOfRuns, Stage, Step, growth
 from isotherm.sweep.plan import GridAxes, SweepPlan
 from isotherm.sweep.protocol import Edge, Grid
 from isotherm.sweep.rounds import levels
-
-Grow = Callable[[SweepPlan, GridAxes], Sequence[Step]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,53 +32,48 @@ class Upcoming:
     reason: str
 
 
-def upcoming(
-    plans: Sequence[SweepPlan], results: Mapping[str, RunResult], *, grow: Grow | None = None
-) -> list[Upcoming]:
+def upcoming(plans: Sequence[SweepPlan], results: Mapping[str, RunResult]) -> list[Upcoming]:
     """Return what every grid calls for next, those of the next round first.
 
     Grids that are not reached yet, as their level begins when the level before is settled, are left out.
-
-    Args:
-        plans: of a study.
-        results: by key.
-        grow: returns all steps of a grid's growth; by default they are computed.
     """
-    steps_of = grow or (lambda plan, axes: list(growth(plan, axes, results)))
     found: list[Upcoming] = []
     first = 0
     for groups in itertools.zip_longest(*(levels(plan, results) for plan in plans), fillvalue=[]):
         longest = 0
         for plan, group in zip(plans, groups, strict=True):
             for axes in group:
-                steps = steps_of(plan, axes)
+                steps = list(growth(plan, axes, results))
                 longest = max(longest, len(steps))
-                found += _missing(plan, axes, steps, results, first)
+                found += _missing(plan, axes, steps, first)
         first += longest
     return sorted(found, key=lambda one: one.round)
 
 
-def _missing(
-    plan: SweepPlan, axes: GridAxes, steps: Sequence[Step], results: Mapping[str, RunResult], first: int
-) -> list[Upcoming]:
+def _missing(plan: SweepPlan, axes: GridAxes, steps: Sequence[Step], first: int) -> list[Upcoming]:
     """Return what is missing of the last step of a grid, if anything is: a grid grows no further before it is run."""
     step = steps[-1]
-    wanted = {key: spec for cell in step.cells for key, spec in cell.missing().items()}
-    if not wanted:
+    if step.is_done:
         return []
+    wanted = [(runs.spec, _num_of(runs, MISSING), _num_of(runs, CODES[Outcome.FAILED])) for runs in step.cells]
+    wanted = [(spec, new, failed) for spec, new, failed in wanted if new or failed]
     return [
         Upcoming(
             sweep=plan.name,
             axes=axes,
             round=first + len(steps) - 1,
             stage=step.stage,
-            learning_rates=tuple(sorted({spec.effective_learning_rate for spec in wanted.values()})),
-            num_runs=len(wanted),
-            num_tried=sum(key in results for key in wanted),
-            work=sum(spec.batch_size * spec.num_steps for spec in wanted.values()),
+            learning_rates=tuple(sorted({spec.effective_learning_rate for spec, _, _ in wanted})),
+            num_runs=sum(new + failed for _, new, failed in wanted),
+            num_tried=sum(failed for _, _, failed in wanted),
+            work=sum((new + failed) * spec.batch_size * spec.num_steps for spec, new, failed in wanted),
             reason=_reason(step, None if len(steps) == 1 else steps[-2].grid),
         )
     ]
+
+
+def _num_of(runs: CellOfRuns, code: int) -> int:
+    return int((codes_of(runs.results) == code).sum())
 
 
 def _reason(step: Step, before: Grid | None) -> str:

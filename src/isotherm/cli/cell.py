@@ -182,6 +182,7 @@ def run_cell(
     store: Path,
     *,
     fleet_size: int | None = None,
+    micro_batch_size: int | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     minutes: float | None = None,
     progress: Progress | None = None,
@@ -193,6 +194,7 @@ def run_cell(
         cell: what to run.
         store: file to keep the runs in.
         fleet_size: runs per fleet; chosen automatically by default.
+        micro_batch_size: most examples of an update that are computed at once; by default, as many as memory holds.
         checkpoint_seconds: time between checkpoints of a fleet, written beside the store.
         minutes: time from now on; by default as long as it takes.
         progress: receives progress.
@@ -207,6 +209,7 @@ def run_cell(
             store=opened,
             device=cell.device,
             fleet_size=fleet_size,
+            micro_batch_size=micro_batch_size,
             checkpoint_seconds=checkpoint_seconds,
             minutes=minutes,
             progress=progress,

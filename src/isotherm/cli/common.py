@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
+from isotherm.cli.consoles import has_unicode
 from isotherm.core.json import json_text
 from isotherm.core.visible import printable
 from isotherm.errors import UserError
@@ -128,6 +129,6 @@ def check_json(path: Path | None) -> None:
 def give_json(path: Path | None, content: Any) -> None:
     """Write the content to the path of `--json`, if one was given."""
     if path == Path("-"):
-        sys.stdout.write(json_text(content))
+        sys.stdout.write(json_text(content, ascii_only=not has_unicode(sys.stdout)))
     elif path is not None:
         write_json(path, content)

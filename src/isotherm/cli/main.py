@@ -13,6 +13,7 @@ import typer
 from isotherm.cli.bench import bench
 from isotherm.cli.command import Command, Group
 from isotherm.cli.common import EXITS_BY_SIGNAL, errors
+from isotherm.cli.consoles import take_any_text
 from isotherm.cli.data import app as data_app
 from isotherm.cli.diagnose import diagnose
 from isotherm.cli.plan import plan
@@ -31,7 +32,6 @@ app = typer.Typer(
     cls=Group,
     help="Choose learning rate and batch size for SGD by measurement.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 for _command in (quickstart, plan, run, status, watch, report, reproduce, diagnose, theory, bench):
@@ -50,6 +50,7 @@ def _main(
 
 def main() -> None:
     """Run the `isotherm` command."""
+    take_any_text()
     _log_to_terminal()
     try:
         app(prog_name="isotherm")

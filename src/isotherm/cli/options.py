@@ -44,6 +44,15 @@ FleetSizeOption = Annotated[
     int | None,
     typer.Option("--fleet-size", metavar="N", min=1, help="Runs per fleet; chosen automatically by default."),
 ]
+MicroBatchSizeOption = Annotated[
+    int | None,
+    typer.Option(
+        "--micro-batch-size",
+        metavar="N",
+        min=1,
+        help="Most examples of an update to compute at once; by default, as many as memory holds.",
+    ),
+]
 WorkersOption = Annotated[
     int | None,
     typer.Option("--workers", metavar="N", min=1, help="Worker processes on the CPU; one per core by default."),
@@ -90,6 +99,7 @@ class ComputeOptions:
     device: DeviceOption = "cpu"
     workers: WorkersOption = None
     fleet_size: FleetSizeOption = None
+    micro_batch_size: MicroBatchSizeOption = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -77,6 +77,7 @@ def plan(options: PlanOptions) -> None:
             device=compute.device,
             workers=compute.workers or default_workers(compute.device),
             fleet_size=compute.fleet_size,
+            micro_batch_size=compute.micro_batch_size,
         )
     print_plan(study.name, cost, store=store, console=console)
     print_notes(later_notes(study), console)

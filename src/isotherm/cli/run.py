@@ -183,6 +183,7 @@ def _run_cell(options: RunOptions, console: Console, start: float) -> None:
             cell,
             store,
             fleet_size=options.compute.fleet_size,
+            micro_batch_size=options.compute.micro_batch_size,
             checkpoint_seconds=_checkpoint_seconds(options),
             minutes=minutes_left(options.minutes, since=start),
             progress=Several(bar, *others),

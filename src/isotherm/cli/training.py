@@ -51,6 +51,7 @@ def train_study(
             device=compute.device,
             workers=_workers(compute, executor),
             fleet_size=compute.fleet_size,
+            micro_batch_size=compute.micro_batch_size,
             checkpoint_seconds=checkpoint_seconds,
             minutes=minutes,
             executor=executor.executor,

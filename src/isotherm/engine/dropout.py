@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable
 from functools import partial
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -54,7 +54,28 @@ def run_keys(seed: int) -> Tensor:
     return torch.stack([noise_key(seed), noise_key(seed, "augmentation")])
 
 
-def uniform_bits(key: Tensor, step: Tensor, call: int, shape: torch.Size) -> Tensor:
+# Number of the call, shape of the result, device -> index of every element in the result for the whole batch.
+IndexOf = Callable[[int, torch.Size, torch.device], Tensor]
+
+
+def index_in_whole_batch(_call: int, shape: torch.Size, device: torch.device) -> Tensor:
+    """Return the index of every element of a result for all examples of an update."""
+    return torch.arange(shape.numel(), device=device).reshape(shape)
+
+
+class RandomIndices(NamedTuple):
+    """Where the elements that random bits are drawn for are in the whole batch: by default, it is the whole batch."""
+
+    dropout: IndexOf = index_in_whole_batch
+    augmentation: IndexOf = index_in_whole_batch
+
+
+WHOLE_BATCH = RandomIndices()
+
+
+def uniform_bits(
+    key: Tensor, step: Tensor, call: int, shape: torch.Size, *, index_of: IndexOf = index_in_whole_batch
+) -> Tensor:
     """Return 32 random bits per element, as int64, for one call in one update.
 
     Args:
@@ -62,24 +83,23 @@ def uniform_bits(key: Tensor, step: Tensor, call: int, shape: torch.Size) -> Ten
         step: the update, a scalar.
         call: how many draws came before in this forward pass.
         shape: of the result.
+        index_of: where its elements are, if they are for a part of the batch.
     """
     low = _hash(_hash(key[0] ^ step) ^ (call + 1))
     high = _hash(low ^ key[1])
-    index = torch.arange(shape.numel(), device=key.device).reshape(shape)
-    return _hash(_hash(index ^ low) ^ high)
+    return _hash(_hash(index_of(call, shape, key.device) ^ low) ^ high)
 
 
 class KeyedBits:
     """Random bits for one update of one run, new ones with every call."""
 
-    def __init__(self, key: Tensor, step: Tensor) -> None:
-        self._key = key
-        self._step = step
+    def __init__(self, key: Tensor, step: Tensor, index_of: IndexOf = index_in_whole_batch) -> None:
+        self._key, self._step, self._index_of = key, step, index_of
         self._num_calls = 0
 
     def __call__(self, shape: tuple[int, ...]) -> Tensor:
         """Return 32 random bits per element, as int64."""
-        bits = uniform_bits(self._key, self._step, self._num_calls, torch.Size(shape))
+        bits = uniform_bits(self._key, self._step, self._num_calls, torch.Size(shape), index_of=self._index_of)
         self._num_calls += 1
         return bits
 
@@ -87,9 +107,9 @@ class KeyedBits:
 class KeyedDropout(TorchFunctionMode):
     """Within this context the dropout functions of `torch.nn.functional` draw from the run's key."""
 
-    def __init__(self, key: Tensor, step: Tensor) -> None:
+    def __init__(self, key: Tensor, step: Tensor, index_of: IndexOf = index_in_whole_batch) -> None:
         super().__init__()
-        self._bits = KeyedBits(key, step)
+        self._bits = KeyedBits(key, step, index_of)
 
     def __torch_function__(
         self,

@@ -104,13 +104,15 @@ def estimate(
     device: str = "cpu",
     workers: int = 1,
     fleet_size: int | None = None,
+    micro_batch_size: int | None = None,
 ) -> Estimate:
     """Return the cost of a study's missing runs; trains a few updates of every shape and keeps nothing.
 
     Several workers are assumed to share the work evenly, each at the speed of one thread alone.
     """
     prepared = prepared_study(study)
-    executor = LocalExecutor(prepared.tasks, FleetOptions(fleet_size=fleet_size), device=device)
+    options = FleetOptions(fleet_size=fleet_size, micro_batch_size=micro_batch_size)
+    executor = LocalExecutor(prepared.tasks, options, device=device)
     plan = prepared.plan
     confirming = confirming_runs(plan.sweeps, known)
     wanted = {spec.key: spec for spec in missing_runs(plan.sweeps, known)} | confirming
@@ -135,6 +137,7 @@ def plan(
     device: str = "cpu",
     workers: int | None = None,
     fleet_size: int | None = None,
+    micro_batch_size: int | None = None,
 ) -> Estimate:
     """Return what a study or sweep would run and how long that would take here; stores nothing.
 
@@ -144,13 +147,21 @@ def plan(
         device: "cpu" or "cuda".
         workers: processes that would train on the CPU; by default one, as for `run`.
         fleet_size: runs per fleet; chosen automatically by default.
+        micro_batch_size: most examples of an update that are computed at once; by default, as many as memory holds.
     """
     whole = Study.of(study) if isinstance(study, Sweep) else study
     known: Mapping[str, RunResult] = {}
     if store is not None and Path(store).exists():
         with Store.read(store) as opened:
             known = opened.results()
-    return estimate(whole, known, device=device, workers=1 if workers is None else workers, fleet_size=fleet_size)
+    return estimate(
+        whole,
+        known,
+        device=device,
+        workers=1 if workers is None else workers,
+        fleet_size=fleet_size,
+        micro_batch_size=micro_batch_size,
+    )
 
 
 @contextlib.contextmanager
@@ -182,7 +193,12 @@ def _cost(executor: LocalExecutor, task: Task, fleets: Sequence[Sequence[RunSpec
         num_examples=examples,
         flop=examples * (flop_per_example(task) / (task.unroll or 1)),
         memory_bytes=size
-        * bytes_per_run(executor.placed(first), first.batch_size, num_moments=num_moments(first.method)),
+        * bytes_per_run(
+            executor.placed(first),
+            first.batch_size,
+            micro_batch_size=executor.micro_batch_size(first),
+            num_moments=num_moments(first.method),
+        ),
         seconds=seconds / workers,
     )
 
@@ -191,7 +207,8 @@ def _seconds(executor: LocalExecutor, fleet: Sequence[RunSpec]) -> float:
     """Return the estimated time of a fleet, from the times of a few updates and of evaluations of a few examples."""
     placed, first = executor.placed(fleet[0]), fleet[0]
     try:
-        found = probed(placed, fleet, checks=executor.checks(first))
+        size = executor.micro_batch_size(first)
+        found = probed(placed, fleet, checks=executor.checks(first), micro_batch_size=size)
     except UserError:
         raise
     except Exception as error:  # the user's module may raise anything

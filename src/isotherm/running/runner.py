@@ -44,6 +44,7 @@ def run(
     device: str = "cpu",
     workers: int = 1,
     fleet_size: int | None = None,
+    micro_batch_size: int | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     minutes: float | None = None,
     executor: str | None = None,
@@ -58,6 +59,8 @@ def run(
         device: "cpu" or "cuda".
         workers: processes that train on the CPU; 1 trains in this process with PyTorch's threads.
         fleet_size: runs per fleet; chosen automatically by default.
+        micro_batch_size: most examples of an update that are computed at once; gradients of larger batches are summed
+            over micro-batches. By default, as many as memory holds.
         checkpoint_seconds: time between checkpoints of a fleet, from which a killed run resumes; inf for none.
         minutes: time from now on; by default as long as it takes. Nothing is started that can neither finish nor be
             checkpointed in it, and what is stored by then is returned: the same call goes on from there.
@@ -73,6 +76,7 @@ def run(
         device=device,
         workers=workers,
         fleet_size=fleet_size,
+        micro_batch_size=micro_batch_size,
         checkpoint_seconds=checkpoint_seconds,
         minutes=minutes,
         executor=executor,
@@ -89,6 +93,7 @@ def run_study(
     device: str = "cpu",
     workers: int = 1,
     fleet_size: int | None = None,
+    micro_batch_size: int | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     minutes: float | None = None,
     executor: str | None = None,
@@ -115,6 +120,7 @@ def run_study(
 
         options = FleetOptions(
             fleet_size=fleet_size,
+            micro_batch_size=micro_batch_size,
             checkpoints=checkpoints,
             deadline=deadline,
             run_timeout=None if run_timeout is None else 60.0 * run_timeout,

@@ -25,7 +25,7 @@ import numpy as np
 from isotherm.core.json import exact_json
 from isotherm.core.records import Identity, Outcome, RunResult
 from isotherm.core.run_keys import cell_id
-from isotherm.core.run_table import CODES, RECORD, RunTable, record_of
+from isotherm.core.run_table import RECORD, RunTable, record_of
 from isotherm.errors import StoreError
 from isotherm.running.store_file import check_header, checked_path, journal_mode, stores_like, take_lock, translated
 from isotherm.running.store_guard import FileGuard, rescued
@@ -220,15 +220,6 @@ class Store:
         """Return the results of some runs by key; those that are not stored are left out."""
         with translated(Path(self.path)):
             return {row[0]: result_of(row) for row in self._sound_rows(list(keys))}
-
-    def outcomes(self) -> dict[str, str]:
-        """Return how every run ended, by key: what has changed shows without reading the results."""
-        words = {code: str(outcome) for outcome, code in CODES.items()}
-        records = self.table().records
-        return {
-            key.hex(): words[code]
-            for key, code in zip(records["key"].tolist(), records["outcome"].tolist(), strict=True)
-        }
 
     def table(self, tasks: Iterable[Ids] | None = None) -> RunTable:
         """Return the numbers of all runs of some tasks, or of all: what is read of a store of many runs.

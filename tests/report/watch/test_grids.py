@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from helpers_watch import make_store, peak, put, small_plan
+from helpers_watch import make_store, put, small_plan
 from isotherm.core.budget import Budget
+from isotherm.core.run_keys import cell_id
+from isotherm.report.watch.content import left_content
 from isotherm.report.watch.grids import GridBook
 from isotherm.report.watch.source import StoreSource
 from isotherm.running.store import Store
@@ -20,7 +22,7 @@ from isotherm.sweep.rounds import next_round
 def updated(book: GridBook, source: StoreSource) -> None:
     reading = source.read()
     assert reading is not None
-    book.update(reading)
+    book.update(reading.results)
 
 
 def test_only_the_grids_with_new_runs_are_made_again(tmp_path: Path) -> None:
@@ -45,15 +47,15 @@ PLANS = [
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=["paper", "adaptive", "estimated"])
-def test_after_every_round_the_grids_and_counts_are_those_of_the_protocol(tmp_path: Path, plan: SweepPlan) -> None:
+def test_after_every_round_the_grids_are_those_of_the_protocol(tmp_path: Path, plan: SweepPlan) -> None:
     path = tmp_path / "a.sqlite"
     make_store(path, plan, num=0)
     source, book = StoreSource(path), GridBook()
     while True:
         reading = source.read()
         assert reading is not None
-        book.update(reading)
-        assert book.counts() == reading.results.counts()
+        book.update(reading.results)
+        assert left_content(reading.results)["runs_left"] == reading.results.counts()["missing"]
         results = reading.results.by_key
         for grid in book.grids(0):
             assert grid.tuned.grid == grown_grid(reading.results.plan.sweeps[0], grid.axes, results)
@@ -64,14 +66,20 @@ def test_after_every_round_the_grids_and_counts_are_those_of_the_protocol(tmp_pa
     source.close()
 
 
-def test_a_run_that_two_sweeps_share_counts_once(tmp_path: Path) -> None:
+def test_cells_are_found_by_what_identifies_their_runs(tmp_path: Path) -> None:
     path, plan = tmp_path / "a.sqlite", small_plan()
-    make_store(path, plan, dataclasses.replace(plan, name="again"))
+    left = make_store(path, plan, num=3)
     source, book = StoreSource(path), GridBook()
     updated(book, source)
-    assert sum(book.counts().values()) == 3 * 5 * 3
-    with Store.read(path) as store:
-        assert len(store.outcomes()) == 45
-        assert store.results_of(["no such key"]) == {}
-    assert peak(next(iter(book.specs().values()))).curve
+    first, second, _ = book.grids(0)
+    name = cell_id(left[0]).hex()
+    assert first.column_of(name) == 1
+    assert second.column_of(name) is None
     source.close()
+
+
+def test_a_store_gives_results_by_key(tmp_path: Path) -> None:
+    path = tmp_path / "a.sqlite"
+    left = make_store(path, num=5)
+    with Store.read(path) as store:
+        assert store.results_of(["no such key", left[0].key]) == {}

@@ -289,6 +289,7 @@ class Trainer:
         checks: FleetChecks,
         deadline: Deadline,
         checkpoint: Checkpoint | None = None,
+        micro_batch_size: int,
     ) -> list[RunResult]:
         self.checkpoints.append(checkpoint)
         state = None if checkpoint is None else checkpoint.load("cpu")
@@ -298,7 +299,7 @@ class Trainer:
             on_steps(len(specs))
             if checkpoint is not None and checkpoint.is_due():
                 checkpoint.save({"done": update})
-            if self.too_large is not None and len(specs) >= self.too_large and update == 3:
+            if self.too_large is not None and len(specs) >= self.too_large and update >= 3:
                 raise MemoryError
             if update == self.stop_at:
                 raise self.error

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
+from isotherm.engine.dropout import WHOLE_BATCH
 from isotherm.engine.evaluation import Tensors
 from isotherm.engine.layers.many_runs import for_many_runs
 from isotherm.engine.memory import is_out_of_memory
@@ -97,10 +98,12 @@ class StackedModel:
     def step_function(self, weights: ParameterGroups, fixed: Sequence[str], buffers: Sequence[str]) -> Call:
         """Return the training step as a function of tensors: states, x, y, keys, step -> losses, gradients, buffers.
 
-        Parameters come, and their gradients go, in the groups of `weights`; `fixed` and `buffers` are names.
+        Parameters come, and their gradients go, in the groups of `weights`; `fixed` and `buffers` are names. The step
+        of a micro-batch takes one more argument: the position of its first example in the batch.
         """
         self._module.train()
-        gradient = self._over_runs(grad_and_value(self._loss_of_run, has_aux=True), in_dims=(0, 0, 0, 0, 0, 0, None))
+        in_dims = (0, 0, 0, 0, 0, 0, None) if self._plan.micro_batches.is_whole else (0, 0, 0, 0, 0, 0, None, None)
+        gradient = self._over_runs(grad_and_value(self._loss_of_run, has_aux=True), in_dims=in_dims)
         num_groups = len(weights.values)
 
         def step_function(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -113,11 +116,22 @@ class StackedModel:
         return step_function
 
     def _loss_of_run(
-        self, parameters: Tensors, fixed: Tensors, buffers: Tensors, x: Tensor, y: Tensor, keys: Tensor, step: Tensor
+        self,
+        parameters: Tensors,
+        fixed: Tensors,
+        buffers: Tensors,
+        x: Tensor,
+        y: Tensor,
+        keys: Tensor,
+        step: Tensor,
+        start: Tensor | None = None,
     ) -> tuple[Tensor, tuple[Tensor, Tensors]]:
         after = {name: buffer.clone() for name, buffer in buffers.items()}
         call = self._call(parameters, fixed, after)
-        loss = self._placed.training_loss(call, x, y, keys, step, channels_last=self._plan.channels_last)
+        indices = WHOLE_BATCH if start is None else self._plan.micro_batches.indices(start)
+        loss = self._placed.training_loss(
+            call, x, y, keys, step, channels_last=self._plan.channels_last, indices=indices
+        )
         return loss * self._placed.scale_of_objective(), (loss, after)
 
     def buffers_after(self, *, shared_batch: bool) -> Callable[..., Tensors]:

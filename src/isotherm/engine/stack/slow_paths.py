@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -33,12 +34,12 @@ def fallback(parts: StackParts) -> str | None:
 def _slow_operation(parts: StackParts) -> str | None:
     """Return on what the step or the evaluation fails where `vmap` may not compute run by run."""
     x_MB, y_MB = parts.feed.batch_of(0)
-    state, placed = parts.state, parts.plan.placed
-    states = [*state.weights.values, *state.fixed_M.values(), *state.buffers_M.values()]
+    state, placed, updates = parts.state, parts.plan.placed, parts.updates
     step_function = parts.model.step_function(state.weights, list(state.fixed_M), list(state.buffers_M))
+    now = torch.zeros((), dtype=torch.int64, device=placed.device)
     torch._C._functorch._set_vmap_fallback_enabled(False)  # type: ignore[attr-defined]
     try:
-        step_function(*states, x_MB, y_MB, parts.feed.key_M, torch.zeros((), dtype=torch.int64, device=placed.device))
+        step_function(*updates.states, x_MB, y_MB, parts.feed.key_M, now, *updates.position)
         if placed.unroll is None:
             with torch.no_grad():
                 evaluator(parts, state.buffers_M).batch(*placed.evaluation_batch("test", 0, 2))
@@ -53,7 +54,8 @@ def _speed(parts: StackParts) -> float:
     """Return how many times as fast the gradients of all runs are as those of one run after another."""
     plan, placed = parts.plan, parts.plan.placed
     x_MB, y_MB = parts.feed.batch_of(0)
-    model = placed.model(seed=plan.seeds[0], batch_size=plan.batch_size).train()
+    called = {"batch_size": plan.batch_size, "micro_batch_size": plan.micro_batches.size}
+    model = placed.model(seed=plan.seeds[0], **called).train()
     trained = [p for p in model.parameters() if p.requires_grad]
     step = torch.zeros((), dtype=torch.int64, device=placed.device)
 
@@ -61,15 +63,32 @@ def _speed(parts: StackParts) -> float:
         loss = placed.training_loss(model, x_MB[0].clone(), y_MB[0].clone(), parts.feed.key_M[0], step)
         torch.autograd.grad(loss, trained, allow_unused=True)
 
-    together = _seconds(lambda: parts.updates.gradients(x_MB, y_MB, step=0))
-    return parts.state.num_runs * _seconds(alone) / together
+    def together() -> None:
+        parts.updates.gradients(x_MB, y_MB, step=0)
+
+    finish = _finisher(placed.device)
+    return parts.state.num_runs * shortest_time(alone, finish=finish) / shortest_time(together, finish=finish)
 
 
-def _seconds(call: Callable[[], object]) -> float:
-    """Return the shortest of three times."""
+def shortest_time(
+    call: Callable[[], None], *, finish: Callable[[], None], clock: Callable[[], float] = time.perf_counter
+) -> float:
+    """Return the shortest of three times.
+
+    Args:
+        call: what is timed.
+        finish: waits until what was asked of the device is done.
+        clock: returns the time in seconds.
+    """
     times = []
+    finish()
     for _ in range(3):
-        start = time.perf_counter()
+        start = clock()
         call()
-        times.append(time.perf_counter() - start)
+        finish()
+        times.append(clock() - start)
     return min(times)
+
+
+def _finisher(device: torch.device) -> Callable[[], None]:
+    return partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None

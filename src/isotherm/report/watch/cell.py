@@ -82,10 +82,16 @@ def _seeds(
     curves: dict[str, RunResult],
     training: Training | None,
 ) -> list[Plain]:
-    kept = {i for i in cell.kept(plan.objective, plan.direction) if cell.results[i] is not None}
+    kept = set(cell.kept(plan.objective, plan.direction))
     running = {} if training is None else training.running
     return [
-        _seed(spec, curves.get(key), running.get(key), is_choosing=place < len(cell.results), is_kept=place in kept)
+        _seed(
+            spec,
+            curves.get(key),
+            None if key not in running else running[key].curve,
+            is_choosing=place < len(cell.results),
+            is_kept=place in kept,
+        )
         for place, (key, spec) in enumerate(specs.items())
     ]
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from isotherm.analysis.cells import estimate_so_far, state_of
 from isotherm.analysis.series import TunedGrid
 from isotherm.analysis.upcoming import Upcoming, upcoming
-from isotherm.core.records import Direction, Outcome, RunResult, RunSpec
+from isotherm.core.records import Direction, Outcome, RunSpec
+from isotherm.core.run_keys import cell_id
+from isotherm.core.run_table import CODES, MISSING, codes_of
 from isotherm.core.visible import visible
 from isotherm.report.watch.grids import GridBook, WatchedGrid
 from isotherm.report.wording import (
@@ -26,9 +31,11 @@ from isotherm.report.wording import (
     seeds_words,
 )
 from isotherm.running.heartbeat import Training
+from isotherm.sweep.growth import CellOfRuns, growth
 from isotherm.sweep.plan import SweepPlan
 from isotherm.sweep.protocol import Cell, Estimate, Optimum
 from isotherm.sweep.results import StudyResults
+from isotherm.sweep.rounds import levels
 
 Plain = dict[str, Any]
 
@@ -43,12 +50,12 @@ def study_content(results: StudyResults, book: GridBook) -> Plain:
     return {
         "study": visible(plan.name),
         "question": visible(plan.question),
-        "counts": book.counts(),
+        "counts": results.counts(),
         "maps": [
             map_head(index, key, grids) for index in range(len(plan.sweeps)) for key, grids in maps_of(book, index)
         ],
-        "next": [_next_content(one) for one in upcoming(plan.sweeps, results.by_key, grow=book.steps)],
-        "failures": failures(book.specs(), results.by_key),
+        "next": [_next_content(one) for one in upcoming(plan.sweeps, results.by_key)],
+        "failures": failures(results),
     }
 
 
@@ -89,7 +96,7 @@ def grid_content(grid: WatchedGrid) -> Plain:
             rates=rates,
             labels=[rate_text(rate) for rate in rates],
             states=[state_of(cell).name.lower() for cell in cells],
-            done=[sum(result is not None for result in cell.results) for cell in cells],
+            done=[int((codes_of(cell.results) != MISSING).sum()) for cell in cells],
             diverged=[cell.num_diverged for cell in cells],
             failed=[cell.num_failed for cell in cells],
             test=_columns(cells, "test_metric", plan.objective, plan.direction),
@@ -104,11 +111,12 @@ def grid_content(grid: WatchedGrid) -> Plain:
 def running_cells(grids: Sequence[WatchedGrid], training: Training | None) -> list[list[int]]:
     """Return the cells of a map with runs in training: index of the grid, index of the cell, number of runs."""
     found: Counter[tuple[int, int]] = Counter()
-    for row, grid in enumerate(grids):
-        rates = {cell.effective_learning_rate: column for column, cell in enumerate(grid.tuned.grid.cells)}
-        for key in () if training is None else training.running:
-            if key in grid.specs:
-                found[row, rates[grid.specs[key].effective_learning_rate]] += 1
+    cells = Counter() if training is None else Counter(run.cell for run in training.running.values())
+    for row, grid in enumerate(grids if cells else ()):
+        for cell, number in cells.items():
+            column = grid.column_of(cell)
+            if column is not None:
+                found[row, column] += number
     return [[row, column, number] for (row, column), number in found.items()]
 
 
@@ -134,24 +142,38 @@ def training_content(training: Training | None, *, now: float, left: Plain, pric
     }
 
 
-def left_content(results: StudyResults, book: GridBook) -> Plain:
+def left_content(results: StudyResults) -> Plain:
     """Return what is left of the runs called for so far: how many, and their examples."""
-    missing = [spec for key, spec in book.specs().items() if key not in results.by_key]
-    return {"runs_left": len(missing), "examples_left": sum(s.batch_size * s.num_steps for s in missing)}
+    left = [(runs.spec, int((codes_of(runs.results) == MISSING).sum())) for runs in _cells_of(results)]
+    examples = sum(number * spec.batch_size * spec.num_steps for spec, number in left)
+    return {"runs_left": sum(number for _, number in left), "examples_left": examples}
 
 
-def failures(specs: Mapping[str, RunSpec], results: Mapping[str, RunResult]) -> list[Plain]:
+def failures(results: StudyResults) -> list[Plain]:
     """Return the messages of failed runs, the most frequent first, and where they failed."""
+    if not results.counts()[str(Outcome.FAILED)]:
+        return []
     found: dict[str, list[RunSpec]] = {}
-    for key, spec in specs.items():
-        result = results.get(key)
-        if result is not None and result.outcome is Outcome.FAILED:
-            found.setdefault(result.error or "no message", []).append(spec)
+    for runs in _cells_of(results):
+        for place in np.flatnonzero(codes_of(runs.results) == CODES[Outcome.FAILED]).tolist():
+            result = runs.results[place]
+            message = None if result is None else result.error
+            found.setdefault(message or "no message", []).append(runs.spec)
     ordered = sorted(found.items(), key=lambda item: -len(item[1]))
     return [
         {"message": visible(message[:MOST_TEXT]), "num_runs": len(members), "where": _where(members)}
         for message, members in ordered[:MOST_FAILURES]
     ]
+
+
+def _cells_of(results: StudyResults) -> list[CellOfRuns]:
+    """Return the cells of all runs that are called for so far; one that sweeps share appears once."""
+    found: dict[bytes, CellOfRuns] = {}
+    for plan in results.plan.sweeps:
+        for axes in itertools.chain.from_iterable(levels(plan, results.by_key)):
+            for step in growth(plan, axes, results.by_key):
+                found |= {cell_id(runs.spec) + repr(runs.seeds).encode(): runs for runs in step.cells}
+    return list(found.values())
 
 
 def optimum_rows(grids: Sequence[WatchedGrid]) -> list[list[str]]:

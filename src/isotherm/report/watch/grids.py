@@ -1,4 +1,4 @@
-"""Every grid of a study with its growth and optima, computed again only where its runs have changed."""
+"""Every grid of a study with its growth and optima; what is shown of it is made again only where its runs changed."""
 
 from __future__ import annotations
 
@@ -7,99 +7,73 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from isotherm.analysis.series import TunedGrid, tuned_grid
-from isotherm.core.records import Outcome, RunSpec
-from isotherm.report.watch.source import Reading
+from isotherm.core.run_keys import cell_id
+from isotherm.core.run_table import codes_of
 from isotherm.sweep.growth import Step, growth
 from isotherm.sweep.plan import GridAxes, SweepPlan
+from isotherm.sweep.protocol import Cell
 from isotherm.sweep.results import StudyResults
 from isotherm.sweep.rounds import levels
+
+_NONE: dict[str, int] = {}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class WatchedGrid:
-    """A grid, how it grew, and every run that it calls for, by key; `content` is for whoever shows it."""
+    """A grid and how it grew; `content` is for whoever shows it, `outcomes` tells whether it changed."""
 
     plan: SweepPlan
     axes: GridAxes
     steps: tuple[Step, ...]
     tuned: TunedGrid
-    specs: dict[str, RunSpec]
+    outcomes: tuple[bytes, ...]
     content: dict[str, Any] = field(default_factory=dict)
+    _columns: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """The cells, learning rates rising."""
+        return self.tuned.grid.cells
+
+    def column_of(self, cell: str) -> int | None:
+        """Return the index of a cell by what identifies its runs; None where it is of another grid."""
+        if not self._columns:
+            columns = {one.effective_learning_rate: column for column, one in enumerate(self.cells)}
+            for step in self.steps:
+                for runs in step.cells:
+                    self._columns[cell_id(runs.spec).hex()] = columns[runs.spec.effective_learning_rate]
+        return self._columns.get(cell)
 
 
 class GridBook:
-    """The grids of a study by sweep and axes, kept from one reading to the next."""
+    """The grids of a study by sweep and axes, kept from one reading to the next where nothing changed."""
 
     def __init__(self) -> None:
-        self._grids: dict[tuple[int, GridAxes], WatchedGrid] = {}
-        self._groups: list[tuple[int, GridAxes]] = []
-        self._results: StudyResults | None = None
+        self._grids: dict[tuple[SweepPlan, int, GridAxes], WatchedGrid] = {}
 
-    def update(self, reading: Reading) -> None:
-        """Take in what has changed."""
-        if reading.is_new_plan:
-            self._grids.clear()
-        else:
-            self._forget(reading.changed)
-        self._results = reading.results
-        self._groups = list(_axes(reading.results))
-        for index, axes in self._groups:
-            self.grid(index, axes)
-
-    def grid(self, index: int, axes: GridAxes) -> WatchedGrid:
-        """Return the grid of a sweep, by its index in the study."""
-        assert self._results is not None
-        name = index, axes
-        if name not in self._grids:
-            plan, results = self._results.plan.sweeps[index], self._results.by_key
-            steps = tuple(growth(plan, axes, results))
-            specs = {key: spec for step in steps for key, spec in step.specs.items()}
-            tuned = tuned_grid(steps[-1].grid, plan.metric_direction)
-            self._grids[name] = WatchedGrid(plan=plan, axes=axes, steps=steps, tuned=tuned, specs=specs)
-        return self._grids[name]
+    def update(self, results: StudyResults) -> None:
+        """Take in what there is now."""
+        self._grids = {
+            (plan, index, axes): self._grid(results, plan, index, axes)
+            for index, plan in enumerate(results.plan.sweeps)
+            for axes in _axes(plan, results)
+        }
 
     def grids(self, index: int) -> list[WatchedGrid]:
         """Return the grids of a sweep that the results call for so far; those at which others are estimated too."""
-        return [self._grids[name] for name in self._groups if name[0] == index]
+        return [grid for (_, number, _), grid in self._grids.items() if number == index]
 
-    def steps(self, plan: SweepPlan, axes: GridAxes) -> tuple[Step, ...]:
-        """Return the growth of a grid."""
-        assert self._results is not None
-        index = next(k for k, other in enumerate(self._results.plan.sweeps) if other is plan)
-        return self.grid(index, axes).steps
-
-    def specs(self) -> dict[str, RunSpec]:
-        """Return every run that the study calls for so far, by key; one that sweeps share appears once."""
-        return {key: spec for name in self._groups for key, spec in self._grids[name].specs.items()}
-
-    def counts(self) -> dict[str, int]:
-        """Return how many runs are done, by outcome, and how many are missing."""
-        assert self._results is not None
-        counts = dict.fromkeys([*map(str, Outcome), "missing"], 0)
-        for key in self.specs():
-            result = self._results.by_key.get(key)
-            counts["missing" if result is None else str(result.outcome)] += 1
-        return counts
-
-    def _forget(self, changed: frozenset[str]) -> None:
-        """Drop the grids that changed, with those of the same batch size and momentum: one may estimate the other."""
-        touched = {
-            (index, axes.batch_size, axes.momentum)
-            for (index, axes), grid in self._grids.items()
-            if not changed.isdisjoint(grid.specs)
-        }
-        self._grids = {
-            (index, axes): grid
-            for (index, axes), grid in self._grids.items()
-            if (index, axes.batch_size, axes.momentum) not in touched
-        }
+    def _grid(self, results: StudyResults, plan: SweepPlan, index: int, axes: GridAxes) -> WatchedGrid:
+        steps = tuple(growth(plan, axes, results.by_key))
+        outcomes = tuple(codes_of(runs.results).tobytes() for step in steps for runs in step.cells)
+        known = self._grids.get((plan, index, axes))
+        if known is not None and known.outcomes == outcomes:  # a run that is done never changes
+            return known
+        tuned = tuned_grid(steps[-1].grid, plan.metric_direction)
+        return WatchedGrid(plan=plan, axes=axes, steps=steps, tuned=tuned, outcomes=outcomes)
 
 
-def _axes(results: StudyResults) -> Iterator[tuple[int, GridAxes]]:
-    """Yield the grids of every sweep as far as they are reached; those at which others are estimated first."""
-    for index, plan in enumerate(results.plan.sweeps):
-        if plan.estimate_at is None and plan.until is None:
-            yield from ((index, axes) for axes in plan.grids())
-            continue
-        for group in levels(plan, results.by_key):
-            yield from ((index, axes) for axes in group)
+def _axes(plan: SweepPlan, results: StudyResults) -> Iterator[GridAxes]:
+    """Yield the grids of a sweep as far as they are reached; those at which others are estimated first."""
+    for group in levels(plan, results.by_key):
+        yield from group

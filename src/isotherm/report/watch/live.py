@@ -177,15 +177,15 @@ class Live:
         return seconds
 
     def _shown(self, reading: Reading) -> Shown:
-        self._book.update(reading)
         results = reading.results
+        self._book.update(results)
         maps = {
             map_id(index, key): (map_head(index, key, grids), grids)
             for index in range(len(results.plan.sweeps))
             for key, grids in maps_of(self._book, index)
         }
         content = {**study_content(results, self._book), "studies": [visible(name) for name in reading.studies]}
-        return Shown(content=content, maps=maps, results=results, left=left_content(results, self._book))
+        return Shown(content=content, maps=maps, results=results, left=left_content(results))
 
     def _publish(self) -> None:
         with self._changed:

@@ -1,15 +1,16 @@
-"""A store read again and again: only what has changed since the last time."""
+"""A store read again and again, only when it has changed."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from isotherm.core.records import Outcome, RunResult
+from isotherm.core.records import RunResult
+from isotherm.core.run_table import RunTable
 from isotherm.errors import UserError, nearest
 from isotherm.running.heartbeat import Training, read_training
 from isotherm.running.store import Store
@@ -19,17 +20,14 @@ from isotherm.sweep.results import StudyResults
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Reading:
-    """One look at a store: a study's results so far, the keys that are new, and what is in training."""
+    """One look at a store: a study's results so far, and the names of all its studies."""
 
     results: StudyResults
-    changed: frozenset[str]
     studies: tuple[str, ...]
-    training: Training | None
-    is_new_plan: bool
 
 
 class StoreSource:
-    """Reads one study of a store, whole the first time and then what is new; a store that is replaced is read anew.
+    """Reads one study of a store; a store that is replaced by another file is opened again.
 
     Args:
         path: of the store.
@@ -42,33 +40,32 @@ class StoreSource:
         self._store: Store | None = None
         self._file: tuple[int, int] | None = None
         self._num_changes = -1
+        self._known: object = None
         self._definition: dict[str, Any] | None = None
         self._plan: StudyPlan | None = None
-        self._outcomes: dict[str, str] = {}
-        self._results: dict[str, RunResult] = {}
 
     def read(self) -> Reading | None:
-        """Return what there is if the results or the plan differ from the last time; else None."""
+        """Return what there is if the runs or the plan differ from the last time; else None."""
         store = self._opened()
         num_changes = store.num_changes()
         if num_changes == self._num_changes:
             return None
         self._num_changes = num_changes
         studies = store.studies()
-        name = self._chosen(studies)
-        is_new_plan = studies[name] != self._definition
-        if is_new_plan or self._plan is None:
-            self._definition, self._plan = studies[name], StudyPlan.from_json(studies[name])
-        changed = self._update(store)
-        if not changed and not is_new_plan:
+        plan = self._planned(studies)
+        table = store.table({(sweep.data_id, sweep.model_id) for sweep in plan.sweeps})
+        tried = num_changes if table.failed_keys() else 0  # a run that fails again differs in its message alone
+        known = studies, zlib.crc32(table.records.tobytes()), tried
+        if known == self._known:
             return None
-        return Reading(
-            results=StudyResults(plan=self._plan, by_key=dict(self._results)),
-            changed=changed,
-            studies=tuple(studies),
-            training=self.training(),
-            is_new_plan=is_new_plan,
-        )
+        self._known = known
+        own = RunTable(table.records, load=self._load, origins=table.origins)
+        return Reading(results=StudyResults(plan=plan, by_key=own), studies=tuple(studies))
+
+    def _load(self, keys: Sequence[str]) -> Mapping[str, RunResult]:
+        """Return full results, read in whatever thread asks for them."""
+        with Store.read(self.path) as store:
+            return store.results_of(keys)
 
     def check(self) -> None:
         """Refuse a store that cannot be read, or that has no such study."""
@@ -100,6 +97,13 @@ class StoreSource:
             self._file, self._num_changes = file, -1
         return self._store
 
+    def _planned(self, studies: Mapping[str, dict[str, Any]]) -> StudyPlan:
+        """Return the plan of the chosen study, the same object as long as its definition is the same."""
+        definition = studies[self._chosen(studies)]
+        if self._plan is None or definition != self._definition:
+            self._definition, self._plan = definition, StudyPlan.from_json(definition)
+        return self._plan
+
     def _chosen(self, studies: Mapping[str, Any]) -> str:
         if not studies:
             raise UserError(f"the store {self.path} holds no study yet; run one into it")
@@ -108,19 +112,3 @@ class StoreSource:
         if self._study not in studies:
             raise UserError(f"the store {self.path} holds no study {self._study!r}; {nearest(self._study, studies)}")
         return self._study
-
-    def _update(self, store: Store) -> frozenset[str]:
-        """Bring the results up to date, and return the keys that differ; a failed run may have been tried again."""
-        outcomes = store.outcomes()
-        gone = self._outcomes.keys() - outcomes.keys()
-        failed = str(Outcome.FAILED)
-        changed = {k for k, outcome in outcomes.items() if outcome == failed or self._outcomes.get(k) != outcome}
-        whole = not self._results and len(changed) == len(outcomes)
-        read = store.results() if whole else store.results_of(changed)
-        fresh = {key: dataclasses.replace(result, curve=()) for key, result in read.items()}  # curves are read by cell
-        differing = {key for key, result in fresh.items() if self._results.get(key) != result} | gone
-        for key in gone:
-            self._results.pop(key, None)
-        self._results.update(fresh)
-        self._outcomes = outcomes
-        return frozenset(differing)

@@ -22,6 +22,7 @@ class FleetOptions:
 
     Args:
         fleet_size: runs per fleet; chosen automatically by default.
+        micro_batch_size: most examples of an update that are computed at once; chosen automatically by default.
         checkpoints: where long fleets save their state, to continue from after a kill; runs that are trained one at a
             time have none. Whoever stores the results removes it.
         deadline: when training has to end; none by default.
@@ -33,6 +34,7 @@ class FleetOptions:
     """
 
     fleet_size: int | None = None
+    micro_batch_size: int | None = None
     checkpoints: CheckpointFolder | None = None
     deadline: Deadline = field(default_factory=Deadline)
     run_timeout: float | None = None
@@ -50,9 +52,7 @@ class FleetOptions:
                 f"run_timeout={self.run_timeout:g} is no time; give the minutes after which a fleet without progress "
                 "is ended, or leave it out"
             )
-        if self.fleet_size is None:
-            return
-        if not is_whole(self.fleet_size) or self.fleet_size < 1:
-            raise UserError(
-                f"fleet_size={self.fleet_size} is not a positive whole number; leave it out for an automatic choice"
-            )
+        for name in ("fleet_size", "micro_batch_size"):
+            value = getattr(self, name)
+            if value is not None and (not is_whole(value) or value < 1):
+                raise UserError(f"{name}={value} is not a positive whole number; leave it out for an automatic choice")
