@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from isotherm.core.visible import visible
 from isotherm.errors import UserError
 from isotherm.report.watch.cell import cell_content, cell_keys
 from isotherm.report.watch.content import (
@@ -26,7 +27,6 @@ from isotherm.report.watch.content import (
 from isotherm.report.watch.findings import Findings
 from isotherm.report.watch.grids import GridBook, WatchedGrid
 from isotherm.report.watch.source import Reading, StoreSource
-from isotherm.report.wording import visible
 from isotherm.running.heartbeat import Training
 from isotherm.running.store import Store
 from isotherm.sweep.results import StudyResults
