@@ -22,6 +22,7 @@ from isotherm.core.one_screen import one_screen
 from isotherm.core.rates import tidy
 from isotherm.core.statistics import Interval, percentile_limits
 from isotherm.core.temperature import bare_learning_rate
+from isotherm.core.torch_code import torch_code
 from isotherm.sweep.protocol import Estimate, Optimum
 
 _DATA = {"validation": "the validation set", "test": "the test set", "train": "the training set"}
@@ -35,7 +36,7 @@ class Recommendation:
     `best` itself where no larger one is. `undetermined` are larger batch sizes of which these results do not tell.
     `is_determined` is False where the numbers may still move: the optimum lies at the end of its grid, or runs are
     missing. `test_metric` and its interval are over `num_runs` runs: the confirming seeds where `is_confirmed`, else
-    all seeds, the best k of n never.
+    all seeds, the best k of n never. `code` are the lines of PyTorch that train like this, to paste.
     """
 
     sweep: str
@@ -55,15 +56,26 @@ class Recommendation:
     num_runs: int
     is_confirmed: bool
     evidence: str
+    code: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        return "\n".join([self.words, *self.code])
+
+    @property
+    def words(self) -> str:
+        """The answer and its evidence, without the lines to paste."""
+        return f"{self.answer} {self.evidence}"
+
+    @property
+    def answer(self) -> str:
+        """What to use, in one sentence."""
         low, high = self.interval
         optimiser = "SGD" if self.momentum == 0 else f"momentum {self.momentum:g}"
         so_far = "" if self.is_determined else "not determined; best so far "
         return (
             f"{self.sweep}, {self.budget}, {optimiser}: {so_far}batch size {self.batch_size}, learning rate "
             f"{self.learning_rate:.4g} (ε_eff = {self.effective_learning_rate:.4g}, interval [{low:.4g}, {high:.4g}]; "
-            f"temperature {self.temperature:.3g}). {self.evidence}"
+            f"temperature {self.temperature:.3g})."
         )
 
     def __repr__(self) -> str:
@@ -110,7 +122,21 @@ def recommendation(series: Series, scaling: Verdict | None) -> Recommendation | 
         num_runs=len(reported.values_all),
         is_confirmed=chosen.grid.is_confirmed,
         evidence=" ".join(evidence),
+        code=_code(series, chosen),
     )
+
+
+def _code(series: Series, chosen: _Choice) -> tuple[str, ...]:
+    """Return the lines of PyTorch for the learning rate that was chosen, and the final one where there are several."""
+    cell = chosen.grid.grid.cells[chosen.optimum.index]
+    spec = series.plan.run_spec(
+        chosen.grid.axes,
+        effective_learning_rate=cell.effective_learning_rate,
+        seed=series.plan.seeds[0],
+        final_learning_rate=cell.final_learning_rate,
+    )
+    so_far = () if chosen.is_determined else ("# not determined; the best so far:",)
+    return (*so_far, *torch_code(spec, unroll=series.plan.unroll))
 
 
 class _Choice:

@@ -16,6 +16,7 @@ from isotherm.cli.common import EXITS_BY_SIGNAL, errors
 from isotherm.cli.consoles import take_any_text
 from isotherm.cli.data import app as data_app
 from isotherm.cli.diagnose import diagnose
+from isotherm.cli.merge import merge
 from isotherm.cli.plan import plan
 from isotherm.cli.quickstart import quickstart
 from isotherm.cli.report import report
@@ -24,6 +25,7 @@ from isotherm.cli.run import run
 from isotherm.cli.status import status
 from isotherm.cli.theory import theory
 from isotherm.cli.watch import watch
+from isotherm.core.visible import printable
 from isotherm.version import __version__
 
 app = typer.Typer(
@@ -33,7 +35,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for _command in (quickstart, plan, run, status, watch, report, reproduce, diagnose, theory, bench):
+for _command in (quickstart, plan, run, merge, status, watch, report, reproduce, diagnose, theory, bench):
     app.command(cls=Command)(_command)
 app.add_typer(data_app)
 
@@ -64,7 +66,7 @@ def main() -> None:
 
 
 class _OncePerText(logging.Filter):
-    """Lets every text through once; the fleets of a study have the same things to say."""
+    """Lets every text through once, fit for a terminal; the fleets of a study have the same things to say."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,8 +74,9 @@ class _OncePerText(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Tell whether a line is new."""
-        is_new = record.getMessage() not in self._seen
-        self._seen.add(record.getMessage())
+        record.msg, record.args = printable(record.getMessage()), ()
+        is_new = record.msg not in self._seen
+        self._seen.add(record.msg)
         return is_new
 
 

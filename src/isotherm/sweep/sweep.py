@@ -14,7 +14,7 @@ from typing import get_args
 import numpy as np
 
 from isotherm.core.budget import Budget, Until
-from isotherm.core.checks import is_number, require_choice, require_positive, require_some, require_whole
+from isotherm.core.checks import is_number, require_choice, require_name, require_positive, require_some, require_whole
 from isotherm.core.l2 import L2Scope
 from isotherm.core.one_screen import fields_text
 from isotherm.core.rates import IsothermGrid
@@ -32,6 +32,8 @@ _LIMITS = {
     "max_extensions": 50,
     "first_seed": 2**62,
 }
+# Extensions multiply learning rates, which must not leave what a float holds.
+_RATES = (1e-30, 1e30)
 # A learning rate is known no better than this.
 _LEAST_RATIO = 1.001
 _ENDING = "the paper's, linear, cosine or wsd"
@@ -115,8 +117,7 @@ class Sweep:
                 object.__setattr__(self, name, getattr(self, name).tolist())
         if not isinstance(self.task, Task):
             raise UserError(f"task is {type(self.task).__name__}; give an isotherm.Task, or isotherm.get_task(name)")
-        if not isinstance(self.name, str) or not self.name:
-            raise UserError(f"a sweep's name is {self.name!r}; give a non-empty string")
+        require_name("a sweep's name", self.name)
         object.__setattr__(self, "schedule", checked_schedule(self.schedule))
         self._check_choices()
         self._check_counts()
@@ -175,6 +176,11 @@ class Sweep:
             require_some("effective_learning_rates", self.effective_learning_rates)
             for value in self.effective_learning_rates:
                 require_positive("effective learning rate", value)
+                if not _RATES[0] <= value <= _RATES[1]:
+                    raise UserError(
+                        f"an effective learning rate of {value:g} is none that trains; use one between "
+                        f"{_RATES[0]:g} and {_RATES[1]:g}"
+                    )
         require_some("batch_sizes", self.batch_sizes)
         require_some("budget", self.budgets)
         require_some("momentum", self.momenta)

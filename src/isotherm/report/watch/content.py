@@ -16,6 +16,7 @@ from isotherm.analysis.upcoming import Upcoming, upcoming
 from isotherm.core.records import Direction, Outcome, RunSpec
 from isotherm.core.run_keys import cell_id
 from isotherm.core.run_table import CODES, MISSING, codes_of
+from isotherm.core.visible import visible
 from isotherm.report.watch.grids import GridBook, WatchedGrid
 from isotherm.report.wording import (
     EDGE_FLAGS,
@@ -28,7 +29,6 @@ from isotherm.report.wording import (
     power_text,
     rate_text,
     seeds_words,
-    visible,
 )
 from isotherm.running.heartbeat import Training
 from isotherm.sweep.growth import CellOfRuns, growth

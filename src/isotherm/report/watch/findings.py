@@ -9,7 +9,7 @@ from typing import Any
 from isotherm.analysis.analysis import Analysis, analyse
 from isotherm.analysis.regimes import Regimes
 from isotherm.analysis.series import Series
-from isotherm.report.wording import visible
+from isotherm.core.visible import visible
 from isotherm.sweep.results import StudyResults
 
 Plain = dict[str, Any]
@@ -79,7 +79,7 @@ def law_content(series: Series, law: Regimes) -> Plain:
 
 def _words(analysis: Analysis) -> Plain:
     return {
-        "recommendations": [visible(str(advice)) for advice in analysis.recommendations],
+        "recommendations": [visible(advice.words) for advice in analysis.recommendations],
         "verdicts": [
             {
                 "mark": verdict.mark,

@@ -29,6 +29,7 @@ from isotherm.running.executors.micro_batch_sizes import MicroBatchSizes
 from isotherm.running.executors.options import FleetOptions
 from isotherm.running.executors.progress_watch import ProgressWatch
 from isotherm.running.fleet_size import faster_size
+from isotherm.running.flop import flop_per_example
 from isotherm.running.store import StoredRun
 from isotherm.tasks.raised import message_of
 from isotherm.tasks.task import Task
@@ -60,7 +61,7 @@ class LocalExecutor:
     Args:
         tasks: by (data_id, model_id), as the specs name them.
         options: of the fleets.
-        device: "cpu" or "cuda".
+        device: "cpu" or "cuda"; a `torch.device` is taken as it is, by those who plan for other machines.
         num_workers: processes that train at the same time and share the memory.
     """
 
@@ -69,12 +70,12 @@ class LocalExecutor:
         tasks: Mapping[tuple[str, str], Task],
         options: FleetOptions | None = None,
         *,
-        device: str = "cpu",
+        device: str | torch.device = "cpu",
         num_workers: int = 1,
     ) -> None:
         self._tasks = dict(tasks)
         self._options = options or FleetOptions()
-        self._device = checked_device(device)
+        self._device = device if isinstance(device, torch.device) else checked_device(device)
         self._seconds_before = 0.0  # of training the present fleet before a kill
         self._placed: dict[tuple[str, str, Precision], PlacedTask] = {}
         self._checks: dict[tuple[str, str, Precision], FleetChecks] = {}
@@ -180,8 +181,14 @@ class LocalExecutor:
         """Return what fleets of the spec's task have shown so far."""
         name = (spec.data_id, spec.model_id, spec.precision)
         if name not in self._checks:
-            is_built_in = self._tasks[spec.data_id, spec.model_id].is_built_in
-            self._checks[name] = FleetChecks.on(self._device, name=" ".join(name), is_built_in=is_built_in)
+            task = self._tasks[spec.data_id, spec.model_id]
+            self._checks[name] = FleetChecks.on(
+                self._device,
+                name=" ".join(name),
+                is_built_in=task.is_built_in,
+                # What is worth compiling depends on it; on a CPU nothing is compiled.
+                flop_per_example=flop_per_example(task) if self._device.type == "cuda" else None,
+            )
         return self._checks[name]
 
     def run_one_fleet(self, specs: Sequence[RunSpec]) -> list[StoredRun]:
@@ -212,7 +219,8 @@ class LocalExecutor:
 
     def failed(self, spec: RunSpec, reason: str) -> StoredRun:
         """Return the row of a run that has failed with its worker."""
-        return self._stored([spec], [RunResult(outcome=Outcome.FAILED, error=reason)], seconds=0.0)[0]
+        provenance = {**_provenance(self._device), "seconds_per_run": 0.0, "fleet_size": 1}
+        return StoredRun(spec=spec, result=RunResult(outcome=Outcome.FAILED, error=reason), provenance=provenance)
 
     def _stored(self, specs: Sequence[RunSpec], results: Sequence[RunResult], *, seconds: float) -> list[StoredRun]:
         provenance = {**_provenance(self._device), "seconds_per_run": seconds / max(1, len(specs))}
@@ -345,6 +353,7 @@ def _lost_gpu(error: BaseException) -> UserError:
 
 
 def _provenance(device: torch.device) -> dict[str, Any]:
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    on_gpu = device.type == "cuda" and torch.cuda.is_available()
+    name = torch.cuda.get_device_name(device) if on_gpu else platform.processor() or platform.machine()
     threads = {"num_threads": torch.get_num_threads()} if device.type == "cpu" else {}
     return {"isotherm": __version__, "torch": torch.__version__, "device": f"{device.type}: {name}", **threads}
