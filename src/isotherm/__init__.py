@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from isotherm.analysis.unlimited import steps_to_target
     from isotherm.analysis.verdicts import Verdict
     from isotherm.core.budget import Budget
+    from isotherm.core.optimizers import SGD, Adam, AdamW, Muon
     from isotherm.core.rates import IsothermGrid, powers_of_two
     from isotherm.core.records import Direction, Outcome
     from isotherm.core.schedule import Schedule
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 
 # Where each public name is defined. Loaded when asked for: `isotherm --help` needs no PyTorch.
 _HOMES = {
+    "Adam": "isotherm.core.optimizers",
+    "AdamW": "isotherm.core.optimizers",
     "Analysis": "isotherm.analysis.analysis",
     "Budget": "isotherm.core.budget",
     "CropAndFlip": "isotherm.data.augment",
@@ -55,10 +58,12 @@ _HOMES = {
     "JointRegimes": "isotherm.analysis.regimes",
     "LazyInputs": "isotherm.tasks.inputs",
     "Metric": "isotherm.tasks.metrics",
+    "Muon": "isotherm.core.optimizers",
     "Outcome": "isotherm.core.records",
     "Recommendation": "isotherm.analysis.recommend",
     "Regimes": "isotherm.analysis.regimes",
     "Results": "isotherm.sweep.results",
+    "SGD": "isotherm.core.optimizers",
     "Scaled": "isotherm.data.augment",
     "Schedule": "isotherm.core.schedule",
     "Store": "isotherm.running.store",
@@ -92,6 +97,8 @@ _HOMES = {
 }
 
 __all__ = [
+    "Adam",
+    "AdamW",
     "Analysis",
     "Budget",
     "CropAndFlip",
@@ -101,10 +108,12 @@ __all__ = [
     "JointRegimes",
     "LazyInputs",
     "Metric",
+    "Muon",
     "Outcome",
     "Recommendation",
     "Regimes",
     "Results",
+    "SGD",
     "Scaled",
     "Schedule",
     "Store",

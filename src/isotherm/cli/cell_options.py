@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from isotherm.core.budget import Budget
+from isotherm.core.optimizers import Optimizer, optimizer_of
 from isotherm.errors import UserError
 
 PANEL = "One cell instead of a study"
@@ -23,9 +24,11 @@ class CellSettings:
 
     Args:
         batch_size: examples, or streams of text, per update.
-        effective_learning_rate: ε_eff = ε / (1 - m).
+        effective_learning_rate: ε_eff = ε / (1 - m); or, in its place,
+        learning_rate: the optimiser's own ε.
         budget: how long.
-        momentum: heavy-ball momentum; 0 is plain SGD.
+        momentum: heavy-ball momentum; 0 is plain SGD; by default 0.9.
+        optimizer: in place of heavy ball.
         num_seeds: how many runs.
         first_seed: seeds are first_seed .. first_seed + num_seeds - 1.
         l2: coefficient of the penalty; None, here and for the next two, is the task's own.
@@ -35,9 +38,11 @@ class CellSettings:
     """
 
     batch_size: int
-    effective_learning_rate: float
     budget: Budget
-    momentum: float = 0.9
+    effective_learning_rate: float | None = None
+    learning_rate: float | None = None
+    momentum: float | None = None
+    optimizer: Optimizer | None = None
     num_seeds: int = 1
     first_seed: int = 0
     l2: float | None = None
@@ -63,12 +68,30 @@ class CellOptions:
     ] = None
     effective_learning_rate: Annotated[
         float | None,
-        _option("--effective-learning-rate", metavar="RATE", text="Effective learning rate: ε / (1 - momentum)."),
+        _option(
+            "--effective-learning-rate", metavar="RATE", text="Of SGD: the effective learning rate ε / (1 - momentum)."
+        ),
+    ] = None
+    learning_rate: Annotated[
+        float | None,
+        _option("--learning-rate", metavar="RATE", text="The optimizer's own learning rate ε, in place of the above."),
     ] = None
     steps: Annotated[int | None, _option("--steps", metavar="N", text="Number of updates; or give --epochs.")] = None
     epochs: Annotated[float | None, _option("--epochs", metavar="N", text="Number of epochs; or give --steps.")] = None
     momentum: Annotated[
         float | None, _option("--momentum", metavar="M", text="Heavy-ball momentum; default: 0.9; 0 is plain SGD.")
+    ] = None
+    optimizer: Annotated[
+        str | None,
+        _option("--optimizer", metavar="NAME", text="Optimizer: sgd, adam, adamw or muon; default: sgd."),
+    ] = None
+    optimizer_option: Annotated[
+        list[str] | None,
+        _option(
+            "--optimizer-option",
+            metavar="NAME=VALUE",
+            text="Set an option of the optimizer, e.g. weight_decay=0.1; repeatable.",
+        ),
     ] = None
     num_seeds: Annotated[
         int | None,
@@ -118,9 +141,17 @@ class CellOptions:
 
     def check(self) -> None:
         """Refuse what is not a whole cell."""
-        for name, example in (("batch_size", "64"), ("effective_learning_rate", "0.5")):
-            if getattr(self, name) is None:
-                raise UserError(f"--task needs {_written(name)}; add it, e.g. {_written(name)} {example}")
+        if self.batch_size is None:
+            raise UserError("--task needs --batch-size; add it, e.g. --batch-size 64")
+        rates = (self.effective_learning_rate, self.learning_rate)
+        if rates == (None, None):
+            is_sgd = self.optimizer in (None, "sgd")
+            option = "--effective-learning-rate 0.5" if is_sgd else "--learning-rate 0.001"
+            raise UserError(f"--task needs {option.split()[0]}; add it, e.g. {option}")
+        if None not in rates:
+            raise UserError("--effective-learning-rate and --learning-rate are both given; leave one out")
+        if self.optimizer is None and self.optimizer_option:
+            raise UserError("--optimizer-option needs --optimizer; add it, e.g. --optimizer adamw")
         if (self.steps is None) == (self.epochs is None):
             what = "neither is given" if self.steps is None else "both are given"
             raise UserError(f"--task needs --steps or --epochs, and {what}; give exactly one")
@@ -128,7 +159,6 @@ class CellOptions:
     def settings(self) -> CellSettings:
         """Return how the cell is trained; what was left out has its default."""
         assert self.batch_size is not None
-        assert self.effective_learning_rate is not None
         if self.steps is not None:
             budget = Budget.steps(self.steps)
         else:
@@ -139,9 +169,17 @@ class CellOptions:
         return CellSettings(
             batch_size=self.batch_size,
             effective_learning_rate=self.effective_learning_rate,
+            learning_rate=self.learning_rate,
+            optimizer=self._chosen_optimizer(),
             budget=budget,
             **given,
         )
+
+    def _chosen_optimizer(self) -> Optimizer | None:
+        if self.optimizer is None:
+            return None
+        options = parsed_values(self.optimizer_option or (), "--optimizer-option", example="weight_decay=0.1")
+        return optimizer_of({**options, "name": self.optimizer})
 
     def task_options(self) -> dict[str, dict[str, bool | int | float | str]]:
         """Return what changes the task itself: arguments of its model and fields of its augmentation."""
@@ -152,7 +190,9 @@ def _written(name: str) -> str:
     return "--" + name.removeprefix("num_").replace("_", "-")
 
 
-def parsed_values(given: Iterable[str], option: str) -> dict[str, bool | int | float | str]:
+def parsed_values(
+    given: Iterable[str], option: str, *, example: str = "drop_probability=0.5"
+) -> dict[str, bool | int | float | str]:
     """Return what NAME=VALUE stands for; a value that is a number or a truth value becomes one.
 
     >>> parsed_values(["drop_probability=0.5", "depth=22", "padding=zero", "flip=false"], "--model")
@@ -162,7 +202,7 @@ def parsed_values(given: Iterable[str], option: str) -> dict[str, bool | int | f
     for text in given:
         name, sign, value = text.partition("=")
         if not (name and sign and value):
-            raise UserError(f"{option} {text!r} is not NAME=VALUE; write e.g. {option} drop_probability=0.5")
+            raise UserError(f"{option} {text!r} is not NAME=VALUE; write e.g. {option} {example}")
         found[name] = _number_or_text(value)
     return found
 

@@ -69,9 +69,13 @@ def unknown_option(name: str, options: list[str], given: list[str]) -> str:
     >>> options = ["--effective-learning-rate", "--momentum", "--l2"]
     >>> unknown_option("--lr", options, ["--lr", "0.1", "--momentum", "0.5"])
     'No such option: --lr; use --effective-learning-rate, which is the learning rate / (1 - momentum): here 0.2'
+    >>> unknown_option("--optimizer", options, [])
+    'No such option: --optimizer; this command answers for SGD alone, measure others with isotherm run'
     >>> unknown_option("--weight-decay", options, []), unknown_option("--zzz", options, [])
     ('No such option: --weight-decay; use --l2', 'No such option: --zzz; see --help')
     """
+    if name in ("--optimizer", "--optimiser") and "--momentum" in options and "--optimizer" not in options:
+        return f"No such option: {name}; this command answers for SGD alone, measure others with isotherm run"
     meant = closest(name.lstrip("-").replace("-", "_"), [option.lstrip("-").replace("-", "_") for option in options])
     if meant is None:
         return f"No such option: {name}; see --help"
