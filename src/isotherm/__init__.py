@@ -97,6 +97,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "SGD",
     "Adam",
     "AdamW",
     "Analysis",
@@ -113,7 +114,6 @@ __all__ = [
     "Recommendation",
     "Regimes",
     "Results",
-    "SGD",
     "Scaled",
     "Schedule",
     "Store",

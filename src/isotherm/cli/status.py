@@ -76,10 +76,15 @@ def _rows(results: StudyResults) -> list[dict[str, Any]]:
             "study": results.plan.name,
             "sweep": sweep.plan.name,
             "momenta": ", ".join(f"{momentum:g}" for momentum in sweep.plan.momenta),
+            "optimizers": [method.label for method in sweep.plan.methods],
             **sweep.counts(),
         }
         for sweep in results.sweeps
     ]
+
+
+def _optimizers(row: dict[str, Any]) -> str:
+    return f"m = {row['momenta']}" if row["momenta"] else ", ".join(row["optimizers"])
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:
@@ -89,5 +94,5 @@ def _table(rows: list[dict[str, Any]]) -> Table:
         table.add_column(name, justify="right" if name in outcomes else "left", overflow="fold")
     for row in rows:
         counts = (f"{row[outcome]:,}" for outcome in outcomes)
-        table.add_row(escaped(row["study"]), escaped(f"{row['sweep']} (m = {row['momenta']})"), *counts)
+        table.add_row(escaped(row["study"]), escaped(f"{row['sweep']} ({_optimizers(row)})"), *counts)
     return table
