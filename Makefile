@@ -1,7 +1,7 @@
 # make demo   install into .venv and run the embedded study: two to three minutes on two cores
 # make test   install into .venv and run every check
-# make docs   write the generated parts of docs/architecture.md, docs/cli.md, docs/results.md, docs/quickstart.md and
-#             README.md; the quickstart's runs are analysed again, nothing is trained
+# make docs   write the generated parts of docs/ and README.md, and the site from them into build/site; committed runs are
+#             analysed again, nothing is trained
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -31,8 +31,10 @@ format: $(VENV)/.installed-dev
 docs: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/architecture_report.py
 	$(BIN)/python benchmarks/cli_reference.py
+	$(BIN)/python benchmarks/api_reference.py
 	$(BIN)/python benchmarks/results_report.py
 	$(BIN)/python benchmarks/quickstart_report.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 $(VENV)/.created:
 	$(PYTHON) -c 'import sys; sys.exit(f"Isotherm needs Python 3.11 or newer; this is {sys.version.split()[0]}. Set PYTHON=/path/to/python3.11" if sys.version_info < (3, 11) else 0)'

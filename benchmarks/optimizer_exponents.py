@@ -124,28 +124,26 @@ def block() -> str:
 
 
 def table(rows: list[Mapping[str, Any]]) -> str:
-    """Return the table of the page: exponents, which rule they agree with, and the optimum of every batch size."""
+    """Return the table of the page: exponents, the verdicts on both rules, and the optimum of every batch size."""
     sizes = " | ".join(f"ε at B = {size}" for size in BATCH_SIZES)
     lines = [
-        f"| optimizer | runs | exponent of ε against B | agrees with | regime ends | {sizes} |",
-        "|---|---|---|---|---|" + "---|" * len(BATCH_SIZES),
+        f"| optimizer | runs | exponent of ε against B | ε ∝ B | ε ∝ √B | regime ends | {sizes} |",
+        "|---|---|---|---|---|---|" + "---|" * len(BATCH_SIZES),
     ]
     for row in rows:
         low, high = row["interval"]
         optima = " | ".join(_optimum(grid) for grid in row["grids"])
         end = row["kink"] if row["shows_kink"] else "not determined"
         exponent = f"{row['exponent']:.2f} [{low:.2f}, {high:.2f}]"
-        lines.append(f"| {row['name']} | {row['num_runs']} | {exponent} | {rule(low, high)} | {end} | {optima} |")
+        lines.append(f"| {row['name']} | {row['num_runs']} | {exponent} | {_states(row)} | {end} | {optima} |")
     return "\n".join(lines)
 
 
-def rule(low: float, high: float) -> str:
-    """Return which of the usual rules an interval of the exponent holds.
-
-    >>> rule(0.4, 0.7), rule(0.4, 1.2), rule(0.1, 0.4)
-    ('√B', '√B and B', 'neither')
-    """
-    return " and ".join(name for name, power in (("√B", 0.5), ("B", 1.0)) if low <= power <= high) or "neither"
+def _states(row: Mapping[str, Any]) -> str:
+    """Return the verdicts on ε ∝ B and on ε ∝ √B, which is not asked of SGD."""
+    ends = ("proportional to the batch size", "proportional to the square root of the batch size")
+    found = {end: v["state"] for v in row["verdicts"] for end in ends if v["claim"].endswith(end)}
+    return " | ".join(found.get(end, "–") for end in ends)
 
 
 def _optimum(grid: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ matplotlib.use("agg")
 
 import matplotlib.pyplot as plt
 
+from isotherm.core.multipliers import multipliers
 from isotherm.core.schedule import Schedule
 from isotherm.report.style import ordered_styles
 
@@ -32,8 +33,7 @@ SCHEDULES = {
 def values_of(schedule: Schedule) -> list[float]:
     """Return the multiplier of the learning rate at every update."""
     gamma, rest = schedule.of_run(num_steps=NUM_STEPS, initial=1.0)
-    assert rest is not None, "every one of them warms up"
-    return rest.multipliers(NUM_STEPS, gamma=gamma).tolist()  # type: ignore[no-any-return]
+    return multipliers(NUM_STEPS, gamma=gamma, schedule=rest).tolist()
 
 
 def draw(path: Path) -> None:

@@ -25,4 +25,4 @@ class AfterQuestions(Deadline):
 
 def ends_after(monkeypatch: pytest.MonkeyPatch, num: int) -> None:
     """Let the next call of `run_study` be out of time after so many questions."""
-    monkeypatch.setattr("isotherm.running.runner._deadline", lambda _minutes: AfterQuestions(num=num))
+    monkeypatch.setattr("isotherm.running.runner._deadline", lambda *_: AfterQuestions(num=num))

@@ -20,14 +20,14 @@ TOLERANCE = 1e-9
 Trained = tuple[RunResult, dict[str, Tensor]]
 
 
-def by_reference(placed: PlacedTask, spec: RunSpec) -> Trained:
+def by_reference(placed: PlacedTask, spec: RunSpec, **options: Any) -> Trained:
     """Return the result and the trained parameters of one run; none if it diverged before its last update."""
     parameters: dict[str, Tensor] = {}
 
     def keep(model: nn.Module) -> None:
         parameters.update({n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad})
 
-    result = run_reference(placed, spec, on_trained=keep)
+    result = run_reference(placed, spec, on_trained=keep, **options)
     return result, parameters
 
 

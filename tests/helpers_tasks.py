@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import cases
+from isotherm.data import text
 from isotherm.data.augment import CropAndFlip
 from isotherm.errors import UserError
 from isotherm.models.wide_resnet import wide_resnet
@@ -104,6 +105,9 @@ def small_built_in(name: str) -> Task:
         tokens = [torch.arange(num) ** 2 % 11 for num in (2 * 36, 40, 38)]
         train, validation, test = ((t[:-1], t[1:]) for t in tokens)
         return built_in(name, train=train, validation=validation, test=test, vocabulary=11)
+    if name == "gpt_text":
+        train, test = (text.windows(torch.arange(num) ** 2 % 11, 5, part="whole") for num in (36, 26))
+        return built_in(name, train=train, test=test, vocabulary=11, context=5, width=8, num_heads=2)
     sizes = ((NUM_TRAIN, 1), (NUM_TEST, 2))
     if name == "mlp_mnist1d":
         train, test = (vectors(*size) for size in sizes)

@@ -13,6 +13,7 @@ from torch import nn
 import cases
 import helpers_datasets
 import isotherm as it
+from helpers_diagnosis import make_diagnosis
 from isotherm.studies import STUDIES
 from isotherm.tasks.builtin import TASKS
 from isotherm.tasks.losses import LOSSES
@@ -161,6 +162,29 @@ def test_the_data_of_the_page_about_tasks_become_tasks() -> None:
         task = names[name]
         assert isinstance(task, it.Task)
         assert len(task.train[0]) == len(task.train[1]) == helpers_datasets.NUM
+
+
+def test_the_page_about_python_runs_from_top_to_bottom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("pandas")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("isotherm.diagnose.ask.procedure", lambda *_, **__: make_diagnosis())  # minutes otherwise
+    blocks = python_blocks((ROOT / "docs" / "python.md").read_text())
+    shorter = "\n".join(blocks).replace("Budget.steps(200)", "Budget.steps(4)")
+    assert shorter.count("Budget.steps(4)") == 1
+    (x, y), (x_test, y_test) = cases.blobs(80, seed=0), cases.blobs(20, seed=1)
+    names = {"build_model": cases.build_mlp, "x": x, "y": y, "x_test": x_test, "y_test": y_test}
+    exec(shorter, names)
+    assert names["learning_rate"] > 0
+    assert len(names["runs"]) == len(names["results"].by_key)
+    assert len(names["figure"].axes) == 3
+    assert (tmp_path / "mine" / "report.html").is_file()
+    assert (tmp_path / "diagnosis.html").is_file()
+    printed = capsys.readouterr().out
+    assert "train with batch size" in printed
+    assert "runs to do, 0 stored" in printed
+    assert "Results of 'sweep' on task 'mine'" in printed
 
 
 @pytest.mark.parametrize("name", sorted({*LOSSES, *METRICS}))

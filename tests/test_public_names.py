@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 import subprocess
 import sys
@@ -42,8 +43,11 @@ def test_no_name_hides_a_module(package: str) -> None:
 
 
 def test_public_functions_have_names_of_their_own() -> None:
+    """But for a package that can be called: importing anything from it would set its name anew."""
     modules = {module.name for module in pkgutil.iter_modules(isotherm.__path__)}
-    assert not modules & set(isotherm.__all__)
+    assert modules & set(isotherm.__all__) == {"diagnose"}
+    assert importlib.import_module("isotherm.diagnose") is isotherm.diagnose
+    assert list(inspect.signature(isotherm.diagnose).parameters)[:3] == ["task", "epochs", "steps"]
 
 
 def test_results_can_be_read_and_analysed_without_torch() -> None:

@@ -14,6 +14,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from isotherm.core.views import say_where
+
 if TYPE_CHECKING:
     from isotherm.analysis.analysis import Analysis, analyse, recommend, regimes
     from isotherm.analysis.recommend import Recommendation
@@ -28,9 +30,13 @@ if TYPE_CHECKING:
     from isotherm.core.schedule import Schedule
     from isotherm.core.temperature import bare_learning_rate, effective_learning_rate, temperature
     from isotherm.data.augment import CropAndFlip, Scaled
+    from isotherm.diagnose.ask import diagnose
+    from isotherm.diagnose.diagnosis import Diagnosis
+    from isotherm.diagnose.options import DiagnoseOptions
     from isotherm.errors import StoreError, UnseenWarning, UserError
     from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
     from isotherm.report.study.folder import write_report
+    from isotherm.running.cost import Estimate, plan
     from isotherm.running.runner import run, run_study
     from isotherm.running.store import Store
     from isotherm.running.stored import open_results
@@ -52,7 +58,10 @@ _HOMES = {
     "Analysis": "isotherm.analysis.analysis",
     "Budget": "isotherm.core.budget",
     "CropAndFlip": "isotherm.data.augment",
+    "DiagnoseOptions": "isotherm.diagnose.options",
+    "Diagnosis": "isotherm.diagnose.diagnosis",
     "Direction": "isotherm.core.records",
+    "Estimate": "isotherm.running.cost",
     "GhostBatchNorm2d": "isotherm.models.ghost_batch_norm",
     "IsothermGrid": "isotherm.core.rates",
     "JointRegimes": "isotherm.analysis.regimes",
@@ -80,9 +89,11 @@ _HOMES = {
     "analyse": "isotherm.analysis.analysis",
     "as_split": "isotherm.tasks.datasets.split",
     "bare_learning_rate": "isotherm.core.temperature",
+    "diagnose": "isotherm.diagnose",  # a package that can be called
     "effective_learning_rate": "isotherm.core.temperature",
     "get_task": "isotherm.tasks.builtin",
     "open_results": "isotherm.running.stored",
+    "plan": "isotherm.running.cost",
     "plane_optimum": "isotherm.sweep.plane",
     "plane_train_optimum": "isotherm.sweep.plane",
     "power": "isotherm.analysis.sweep_power",
@@ -103,7 +114,10 @@ __all__ = [
     "Analysis",
     "Budget",
     "CropAndFlip",
+    "DiagnoseOptions",
+    "Diagnosis",
     "Direction",
+    "Estimate",
     "GhostBatchNorm2d",
     "IsothermGrid",
     "JointRegimes",
@@ -130,9 +144,11 @@ __all__ = [
     "analyse",
     "as_split",
     "bare_learning_rate",
+    "diagnose",
     "effective_learning_rate",
     "get_task",
     "open_results",
+    "plan",
     "plane_optimum",
     "plane_train_optimum",
     "power",
@@ -146,11 +162,26 @@ __all__ = [
     "write_report",
 ]
 
+# What methods of results show, in rooms that come after them.
+say_where(
+    {
+        "table": "isotherm.report.shown:table",
+        "to_pandas": "isotherm.report.shown:to_pandas",
+        "plot": "isotherm.report.shown:plot",
+        "report": "isotherm.report.shown:report",
+        "html": "isotherm.report.shown:as_html",
+        "progress": "isotherm.cli.shown_progress:default_progress",
+        "stages": "isotherm.cli.shown_progress:default_stages",
+        "diagnosis": "isotherm.report.shown:diagnosis_text",
+    }
+)
+
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'isotherm' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+    module = importlib.import_module(_HOMES[name])
+    value = module if module.__name__ == f"{__name__}.{name}" else getattr(module, name)
     globals()[name] = value
     return value
 

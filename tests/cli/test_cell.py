@@ -8,6 +8,7 @@ import torch
 from helpers_cli import small_cell
 from isotherm.core.budget import Budget
 from isotherm.core.optimizers import SGD, AdamW, Muon
+from isotherm.core.schedule import Schedule
 
 
 def test_the_precision_of_the_task_on_a_gpu_and_float32_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,6 +54,10 @@ def test_every_setting_has_its_own_study() -> None:
         {**ADAMW},
         {**ADAMW, "optimizer": AdamW(weight_decay=0.1)},
         {**ADAMW, "optimizer": Muon()},
+        {"schedule": Schedule.cosine()},
+        {"schedule": Schedule.cosine(warmup_steps=1)},
+        {"schedule": Schedule.cosine(final_fraction=0.1)},
+        {"schedule": Schedule(warmup_fraction=0.5)},
     ]
     names = [small_cell(**change).study.name for change in changes]
     assert len(set(names)) == len(names)

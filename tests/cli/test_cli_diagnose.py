@@ -19,6 +19,7 @@ from helpers_diagnosis import make_diagnosis, momentum_unknown, nothing_recommen
 from isotherm.cli import diagnose
 from isotherm.cli.main import app
 from isotherm.core.budget import Budget
+from isotherm.core.schedule import Schedule
 from isotherm.core.statistics import Interval
 from isotherm.diagnose import DiagnoseOptions, Diagnosis
 from isotherm.tasks.load import load_task
@@ -106,6 +107,7 @@ def test_everything_known(asked: Answer) -> None:
         "SGD: batch size 32, learning rate 1 [0.8, 1.25]; 30 epochs, 3,750 updates",
         "momentum 0.9: batch size 128, learning rate 0.4 [0.32, 0.5], which is ε_eff = 4 [3.2, 5]",
         "temperature to keep: T = ε_eff / B = 0.0312 [0.026, 0.0375]",
+        "learning rates are the peak of the schedule: constant for half of the updates, then ten drops",
         "Your setting",
         "curvature dominated. 6 times too low",
         "What to use at each batch size",
@@ -197,6 +199,10 @@ def test_what_is_asked_of_the_diagnosis(asked: Answer) -> None:
             DiagnoseOptions(epochs=30, **present, minutes=2.5, batch_sizes=(8, 32, 128), seed=7, workers=2),
         ),
     ]
+    effective = ["--batch-size", "256", "--effective-learning-rate", "0.2", "--momentum", "0.5"]
+    shown("mytask:task", *effective, "--schedule", "wsd", "--warmup-fraction", "0.1", "--workers", "1", "--no-report")
+    wsd = Schedule.wsd(warmup_fraction=0.1)
+    assert made.calls[-1][1] == DiagnoseOptions(epochs=30, **present, schedule=wsd)
     code, _ = invoke("mytask:task", "--no-report", length=("--steps", "900"))
     assert code == 0
     assert made.calls[-1][1].budget == Budget.steps(900)
@@ -265,6 +271,14 @@ def test_what_the_diagnosis_itself_refuses() -> None:
     assert "minutes must be a positive number such as 5, not -1.0" in refused("mytask:task", "--minutes", "-1")
     words = refused("mytask:task", "--learning-rate", "0.1")
     assert "--learning-rate needs the batch size it is used with; give --batch-size too" in words
+    words = refused("mytask:task", "--effective-learning-rate", "0.1")
+    assert "--effective-learning-rate needs the batch size it is used with" in words
+    both = ["--batch-size", "8", "--learning-rate", "0.1", "--effective-learning-rate", "1"]
+    assert "both given; one follows from the other" in refused("mytask:task", *both)
+    assert "'cosin' is unknown; did you mean 'cosine'" in refused("mytask:task", "--schedule", "cosin")
+    words = refused("mytask:task", "--warmup-steps", "100000", "--schedule", "linear", "--minutes", "0.1")
+    assert "task 'my blobs', batch size" in words
+    assert "a warm-up of 100,000 updates does not fit" in words
     assert "momentum=1.0" in refused("mytask:task", "--momentum", "1")
 
 

@@ -76,9 +76,10 @@ def test_plan_takes_the_noise_from_the_store() -> None:
 
 
 def test_plan_says_what_it_cannot_count_yet() -> None:
-    later = "until = { first = 2, at_most = 8 }\nestimate_at = { epochs = 1 }"
+    later = "until = { first = 2, at_most = 8 }\nestimate_at = { epochs = 1 }\nschedule = 'cosine'"
     Path("later.toml").write_text(Path("study.toml").read_text().replace("steps = 10", later))
     code, shown = invoke("plan", "later.toml")
     assert code == 0, shown
     assert "grids are estimated at 1 epoch first; the rest is not counted yet" in " ".join(shown.split())
     assert "budgets double while it improves, to 8 epochs at most; those are not counted" in " ".join(shown.split())
+    assert "learning rates follow the schedule: cosine decay to 0" in " ".join(shown.split())

@@ -180,3 +180,11 @@ def test_ctrl_c_stops_with_130_and_keeps_nothing_unfinished() -> None:
     assert not stored()
     with Store.write("blobs.sqlite"):  # nobody holds the lock
         pass
+
+
+def test_a_schedule_is_named_in_the_line_and_kept_in_the_run() -> None:
+    text = run_blobs("--schedule", "cosine", "--warmup-steps", "3", "--json", "cell.json")
+    assert "8 parameters, linear warm-up over 3 updates, then cosine decay to 0 training" in text
+    (run,) = json.loads(Path("cell.json").read_text())["runs"]
+    assert run["spec"]["schedule"] == {"shape": "cosine", "warmup_steps": 3, "final_fraction": 0.0}
+    assert "linear warm-up over 3 updates, then cosine" in output_of("status", "blobs.sqlite")[0].replace("\n", " ")

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from isotherm.core.run_schedule import NUM_DROPS, multipliers, num_drops
+from isotherm.core.multipliers import multipliers
+from isotherm.core.run_schedule import NUM_DROPS, num_drops
 from isotherm.core.schedule import Schedule
 from isotherm.errors import UserError
 

@@ -165,6 +165,56 @@ def test_a_fleet_draws_what_each_run_draws_alone(function, shape, inplace):
     assert torch.equal(vmap(forward)(x, keys), alone)
 
 
+# -- within library layers --------------------------------------------------------------------------------------
+
+
+def test_attention_drops_its_weights_by_the_key():
+    x = torch.eye(40).reshape(1, 1, 40, 40)
+    zeros = torch.zeros(1, 1, 40, 40)
+    with KeyedDropout(noise_key(0), torch.tensor(0)):
+        out = functional.scaled_dot_product_attention(zeros, zeros, x, dropout_p=0.5)
+    assert torch.equal(out != 0, dropped(torch.ones(1, 1, 40, 40)) != 0)
+    torch.testing.assert_close(out[out != 0], torch.full_like(out[out != 0], 2 / 40))
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_multi_head_attention_draws_from_the_key_wherever_its_dropout_is(need_weights):
+    torch.manual_seed(0)
+    module, x = nn.MultiheadAttention(4, 2, dropout=0.5), torch.randn(6, 3, 4)
+    outputs = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(len(outputs))  # which nothing depends on
+        with KeyedDropout(noise_key(seed), torch.tensor(2)):
+            outputs.append(module(x, x, x, need_weights=need_weights)[0])
+    assert torch.equal(outputs[0], outputs[1])
+    assert not torch.allclose(outputs[0], outputs[2])
+
+
+def test_layers_of_an_lstm_are_separated_by_a_mask_of_the_key():
+    torch.manual_seed(0)
+    module, x = nn.LSTM(3, 4, num_layers=2, dropout=0.5), torch.randn(5, 2, 3)
+    with KeyedDropout(noise_key(0), torch.tensor(0)):
+        ours, (hidden, cell) = module(x)
+    first, second = nn.LSTM(3, 4), nn.LSTM(4, 4)
+    for number, layer in enumerate((first, second)):
+        layer.load_state_dict(
+            {f"{n}_l0": getattr(module, f"{n}_l{number}") for n in ("weight_ih", "weight_hh")}
+            | {f"{n}_l0": getattr(module, f"{n}_l{number}") for n in ("bias_ih", "bias_hh")}
+        )
+    between, (early, early_cell) = first(x)
+    expected, (late, late_cell) = second(dropped(between))
+    torch.testing.assert_close(ours, expected)
+    torch.testing.assert_close(hidden, torch.cat([early, late]))
+    torch.testing.assert_close(cell, torch.cat([early_cell, late_cell]))
+
+
+def test_layers_in_evaluation_mode_are_left_alone():
+    module, x = nn.GRU(3, 4, num_layers=2, dropout=0.5).eval(), torch.randn(5, 2, 3)
+    with KeyedDropout(noise_key(0), torch.tensor(0)):
+        ours = module(x)[0]
+    assert torch.equal(ours, module(x)[0])
+
+
 def test_keys_are_two_words_of_32_bits_and_differ_between_seeds():
     keys = torch.stack([noise_key(seed) for seed in range(200)])
     assert keys.dtype == torch.int64

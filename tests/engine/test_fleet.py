@@ -421,6 +421,9 @@ class FakeStack:
     def check_gradients(self):
         self.compared.append(len(self.specs))
 
+    def slow_path(self):
+        return None
+
     def check_program(self):
         self.tried.append(len(self.specs))
 

@@ -56,6 +56,18 @@ def test_gradients_are_known_to_later_processes(is_built_in: bool, expected: lis
     assert not checks("data model float32").has_right_gradients(8, as_one=True)
 
 
+@pytest.mark.parametrize("is_built_in", [True, False])
+def test_a_batch_in_micro_batches_is_checked_by_itself(is_built_in: bool) -> None:
+    checks = FleetChecks(is_built_in=is_built_in)
+    checks.add_right_gradients(8, as_one=True)
+    checks.add_passed(8, as_one=True)
+    assert not checks.has_right_gradients(8, as_one=True, micro_batch_size=4)
+    assert not checks.has_passed(8, as_one=True, micro_batch_size=4)
+    checks.add_right_gradients(8, as_one=True, micro_batch_size=4)
+    assert checks.has_right_gradients(8, as_one=True, micro_batch_size=4)
+    assert checks.has_right_gradients(8, as_one=True, micro_batch_size=2) == is_built_in
+
+
 def test_without_a_folder_they_are_known_to_this_process_alone() -> None:
     checks = FleetChecks.on(torch.device("cpu"), name="data model mixed", is_built_in=False)
     checks.add_right_gradients(8, as_one=True)

@@ -9,13 +9,16 @@ from torch import Tensor, nn
 import cases
 from isotherm.engine import untrained
 from isotherm.engine.dropout import run_keys
+from isotherm.engine.micro_batches import MicroBatches
 from isotherm.engine.placed_task import place_task
 from isotherm.engine.untrained import loss_at_start
 from isotherm.tasks.task import Task
 
 
 def start_of(task: Task, *, seed: int = 0, batch_size: int = 8) -> float:
-    return loss_at_start(place_task(task, precision="float64"), seed=seed, batch_size=batch_size, num_steps=100)
+    return loss_at_start(
+        place_task(task, precision="float64"), seed=seed, micro_batches=MicroBatches.whole(batch_size), num_steps=100
+    )
 
 
 @pytest.mark.parametrize("task", [cases.blobs_task(), cases.conv_task(), cases.batch_norm_task()], ids=lambda t: t.name)
@@ -76,7 +79,7 @@ def test_few_batches_are_enough(
         return plain(self, call, x, *rest, **options)
 
     monkeypatch.setattr(type(placed), "training_output", watch)
-    loss_at_start(placed, seed=0, batch_size=batch_size, num_steps=num_steps)
+    loss_at_start(placed, seed=0, micro_batches=MicroBatches.whole(batch_size), num_steps=num_steps)
     assert seen == [batch_size] * num_calls
     assert untrained.MOST_BATCHES == 16
 

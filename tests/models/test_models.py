@@ -21,6 +21,8 @@ SHAPES = {
 
 def example(name: str) -> tuple[torch.Tensor, int | None]:
     """Return a small input of a named model, and how many tokens it reads at once."""
+    if name == "gpt_text":
+        return torch.zeros(2, 3, dtype=torch.int64), None
     if name == "lstm_ptb":
         return torch.zeros(2, 3, dtype=torch.int64), 3
     assert name in SHAPES, f"say in {__file__} what the model {name} takes"

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from isotherm.engine.placed_task import PlacedTask, place_task
 from isotherm.engine.stack import scoring
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
 from isotherm.models.lstm import LSTMLanguageModel
-from isotherm.running.cost import estimate
+from isotherm.running.cost import estimate, plan
 from isotherm.running.runner import run_study
 from isotherm.sweep.study import Study
 from isotherm.tasks.task import Task
@@ -57,6 +58,20 @@ def test_what_is_stored_is_not_counted_again() -> None:
     assert (found.num_runs, found.num_stored, found.seconds) == (0, 6, 0)
     more = estimate(Study.of(tiny_sweep(num_seeds=3)), known)
     assert (more.num_runs, more.num_stored) == (3, 6)
+
+
+def test_a_plan_is_the_estimate_of_what_a_store_lacks(tmp_path: Path) -> None:
+    sweep, store = tiny_sweep(), tmp_path / "runs.sqlite"
+    expected = estimate(Study.of(sweep), {})
+    for given in (sweep, Study.of(sweep)):
+        found = plan(given, store=store)
+        assert (found.num_runs, found.num_stored) == (expected.num_runs, 0)
+    assert not store.exists()
+    assert f"{expected.num_runs} runs to do, 0 stored" in repr(found)
+    run_study(Study.of(sweep), store=store)
+    later = plan(sweep, store=store)
+    assert later.num_runs == 0
+    assert later.num_stored >= expected.num_runs
 
 
 def test_the_estimate_disturbs_no_generator() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from helpers_protocol import finished, make_spec, tiny_sweep
 from isotherm.core.records import CurvePoint
+from isotherm.core.run_keys import cell_id
 from isotherm.running.executors.fleet_times import work_of_fleet
 from isotherm.running.heartbeat import Heartbeat, Training, heartbeat_path, read_training
 from isotherm.running.progress import Several
@@ -50,7 +51,8 @@ def test_the_file_tells_of_runs_in_training_and_is_gone_afterwards(tmp_path: Pat
         told = read_training(store)
         assert told is not None
         assert set(told.running) == {SPECS[0].key, SPECS[2].key}
-        (point,) = told.running[SPECS[0].key]
+        (point,) = told.running[SPECS[0].key].curve
+        assert told.running[SPECS[0].key].cell == cell_id(SPECS[0]).hex()
         assert (point.step, point.test_loss) == (5, 0.5)
         assert math.isnan(point.test_metric)
         assert (told.round, told.num_runs, told.num_done, told.num_workers) == ("round 1, extension", 4, 1, 2)

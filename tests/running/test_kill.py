@@ -83,7 +83,8 @@ class Nursery:
 
     def __init__(self) -> None:
         folder = Path(__file__).parent
-        environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{folder.parent}", "OMP_NUM_THREADS": "1"}
+        path = os.pathsep.join([str(folder), str(folder.parent), os.environ.get("PYTHONPATH", "")])
+        environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-c", "import test_kill; test_kill._nursery()"]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=folder

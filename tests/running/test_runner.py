@@ -135,7 +135,7 @@ def test_data_changed_in_place_are_other_data(tune_on: TuneOn) -> None:
         restored = run(sweep, store=store, progress=recorder)
         assert recorder.rounds == []
         assert {key: restored.by_key[key] for key in before} == before
-    assert by_key(changed).keys() > before.keys()
+    assert by_key(changed).keys().isdisjoint(before)  # of a store, what concerns a study is read
     fresh = run(tiny_sweep(task=blobs_task(train=(blobs()[0] * -2.0, blobs()[1])), tune_on=tune_on))
     assert {key: changed.by_key[key] for key in fresh.by_key} == by_key(fresh)  # nothing of the old data was used
 

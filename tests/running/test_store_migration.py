@@ -122,11 +122,11 @@ def old_store(path: Path, *, schema: int) -> Path:
 
 
 def content(path: Path) -> tuple[int, list[Any], list[Any]]:
-    """Return the schema's number and every row of runs and studies as it is in the file."""
+    """Return the schema's number and every row of runs and studies as it is in the file, checksums left out."""
     with closing(sqlite3.connect(path)) as connection:
         version = int(connection.execute("PRAGMA user_version").fetchone()[0])
         runs, studies = (connection.execute(f"SELECT * FROM {name}").fetchall() for name in ("runs", "studies"))
-        return version, runs, studies
+        return version, [row[:12] for row in runs], [row[:3] for row in studies]
 
 
 @pytest.fixture(params=[1, 2], ids=["schema 1", "schema 2"])

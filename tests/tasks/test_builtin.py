@@ -78,6 +78,18 @@ FINGERPRINTS: dict[str, dict[str, float]] = {
         "weight_norm_squared": 5645.96323952,
         "metric_by_hand": 1.71115017173,
     },
+    "gpt_text": {
+        "version": 1,
+        "initial_norm": 6.77625927528,
+        "gradient_norm": 1.34308337098,
+        "train_loss_running": 2.39383784332,
+        "last_batch_loss": 2.37225813725,
+        "train_loss": 2.3878599141,
+        "test_loss": 2.3886388532,
+        "test_metric": 10.8986491809,
+        "weight_norm_squared": 0.502253632472,
+        "metric_by_hand": 1.71115017173,
+    },
     "wrn16x4_cifar10": {
         "version": 1,
         "initial_norm": 79.6054068351,
@@ -144,6 +156,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "mlp_mnist1d": {"widths": [40, 100, 100, 10]},
     "autoencoder_mnist": {"units": "tanh", "encoder_widths": [784, 1000, 500, 250, 30], "Scaled": {}},
     "lstm_ptb": {"vocabulary": 10000, "width": 650, "num_layers": 2, "drop_probability": 0.5, "initial_range": 0.05},
+    "gpt_text": {
+        "vocabulary": 40,
+        "context": 32,
+        "width": 32,
+        "num_layers": 2,
+        "num_heads": 4,
+        "drop_probability": 0.0,
+    },
     "wrn16x4_cifar10": {
         "depth": 16,
         "width": 4,
@@ -326,6 +346,58 @@ def test_a_built_in_task_with_another_model_is_none() -> None:
     autoencoder = small_built_in("autoencoder_mnist")
     assert autoencoder.is_built_in
     assert not dataclasses.replace(autoencoder, model=lambda: torch.nn.Linear(784, 784)).is_built_in
+
+
+# -- a transformer on text --------------------------------------------------------------------------------------
+
+
+def test_the_transformer_has_the_packages_own_text() -> None:
+    task = get_task("gpt_text")
+    assert task.train[0].shape == (5_624, 32)
+    assert task.test[0].shape == (624, 32)
+    assert (task.metric, task.is_built_in) == ("perplexity", True)
+    check_model(task)
+
+
+def test_the_transformer_takes_a_text_file(tmp_path: Path) -> None:
+    path = tmp_path / "own.txt"
+    path.write_text("To be, or not to be: that is the question.\n" * 20)
+    task = get_task("gpt_text", data=path)
+    assert task.train[0].shape == ((774 - 1) // 32, 32)
+    assert task.identify().model_id != get_task("gpt_text").identify().model_id  # fewer characters
+    check_model(task)
+
+
+def test_another_context_cuts_the_text_anew() -> None:
+    task = get_task("gpt_text").with_options(model={"context": 64, "num_layers": 1})
+    assert task.train[0].shape == (2_812, 64)
+    assert torch.equal(task.train[0].flatten(), get_task("gpt_text").train[0].flatten()[: 2_812 * 64])
+    assert task.is_built_in
+    check_model(task)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"context": 30_000}, "the test part of the text has .* too few for one window of context=30000"),
+        ({"context": -1}, "context=-1 is not a positive whole number"),
+        ({"num_heads": 5}, "num_heads=5 does not divide width=32"),
+    ],
+    ids=str,
+)
+def test_options_that_do_not_fit_the_text(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        check_model(get_task("gpt_text").with_options(model=options))
+
+
+def test_a_text_that_is_too_short_or_missing(tmp_path: Path) -> None:
+    path = tmp_path / "short.txt"
+    path.write_text("Too short.")
+    with pytest.raises(UserError, match=r"too few for one window of context=32.*give a text of 326 characters or more"):
+        get_task("gpt_text", data=path)
+    with pytest.raises(UserError, match=r"there is no text .*typo\.txt"):
+        get_task("gpt_text", data=tmp_path / "typo.txt")
+    assert len(get_task("gpt_text", data=tmp_path).train[0]) == 5_624  # a folder is for other tasks' data
 
 
 if __name__ == "__main__":  # prints what to pin

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from helpers_quadratic import random_model, small_model
-from isotherm.core.run_schedule import multipliers
+from isotherm.core.multipliers import multipliers
 from isotherm.core.schedule import Schedule
 from isotherm.errors import UserError
 from isotherm.theory.closed_forms import critical_effective_learning_rate, sgd_second_moment, stationary_variance

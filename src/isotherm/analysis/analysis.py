@@ -12,7 +12,9 @@ from isotherm.analysis.series import Series, TunedGrid, fitted_series, pairs_of,
 from isotherm.analysis.unlimited import BudgetSeries, budget_series
 from isotherm.analysis.verdicts import Verdict, judge
 from isotherm.core.budget import Budget
+from isotherm.core.one_screen import one_screen
 from isotherm.core.optimizers import Optimizer
+from isotherm.core.views import Shown
 from isotherm.errors import UserError
 from isotherm.sweep.plan import StudyPlan, SweepPlan
 from isotherm.sweep.results import Results, StudyResults
@@ -37,7 +39,7 @@ class SweepAnalysis:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Analysis:
+class Analysis(Shown):
     """What the results of a study say.
 
     `counts` are its runs by outcome, and how many are missing. `joint_regimes` compare plain SGD with momentum where
@@ -63,6 +65,12 @@ class Analysis:
 
     def __str__(self) -> str:
         return "\n".join([*map(str, self.recommendations), *map(str, self.verdicts)])
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{num:,} {name}" for name, num in self.counts.items() if num)
+        title = f"Analysis of {self.plan.name!r}: {counts or 'no runs'}"
+        advice = [f"- {one}" for one in self.recommendations]
+        return one_screen([title, *advice, *(f"- {one.state}: {one.claim}" for one in self.verdicts)])
 
 
 def analyse(results: Results | StudyResults, *, run: Sequence[str] | None = None) -> Analysis:

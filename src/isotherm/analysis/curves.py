@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isotherm.core.records import Direction
+from isotherm.core.run_table import quantities
 from isotherm.core.statistics import Floats
 from isotherm.sweep.protocol import Cell, Grid
 
@@ -181,7 +182,7 @@ def _values(grid: Grid, objective: str, direction: Direction) -> Floats:
 def _runs(cell: Cell, objective: str) -> list[float]:
     if not cell.is_usable:
         return [math.nan]
-    return [math.nan if run is None else run.quantity(objective) for run in (*cell.results, *cell.confirmed)]
+    return [*quantities(cell.results, objective), *quantities(cell.confirmed, objective)]
 
 
 def _near(used: NDArray[np.bool_], best: NDArray[np.int64]) -> NDArray[np.bool_]:

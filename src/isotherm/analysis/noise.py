@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from isotherm.core.records import Direction
+from isotherm.core.run_table import quantities
 from isotherm.core.statistics import Floats
 from isotherm.sweep.protocol import Cell, Grid
 
@@ -85,8 +86,7 @@ def _near(rates: Sequence[float], index: int) -> list[int]:
 
 def _values(cell: Cell, quantity: str) -> list[float]:
     """Return a quantity for every seed; NaN where there is none."""
-    found = [math.nan if r is None else r.quantity(quantity) for r in cell.results]
-    return [value if math.isfinite(value) else math.nan for value in found]
+    return [value if math.isfinite(value) else math.nan for value in quantities(cell.results, quantity)]
 
 
 def _curvature(grid: Grid, quantity: str, direction: Direction) -> float | None:

@@ -18,6 +18,7 @@ from isotherm.analysis.regimes import Regimes
 from isotherm.analysis.series import Series, TunedGrid
 from isotherm.analysis.verdicts import Verdict
 from isotherm.analysis.verdicts.margins import LEVEL, PROPORTIONAL, metric_margin
+from isotherm.core.one_screen import one_screen
 from isotherm.core.optimizers import has_temperature
 from isotherm.core.rates import tidy
 from isotherm.core.statistics import Interval, percentile_limits
@@ -70,6 +71,9 @@ class Recommendation:
             f"{head}{self.learning_rate:.4g} (ε_eff = {self.effective_learning_rate:.4g}, {interval}; "
             f"temperature {self.temperature:.3g}). {self.evidence}"
         )
+
+    def __repr__(self) -> str:
+        return one_screen([f"{type(self).__name__}: {self}"])
 
 
 def recommendation(series: Series, scaling: Verdict | None) -> Recommendation | None:

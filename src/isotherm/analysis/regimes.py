@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from isotherm.analysis.family import FamilyFit
+from isotherm.core.one_screen import one_screen
 from isotherm.core.optimizers import SGD, Optimizer, has_temperature
 from isotherm.core.statistics import BrokenLine, Floats, Interval, percentile_limits
 from isotherm.sweep.protocol import Grid
@@ -129,6 +130,9 @@ class Regimes:
     def __str__(self) -> str:
         return "; ".join([self.slope_words, self.kink_words, *self.seed_words])
 
+    def __repr__(self) -> str:
+        return one_screen([f"{type(self).__name__}: {self}"])
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JointRegimes:
@@ -186,6 +190,9 @@ class JointRegimes:
 
     def __str__(self) -> str:
         return "; ".join(self.words)
+
+    def __repr__(self) -> str:
+        return one_screen([f"{type(self).__name__}: {self}"])
 
 
 def regimes_of(fit: FamilyFit, grids: Sequence[Grid]) -> Regimes:

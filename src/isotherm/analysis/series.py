@@ -145,7 +145,7 @@ class Pair:
 
 def tuned_grids(results: Results) -> tuple[TunedGrid, ...]:
     """Return every grid of a sweep at its optimum, in the plan's order."""
-    return tuple(_tuned(grid, results.plan.metric_direction) for grid in results.grids())
+    return tuple(tuned_grid(grid, results.plan.metric_direction) for grid in results.grids())
 
 
 def fitted_series(plan: SweepPlan, grids: Iterable[TunedGrid]) -> list[Series]:
@@ -189,7 +189,8 @@ def same_but_momentum(plan: SweepPlan, other: SweepPlan) -> bool:
     return plans[0] == plans[1]
 
 
-def _tuned(grid: Grid, metric_direction: Direction) -> TunedGrid:
+def tuned_grid(grid: Grid, metric_direction: Direction) -> TunedGrid:
+    """Return a grid at its optima."""
     best = grid.optimum()
 
     cell = None if best is None else grid.cells[best.index]

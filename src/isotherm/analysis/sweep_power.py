@@ -19,6 +19,7 @@ from isotherm.analysis.verdicts.margins import LEVEL, POWER, PROPORTIONAL
 from isotherm.analysis.verdicts.remedies import LEAST_SEEDS
 from isotherm.core.budget import BudgetUnit
 from isotherm.core.checks import require_positive
+from isotherm.core.one_screen import one_screen
 from isotherm.core.optimizers import has_temperature, heavy_ball_momentum
 from isotherm.sweep.plan import StudyPlan, SweepPlan
 from isotherm.sweep.protocol import Grid
@@ -167,6 +168,9 @@ class SweepPower:
 
     def __str__(self) -> str:
         return f"{self.sweep}: {' '.join(self.words)}"
+
+    def __repr__(self) -> str:
+        return one_screen([f"{type(self).__name__}: {self}"])
 
 
 def power(

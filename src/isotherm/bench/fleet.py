@@ -12,8 +12,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from isotherm.bench.workloads import MOMENTUM, Workload
 from isotherm.core.records import Precision, RunSpec
 from isotherm.engine.placed_task import place_task
+from isotherm.running.executors.choice import default_workers
 from isotherm.running.executors.local import LocalExecutor
-from isotherm.running.runner import default_workers
 from isotherm.running.timing import FleetTimer, Turn, pool_speed
 from isotherm.tasks.builtin import made_task
 from isotherm.tasks.task import Task

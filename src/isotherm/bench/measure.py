@@ -19,8 +19,8 @@ from isotherm.bench.machine import commit, machine
 from isotherm.bench.workloads import STUDY_PEERS, AnyWorkload, StudyWorkload, Target, Workload, study_parts
 from isotherm.core.records import Precision, RunSpec
 from isotherm.engine.memory import state_bytes
+from isotherm.running.executors.choice import default_workers
 from isotherm.running.flop import flop_per_example
-from isotherm.running.runner import default_workers
 from isotherm.tasks.builtin import made_task
 from isotherm.tasks.seeding import initial_model
 

@@ -13,6 +13,7 @@ from isotherm.core.budget import updates_per_pass
 from isotherm.core.optimizers import decays_weights
 from isotherm.core.rates import tidy
 from isotherm.core.records import Outcome, Precision, RunSpec
+from isotherm.core.schedule import Schedule
 from isotherm.core.temperature import temperature
 from isotherm.engine.placed_task import checked_device
 from isotherm.report.files import file_stem
@@ -85,6 +86,7 @@ class Cell:
             self.device,
             f"{self.num_parameters:,} parameters",
         ]
+        parts += [] if self.plan.schedule == Schedule() else [str(self.plan.schedule)]
         return f"{spec.task}: {', '.join(parts)}"
 
 
@@ -151,6 +153,7 @@ def _sweep(task: Task, settings: CellSettings) -> Sweep:
         resolution="paper",
         l2=settings.l2,
         clip_norm=settings.clip_norm,
+        schedule=settings.schedule,
         precision=cast(Precision | None, settings.precision),  # a sweep refuses any other
     )
 
@@ -172,8 +175,20 @@ def _name(plan: SweepPlan, task: Task) -> str:
         if (value := getattr(plan, name)) != getattr(task, name):
             parts.append(f"{short}{value}")
     parts += [f"seed{plan.seeds[0]}"] if plan.seeds[0] else []
+    parts += [] if plan.schedule == Schedule() else [_schedule_name(plan.schedule)]
     parts += [f"evaluations{plan.num_evaluations}"] if plan.num_evaluations != NUM_EVALUATIONS else []
     return "-".join(parts).replace("+", "")
+
+
+def _schedule_name(schedule: Schedule) -> str:
+    """Return a schedule and its options, as far as a command can give them, as part of a name.
+
+    >>> _schedule_name(Schedule.cosine(warmup_steps=100, final_fraction=0.1))
+    'cosine-warmup_steps100-final_fraction0.1'
+    """
+    names = ("warmup_steps", "warmup_fraction", "decay_fraction", "final_fraction")
+    given = [f"{name}{value}" for name in names if (value := getattr(schedule, name)) is not None]
+    return "-".join([schedule.shape, *given])
 
 
 def default_store(task: Task) -> Path:
@@ -186,6 +201,7 @@ def run_cell(
     store: Path,
     *,
     fleet_size: int | None = None,
+    micro_batch_size: int | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     minutes: float | None = None,
     progress: Progress | None = None,
@@ -197,6 +213,7 @@ def run_cell(
         cell: what to run.
         store: file to keep the runs in.
         fleet_size: runs per fleet; chosen automatically by default.
+        micro_batch_size: most examples of an update that are computed at once; by default, as many as memory holds.
         checkpoint_seconds: time between checkpoints of a fleet, written beside the store.
         minutes: time from now on; by default as long as it takes.
         progress: receives progress.
@@ -211,6 +228,7 @@ def run_cell(
             store=opened,
             device=cell.device,
             fleet_size=fleet_size,
+            micro_batch_size=micro_batch_size,
             checkpoint_seconds=checkpoint_seconds,
             minutes=minutes,
             progress=progress,

@@ -5,17 +5,21 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import typer
 
+from isotherm.cli.schedule_options import ScheduleOptions
 from isotherm.core.budget import Budget
-from isotherm.core.optimizers import Optimizer, optimizer_of
+from isotherm.core.optimizers import SGD, Optimizer, optimizer_of
+from isotherm.core.rates import tidy
+from isotherm.core.schedule import Schedule
+from isotherm.core.temperature import effective_learning_rate
 from isotherm.errors import UserError
 
 PANEL = "One cell instead of a study"
-NUM_EVALUATIONS = 10
+NUM_EVALUATIONS, MOMENTUM = 10, 0.9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,6 +39,7 @@ class CellSettings:
         clip_norm: largest norm of the gradient; inf clips nothing.
         precision: float32, float64 or mixed; a mixed-precision task is trained in float32 on a CPU unless it is given.
         num_evaluations: evaluations on the test set during training.
+        schedule: of the learning rate.
     """
 
     batch_size: int
@@ -49,6 +54,7 @@ class CellSettings:
     clip_norm: float | None = None
     precision: str | None = None
     num_evaluations: int = NUM_EVALUATIONS
+    schedule: Schedule = field(default_factory=Schedule)
 
 
 def _option(*names: str, text: str, metavar: str | None = None) -> Any:
@@ -66,15 +72,13 @@ class CellOptions:
         int | None,
         _option("--batch-size", metavar="B", text="Batch size; for a language model, the number of streams."),
     ] = None
-    effective_learning_rate: Annotated[
-        float | None,
-        _option(
-            "--effective-learning-rate", metavar="RATE", text="Of SGD: the effective learning rate ε / (1 - momentum)."
-        ),
-    ] = None
     learning_rate: Annotated[
         float | None,
-        _option("--learning-rate", metavar="RATE", text="The optimizer's own learning rate ε, in place of the above."),
+        _option("--learning-rate", metavar="RATE", text="Learning rate ε as an optimiser gets it."),
+    ] = None
+    effective_learning_rate: Annotated[
+        float | None,
+        _option("--effective-learning-rate", metavar="RATE", text="The same as ε / (1 - momentum); give one of both."),
     ] = None
     steps: Annotated[int | None, _option("--steps", metavar="N", text="Number of updates; or give --epochs.")] = None
     epochs: Annotated[float | None, _option("--epochs", metavar="N", text="Number of epochs; or give --steps.")] = None
@@ -133,23 +137,19 @@ class CellOptions:
         list[str] | None,
         _option("--transform", metavar="NAME=VALUE", text="Set a field of the task's augmentation; repeatable."),
     ] = None
+    schedule_options: ScheduleOptions = field(default_factory=ScheduleOptions)
 
     def given(self) -> list[str]:
         """Return the options that were given, --task aside, as they are written."""
-        names = [field.name for field in dataclasses.fields(self) if field.name != "task"]
-        return [_written(name) for name in names if getattr(self, name) not in (None, [])]
+        names = [field.name for field in dataclasses.fields(self) if field.name not in ("task", "schedule_options")]
+        own = [_written(name) for name in names if getattr(self, name) not in (None, [])]
+        return own + self.schedule_options.given()
 
     def check(self) -> None:
         """Refuse what is not a whole cell."""
         if self.batch_size is None:
             raise UserError("--task needs --batch-size; add it, e.g. --batch-size 64")
-        rates = (self.effective_learning_rate, self.learning_rate)
-        if rates == (None, None):
-            is_sgd = self.optimizer in (None, "sgd")
-            option = "--effective-learning-rate 0.5" if is_sgd else "--learning-rate 0.001"
-            raise UserError(f"--task needs {option.split()[0]}; add it, e.g. {option}")
-        if None not in rates:
-            raise UserError("--effective-learning-rate and --learning-rate are both given; leave one out")
+        require_one_rate(self.learning_rate, self.effective_learning_rate, needed_by="--task")
         if self.optimizer is None and self.optimizer_option:
             raise UserError("--optimizer-option needs --optimizer; add it, e.g. --optimizer adamw")
         if (self.steps is None) == (self.epochs is None):
@@ -168,22 +168,47 @@ class CellOptions:
         given: dict[str, Any] = {name: value for name in optional if (value := getattr(self, name)) is not None}
         return CellSettings(
             batch_size=self.batch_size,
-            effective_learning_rate=self.effective_learning_rate,
-            learning_rate=self.learning_rate,
-            optimizer=self._chosen_optimizer(),
+            **self._rates(),
             budget=budget,
+            schedule=self.schedule_options.made(),
             **given,
         )
 
-    def _chosen_optimizer(self) -> Optimizer | None:
+    def _rates(self) -> dict[str, Any]:
+        """Return learning rate and optimiser; of SGD the effective learning rate, however it was given."""
         if self.optimizer is None:
-            return None
+            return {"effective_learning_rate": self._effective(MOMENTUM if self.momentum is None else self.momentum)}
         options = parsed_values(self.optimizer_option or (), "--optimizer-option", example="weight_decay=0.1")
-        return optimizer_of({**options, "name": self.optimizer})
+        made = optimizer_of({**options, "name": self.optimizer})
+        if isinstance(made, SGD):
+            return {"effective_learning_rate": self._effective(made.momentum), "optimizer": made}
+        rates = {"effective_learning_rate": self.effective_learning_rate, "learning_rate": self.learning_rate}
+        return {**rates, "optimizer": made}
+
+    def _effective(self, momentum: float) -> float:
+        if self.effective_learning_rate is not None:
+            return self.effective_learning_rate
+        assert self.learning_rate is not None
+        if not 0 <= momentum < 1:  # a sweep says why
+            return self.learning_rate
+        return tidy(effective_learning_rate(self.learning_rate, momentum=momentum))
 
     def task_options(self) -> dict[str, dict[str, bool | int | float | str]]:
         """Return what changes the task itself: arguments of its model and fields of its augmentation."""
         return {name: parsed_values(getattr(self, name) or (), _written(name)) for name in ("model", "transform")}
+
+
+def require_one_rate(rate: float | None, effective: float | None, *, needed_by: str | None = None) -> None:
+    """Refuse both learning rates, and none where one is needed."""
+    if rate is not None and effective is not None:
+        raise UserError(
+            "--learning-rate and --effective-learning-rate are both given; one follows from the other and the "
+            "momentum: leave one out"
+        )
+    if needed_by is not None and rate is None and effective is None:
+        raise UserError(
+            f"{needed_by} needs --learning-rate or --effective-learning-rate; add e.g. --learning-rate 0.05"
+        )
 
 
 def _written(name: str) -> str:

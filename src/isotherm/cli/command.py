@@ -5,7 +5,6 @@ Command modules import nothing heavy: a command imports what it calls inside its
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import inspect
@@ -52,50 +51,31 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the options; the error about an unknown one says which is meant."""
-        given = list(args)
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
             if isinstance(name := getattr(error, "option_name", None), str) and hasattr(error, "possibilities"):
                 options = [option for parameter in self.get_params(ctx) for option in parameter.opts]
-                error.message = unknown_option(name, options, given)  # type: ignore[attr-defined]
+                error.message = unknown_option(name, options)  # type: ignore[attr-defined]
                 error.possibilities = None
             raise
 
 
-def unknown_option(name: str, options: list[str], given: list[str]) -> str:
+def unknown_option(name: str, options: list[str]) -> str:
     """Return what is said of an option that a command does not have.
 
-    >>> options = ["--effective-learning-rate", "--momentum", "--l2"]
-    >>> unknown_option("--lr", options, ["--lr", "0.1", "--momentum", "0.5"])
-    'No such option: --lr; use --effective-learning-rate, which is the learning rate / (1 - momentum): here 0.2'
-    >>> unknown_option("--optimizer", options, [])
+    >>> options = ["--learning-rate", "--effective-learning-rate", "--momentum", "--l2"]
+    >>> unknown_option("--lr", options), unknown_option("--weight-decay", options)
+    ('No such option: --lr; use --learning-rate', 'No such option: --weight-decay; use --l2')
+    >>> unknown_option("--optimizer", options)
     'No such option: --optimizer; this command answers for SGD alone, measure others with isotherm run'
-    >>> unknown_option("--weight-decay", options, []), unknown_option("--zzz", options, [])
-    ('No such option: --weight-decay; use --l2', 'No such option: --zzz; see --help')
+    >>> unknown_option("--zzz", options)
+    'No such option: --zzz; see --help'
     """
     if name in ("--optimizer", "--optimiser") and "--momentum" in options and "--optimizer" not in options:
         return f"No such option: {name}; this command answers for SGD alone, measure others with isotherm run"
     meant = closest(name.lstrip("-").replace("-", "_"), [option.lstrip("-").replace("-", "_") for option in options])
-    if meant is None:
-        return f"No such option: {name}; see --help"
-    said = f"No such option: {name}; use --{meant.replace('_', '-')}"
-    if meant != "effective_learning_rate":
-        return said
-    rate, momentum = _number_after(name, given), _number_after("--momentum", given)
-    momentum = 0.9 if momentum is None else momentum
-    said += ", which is the learning rate / (1 - momentum)"
-    return f"{said}: here {rate / (1 - momentum):.6g}" if rate is not None and 0 <= momentum < 1 else said
-
-
-def _number_after(option: str, given: list[str]) -> float | None:
-    """Return the number that follows an option, after a space or an equals sign."""
-    for place, text in enumerate(given):
-        name, sign, value = text.partition("=")
-        if name == option:
-            with contextlib.suppress(ValueError, IndexError):
-                return float(value if sign else given[place + 1])
-    return None
+    return f"No such option: {name}; " + ("see --help" if meant is None else f"use --{meant.replace('_', '-')}")
 
 
 class Group(TyperGroup):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
+import signal
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -13,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from isotherm.cli.consoles import has_unicode
 from isotherm.core.json import json_text
 from isotherm.errors import UserError
 from isotherm.report.files import write_json
@@ -24,6 +27,7 @@ EXIT_USER = 2
 EXIT_FAILED_RUNS = 3
 EXIT_OUT_OF_TIME = 4
 EXIT_INTERRUPTED = 130
+EXITS_BY_SIGNAL = (129, EXIT_INTERRUPTED, 143)  # SIGHUP, SIGINT, SIGTERM
 _NOT_WRITABLE = (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EPERM, errno.EDQUOT)
 
 
@@ -38,7 +42,8 @@ def guarded(function: Callable[P, R]) -> Callable[P, R]:
             _print_error(str(error))
             raise typer.Exit(EXIT_USER) from error
         except KeyboardInterrupt as error:
-            raise stopped("Finished runs are in the store; the same command resumes from there.") from error
+            sentence = "Finished runs are in the store; the same command resumes from there."
+            raise stopped(sentence, number=getattr(error, "number", signal.SIGINT)) from error
         except OSError as error:
             if error.errno not in _NOT_WRITABLE:
                 raise
@@ -51,10 +56,16 @@ def guarded(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def stopped(sentence: str) -> typer.Exit:
-    """Say what an interrupt leaves behind, and return the exception that ends the command."""
-    errors().print(f"[bold]stopped.[/] {escaped(sentence)}", highlight=False, soft_wrap=True)
-    return typer.Exit(EXIT_INTERRUPTED)
+def stopped(sentence: str, *, number: int = signal.SIGINT) -> typer.Exit:
+    """Say what an interrupt leaves behind, and return the exception that ends the command.
+
+    Args:
+        sentence: what is left.
+        number: of the signal.
+    """
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        errors().print(f"[bold]stopped.[/] {escaped(sentence)}", highlight=False, soft_wrap=True)
+    return typer.Exit(128 + number)
 
 
 def _print_error(sentence: str) -> None:
@@ -108,6 +119,6 @@ def check_json(path: Path | None) -> None:
 def give_json(path: Path | None, content: Any) -> None:
     """Write the content to the path of `--json`, if one was given."""
     if path == Path("-"):
-        sys.stdout.write(json_text(content))
+        sys.stdout.write(json_text(content, ascii_only=not has_unicode(sys.stdout)))
     elif path is not None:
         write_json(path, content)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from isotherm.cli.cell_options import require_one_rate
 from isotherm.cli.command import command
 from isotherm.cli.common import check_json, console_for, escaped, give_json, print_notes, print_written, stopped
 from isotherm.cli.options import DataOption, DeviceOption, JsonOption, SeedOption, TaskArgument, WorkersOption
+from isotherm.cli.schedule_options import ScheduleOptions
+from isotherm.core.rates import tidy
+from isotherm.core.temperature import bare_learning_rate
 from isotherm.errors import UserError
 
 if TYPE_CHECKING:
@@ -61,6 +65,15 @@ class DiagnoseCommandOptions:
             help="Learning rate you pass to your optimiser; needs --batch-size.",
         ),
     ] = None
+    effective_learning_rate: Annotated[
+        float | None,
+        typer.Option(
+            "--effective-learning-rate",
+            metavar="RATE",
+            rich_help_panel=NOW,
+            help="The same as learning rate / (1 - momentum); give one of both.",
+        ),
+    ] = None
     momentum: Annotated[
         float,
         typer.Option(
@@ -88,6 +101,7 @@ class DiagnoseCommandOptions:
         typer.Option("--output", "-o", metavar="FILE", help="Write the report here; default: <task>_diagnosis.html."),
     ] = None
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no report.")] = False
+    schedule_options: ScheduleOptions = field(default_factory=ScheduleOptions)
     json_path: JsonOption = None
 
 
@@ -118,7 +132,7 @@ def _settings(options: DiagnoseCommandOptions) -> DiagnoseOptions:
     """Return what the diagnosis takes; refuses what makes no sense before data are read."""
     from isotherm.diagnose.options import DiagnoseOptions
     from isotherm.engine.placed_task import checked_device
-    from isotherm.running.runner import default_workers
+    from isotherm.running.executors.choice import default_workers
 
     sizes = _parsed_sizes(options.batch_sizes or [])
     device, workers = options.device, options.workers
@@ -131,20 +145,31 @@ def _settings(options: DiagnoseCommandOptions) -> DiagnoseOptions:
             "the best learning rate depends on how long you will train; give --epochs (e.g. --epochs 30) or --steps "
             f"(e.g. --steps 10000); {given} given"
         )
-    if options.learning_rate is not None and options.batch_size is None:
-        raise UserError("--learning-rate needs the batch size it is used with; give --batch-size too")
+    require_one_rate(options.learning_rate, options.effective_learning_rate)
+    for name in ("learning_rate", "effective_learning_rate"):
+        if getattr(options, name) is not None and options.batch_size is None:
+            option = "--" + name.replace("_", "-")
+            raise UserError(f"{option} needs the batch size it is used with; give --batch-size too")
     return DiagnoseOptions(
         epochs=options.epochs,
         steps=options.steps,
         batch_size=options.batch_size,
-        learning_rate=options.learning_rate,
+        learning_rate=_learning_rate(options),
         momentum=options.momentum,
+        schedule=options.schedule_options.made(),
         minutes=options.minutes,
         batch_sizes=sizes,
         seed=options.seed,
         device=device,
         workers=default_workers(device) if workers is None else workers,
     )
+
+
+def _learning_rate(options: DiagnoseCommandOptions) -> float | None:
+    """Return the learning rate in use, as an optimiser gets it."""
+    if options.effective_learning_rate is None:
+        return options.learning_rate
+    return tidy(bare_learning_rate(options.effective_learning_rate, momentum=options.momentum))
 
 
 def _diagnosed(task: Task, options: DiagnoseOptions, console: Console) -> Diagnosis:

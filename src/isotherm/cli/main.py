@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -11,7 +12,8 @@ import typer
 
 from isotherm.cli.bench import bench
 from isotherm.cli.command import Command, Group
-from isotherm.cli.common import EXIT_INTERRUPTED, errors
+from isotherm.cli.common import EXITS_BY_SIGNAL, errors
+from isotherm.cli.consoles import take_any_text
 from isotherm.cli.data import app as data_app
 from isotherm.cli.diagnose import diagnose
 from isotherm.cli.plan import plan
@@ -21,6 +23,7 @@ from isotherm.cli.reproduce import reproduce
 from isotherm.cli.run import run
 from isotherm.cli.status import status
 from isotherm.cli.theory import theory
+from isotherm.cli.watch import watch
 from isotherm.version import __version__
 
 app = typer.Typer(
@@ -28,10 +31,9 @@ app = typer.Typer(
     cls=Group,
     help="Choose learning rate and batch size for SGD by measurement.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
-for _command in (quickstart, plan, run, status, report, reproduce, diagnose, theory, bench):
+for _command in (quickstart, plan, run, status, watch, report, reproduce, diagnose, theory, bench):
     app.command(cls=Command)(_command)
 app.add_typer(data_app)
 
@@ -47,16 +49,18 @@ def _main(
 
 def main() -> None:
     """Run the `isotherm` command."""
+    take_any_text()
     _log_to_terminal()
     try:
         app(prog_name="isotherm")
     except SystemExit as leaving:
-        if leaving.code != EXIT_INTERRUPTED:
+        if not isinstance(leaving.code, int) or leaving.code not in EXITS_BY_SIGNAL:
             raise
         # An interrupt that passed through generated code makes Python end by the signal whatever is caught later.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(EXIT_INTERRUPTED)
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(leaving.code)
 
 
 class _OncePerText(logging.Filter):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +15,11 @@ JsonOption = Annotated[
 ]
 DataOption = Annotated[
     Path | None,
-    typer.Option("--data", metavar="FOLDER", help="Data folder; default: $ISOTHERM_DATA, else ~/.cache/isotherm."),
+    typer.Option(
+        "--data",
+        metavar="PATH",
+        help="Data folder, for gpt_text also a text file; default: $ISOTHERM_DATA, else ~/.cache/isotherm.",
+    ),
 ]
 StudyArgument = Annotated[
     str, typer.Argument(metavar="STUDY", help="A built-in study, a TOML file, or module:function.")
@@ -39,6 +44,15 @@ FleetSizeOption = Annotated[
     int | None,
     typer.Option("--fleet-size", metavar="N", min=1, help="Runs per fleet; chosen automatically by default."),
 ]
+MicroBatchSizeOption = Annotated[
+    int | None,
+    typer.Option(
+        "--micro-batch-size",
+        metavar="N",
+        min=1,
+        help="Most examples of an update to compute at once; by default, as many as memory holds.",
+    ),
+]
 WorkersOption = Annotated[
     int | None,
     typer.Option("--workers", metavar="N", min=1, help="Worker processes on the CPU; one per core by default."),
@@ -51,6 +65,30 @@ MinutesOption = Annotated[
         help="Stop after M minutes; run it again to go on. Default: as long as it takes.",
     ),
 ]
+TrackOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--track",
+        metavar="TRACKER",
+        help="Tell every run to wandb, trackio, mlflow or tensorboard; may be given again for another.",
+    ),
+]
+ExecutorOption = Annotated[
+    str | None,
+    typer.Option(
+        "--executor",
+        metavar="NAME",
+        help="Train in this process (local) or in processes on this machine (pool); default: pool for several workers.",
+    ),
+]
+RunTimeoutOption = Annotated[
+    float | None,
+    typer.Option(
+        "--run-timeout",
+        metavar="M",
+        help="End a fleet that makes no progress for M minutes and go on with the others; default: only warn.",
+    ),
+]
 SeedOption = Annotated[int, typer.Option("--seed", metavar="SEED", min=0, help="Seed of all random numbers.")]
 
 
@@ -61,3 +99,16 @@ class ComputeOptions:
     device: DeviceOption = "cpu"
     workers: WorkersOption = None
     fleet_size: FleetSizeOption = None
+    micro_batch_size: MicroBatchSizeOption = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExecutorOptions:
+    """Which executor trains, and how long it waits for a fleet; none of it changes results."""
+
+    executor: ExecutorOption = None
+    run_timeout: RunTimeoutOption = None
+
+    def given(self) -> list[str]:
+        """Return the names of the options that are not left at their defaults."""
+        return [f"--{f.name.replace('_', '-')}" for f in dataclasses.fields(self) if getattr(self, f.name) != f.default]

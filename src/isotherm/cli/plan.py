@@ -60,7 +60,7 @@ def plan(options: PlanOptions) -> None:
     from isotherm.cli.show.power import power_content, print_power
     from isotherm.cli.stores import default_store
     from isotherm.running.cost import estimate
-    from isotherm.running.runner import default_workers
+    from isotherm.running.executors.choice import default_workers
     from isotherm.studies.load import load_study
 
     console = console_for(options.json_path)
@@ -77,6 +77,7 @@ def plan(options: PlanOptions) -> None:
             device=compute.device,
             workers=compute.workers or default_workers(compute.device),
             fleet_size=compute.fleet_size,
+            micro_batch_size=compute.micro_batch_size,
         )
     print_plan(study.name, cost, store=store, console=console)
     print_notes(later_notes(study), console)

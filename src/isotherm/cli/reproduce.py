@@ -18,6 +18,7 @@ from isotherm.cli.options import (
     DataOption,
     FleetSizeOption,
     JsonOption,
+    MicroBatchSizeOption,
     MinutesOption,
     ResolutionOption,
     WorkersOption,
@@ -80,6 +81,7 @@ class ReproduceOptions:
     ] = None
     workers: WorkersOption = None
     fleet_size: FleetSizeOption = None
+    micro_batch_size: MicroBatchSizeOption = None
     minutes: MinutesOption = None
     json_path: JsonOption = None
 
@@ -229,7 +231,12 @@ def _compute(options: ReproduceOptions, scale: Scale, wanted: Sequence[PaperObje
             f"the scale {scale} trains on a GPU, and PyTorch sees none here; use --scale laptop, or --device cpu to "
             "train it on the CPU all the same"
         ) from error
-    return ComputeOptions(device=device, workers=options.workers, fleet_size=options.fleet_size)
+    return ComputeOptions(
+        device=device,
+        workers=options.workers,
+        fleet_size=options.fleet_size,
+        micro_batch_size=options.micro_batch_size,
+    )
 
 
 def _check_store(path: Path) -> None:

@@ -13,7 +13,15 @@ import typer
 from isotherm.cli.cell_options import CellOptions
 from isotherm.cli.command import command
 from isotherm.cli.common import check_json, console_for, escaped, give_json, print_notes
-from isotherm.cli.options import ComputeOptions, DataOption, JsonOption, MinutesOption, ResolutionOption
+from isotherm.cli.options import (
+    ComputeOptions,
+    DataOption,
+    ExecutorOptions,
+    JsonOption,
+    MinutesOption,
+    ResolutionOption,
+    TrackOption,
+)
 from isotherm.errors import UserError
 
 if TYPE_CHECKING:
@@ -36,6 +44,7 @@ class RunOptions:
     data: DataOption = None
     resolution: ResolutionOption = None
     compute: ComputeOptions
+    executor: ExecutorOptions
     max_extensions: Annotated[
         int | None,
         typer.Option(
@@ -53,6 +62,7 @@ class RunOptions:
         ),
     ] = None
     minutes: MinutesOption = None
+    track: TrackOption = None
     json_path: JsonOption = None
     cell: CellOptions
 
@@ -63,6 +73,7 @@ def run(options: RunOptions) -> None:
     start = time.perf_counter()  # before anything large is imported
     check_json(options.json_path)
     _check_kind(options)
+    _check_trackers(options)
     console = console_for(options.json_path)
     if options.cell.task is not None:
         _run_cell(options, console, start)
@@ -73,7 +84,7 @@ def run(options: RunOptions) -> None:
 def _check_kind(options: RunOptions) -> None:
     """Refuse what is neither a study nor a cell, or both."""
     study, cell, workers = options.study, options.cell, options.compute.workers
-    remedy = "give STUDY for a study, or --task, --batch-size, --effective-learning-rate and --steps for one cell"
+    remedy = "give STUDY for a study, or --task, --batch-size, --learning-rate and --steps for one cell"
     if study is not None and cell.task is not None:
         raise UserError(f"the study {study!r} and --task {cell.task} are both given; {remedy}")
     if study is not None and (given := [name for name in cell.given() if name != "--seeds"]):
@@ -87,10 +98,21 @@ def _check_kind(options: RunOptions) -> None:
     if options.resolution is not None:
         raise UserError("--resolution applies to a study; one cell has one learning rate: leave it out")
     cell.check()
+    if given := options.executor.given():
+        raise UserError(f"{given[0]}: one cell trains in this process, all seeds as a fleet; leave it out")
     if options.max_extensions is not None:
         raise UserError("--max-extensions applies only to a study: one cell has no grid; leave it out")
     if workers not in (None, 1):
         raise UserError(f"--workers {workers}: one cell trains in one process, all seeds as a fleet; leave it out")
+
+
+def _check_trackers(options: RunOptions) -> None:
+    """Refuse a tracker that cannot be told, before anything is trained."""
+    if options.track:
+        from isotherm.running.trackers.tracking import check_tracker
+
+        for name in options.track:
+            check_tracker(name)
 
 
 def _run_study(options: RunOptions, console: Console, start: float) -> None:
@@ -110,9 +132,11 @@ def _run_study(options: RunOptions, console: Console, start: float) -> None:
         study,
         store,
         compute=options.compute,
+        executor=options.executor,
         console=console,
         checkpoint_seconds=_checkpoint_seconds(options),
         minutes=minutes_left(options.minutes, since=start),
+        track=options.track,
     )
     exit_if_out_of_time(results.next_round(), store=store, json_path=options.json_path, console=console)
     analysis = analyse(results, run=run_command(options.study, study.name, store))
@@ -135,9 +159,10 @@ def _run_cell(options: RunOptions, console: Console, start: float) -> None:
     from isotherm.cli.show.cell import cell_summary, print_cell, stored_sentence
     from isotherm.cli.show.left import exit_if_out_of_time
     from isotherm.cli.show.study import failed_runs
-    from isotherm.cli.training import minutes_left
+    from isotherm.cli.training import minutes_left, tracked
     from isotherm.core.records import Outcome
     from isotherm.engine.placed_task import checked_device
+    from isotherm.running.progress import Several
     from isotherm.tasks.load import load_task
 
     assert options.cell.task is not None
@@ -152,14 +177,16 @@ def _run_cell(options: RunOptions, console: Console, start: float) -> None:
         if seeds:
             console.print(escaped(stored_sentence(seeds, store)), highlight=False)
 
-    with CellProgress(console, metric=cell.plan.metric) as progress:
+    trackers = tracked(options.track, study=cell.study.name, store=store)
+    with trackers as others, CellProgress(console, metric=cell.plan.metric) as bar:
         results = run_cell(
             cell,
             store,
             fleet_size=options.compute.fleet_size,
+            micro_batch_size=options.compute.micro_batch_size,
             checkpoint_seconds=_checkpoint_seconds(options),
             minutes=minutes_left(options.minutes, since=start),
-            progress=progress,
+            progress=Several(bar, *others),
             on_stored=on_stored,
         )
     exit_if_out_of_time(results.left, store=store, json_path=options.json_path, console=console)

@@ -14,6 +14,7 @@ from rich.table import Table
 from isotherm.cli.command import command
 from isotherm.cli.common import check_json, console_for, escaped, give_json
 from isotherm.cli.options import DataOption, JsonOption, StoreArgument
+from isotherm.core.schedule import Schedule
 
 if TYPE_CHECKING:
     from isotherm.sweep.results import StudyResults
@@ -77,14 +78,17 @@ def _rows(results: StudyResults) -> list[dict[str, Any]]:
             "sweep": sweep.plan.name,
             "momenta": ", ".join(f"{momentum:g}" for momentum in sweep.plan.momenta),
             "optimizers": [method.label for method in sweep.plan.methods],
+            "schedule": str(sweep.plan.schedule),
             **sweep.counts(),
         }
         for sweep in results.sweeps
     ]
 
 
-def _optimizers(row: dict[str, Any]) -> str:
-    return f"m = {row['momenta']}" if row["momenta"] else ", ".join(row["optimizers"])
+def _sweep_words(row: dict[str, Any]) -> str:
+    method = f"m = {row['momenta']}" if row["momenta"] else ", ".join(row["optimizers"])
+    own = "" if row["schedule"] == str(Schedule()) else f"; {row['schedule']}"
+    return f"{row['sweep']} ({method}{own})"
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:
@@ -94,5 +98,5 @@ def _table(rows: list[dict[str, Any]]) -> Table:
         table.add_column(name, justify="right" if name in outcomes else "left", overflow="fold")
     for row in rows:
         counts = (f"{row[outcome]:,}" for outcome in outcomes)
-        table.add_row(escaped(row["study"]), escaped(f"{row['sweep']} ({_optimizers(row)})"), *counts)
+        table.add_row(escaped(row["study"]), escaped(_sweep_words(row)), *counts)
     return table

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from isotherm.errors import StoreError
 from isotherm.studies import STUDIES
-from isotherm.studies.load import study_name
 
 
 def default_store(name: str) -> Path:
@@ -21,6 +20,8 @@ def store_path(reference: str) -> Path:
         candidates = (path / f"{reference}.sqlite", default_store(reference))
         return next((candidate for candidate in candidates if candidate.exists()), path)
     if path.suffix == ".toml" or (not path.exists() and ":" in reference):
+        from isotherm.studies.load import study_name
+
         return default_store(study_name(reference))
     return _only_store(path) if path.is_dir() else path
 

@@ -105,6 +105,9 @@ class Budget:
             )
         return steps
 
+    def __repr__(self) -> str:
+        return f"Budget.{self.unit}({self.amount!r})"
+
     def __str__(self) -> str:
         return f"{self.amount:,} {str(self.unit)[:-1] if self.amount == 1 else self.unit}"
 

@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def json_text(content: Any) -> str:
-    """Return a file of strict JSON: indented, ending in a new line.
+def json_text(content: Any, *, ascii_only: bool = False) -> str:
+    """Return a file of strict JSON: indented, ending in a new line; if asked for, with escapes in place of letters.
 
     >>> json_text({"limits": (0.5, math.inf)}).split()
     ['{', '"limits":', '[', '0.5,', 'null', ']', '}']
     """
-    return json.dumps(plain(content), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    return json.dumps(plain(content), indent=2, allow_nan=False, ensure_ascii=ascii_only) + "\n"
 
 
 def json_line(content: Any) -> str:

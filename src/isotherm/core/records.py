@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 
 from isotherm.core.l2 import L2Scope
 from isotherm.core.optimizers import SGD, Optimizer, heavy_ball_momentum, optimizer_json, optimizer_of
-from isotherm.core.run_schedule import Floats, RunSchedule, multipliers
+from isotherm.core.run_schedule import RunSchedule
 from isotherm.core.temperature import bare_learning_rate
 
 # Part of every key. Raise it when the same RunSpec gives different numbers than before.
@@ -98,12 +98,6 @@ class RunSpec:
         """The optimiser's ε = ε_eff (1 - m)."""
         return bare_learning_rate(self.effective_learning_rate, momentum=self.momentum)
 
-    def multipliers(self, start: int, stop: int) -> Floats:
-        """Return what the schedule multiplies the learning rate by at the updates start .. stop - 1."""
-        if self.schedule is None:
-            return multipliers(self.num_steps, gamma=self.gamma, start=start, stop=stop)
-        return self.schedule.multipliers(self.num_steps, gamma=self.gamma, start=start, stop=stop)
-
     @property
     def method(self) -> Optimizer:
         """The optimiser, heavy ball included."""
@@ -112,12 +106,16 @@ class RunSpec:
     @property
     def key(self) -> str:
         """The content hash under which this run is stored."""
+        return content_hash(self.key_content())
+
+    def key_content(self) -> dict[str, Any]:
+        """Return what the key is made of; an unused setting changes no key."""
         content = self.to_json()
         del content["task"]
-        if content["clip_norm"] is None:  # an unused setting changes no key
+        if content["clip_norm"] is None:
             del content["clip_norm"]
         content["version"] = RUN_VERSION
-        return content_hash(content)
+        return content
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for JSON, without schedule and optimiser where they are the paper's."""
@@ -223,5 +221,9 @@ def content_hash(content: object) -> str:
     >>> content_hash({"a": 1}) == content_hash({"a": 1.5})
     False
     """
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(canonical_json(content).encode()).hexdigest()
+
+
+def canonical_json(content: object) -> str:
+    """Return what `content_hash` hashes."""
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)

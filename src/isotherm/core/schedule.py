@@ -1,7 +1,7 @@
 """Schedules of the learning rate as a user gives them: a shape, a warm-up, and where they end.
 
 A schedule is a function of the fraction of training that is done; `Schedule.of_run` turns it into the updates of one
-run, and `run_schedule` into numbers.
+run, and `multipliers` into numbers.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from isotherm.core.checks import is_number, is_whole
+from isotherm.core.rates import tidy
 from isotherm.core.run_schedule import NUM_DROPS, Point, RunSchedule, Shape, rounded
 from isotherm.core.tabulation import checked_points, tabulated
 from isotherm.errors import UserError, nearest
@@ -298,17 +299,29 @@ class Schedule:
             points=self.points,
         )
 
+    def fits(self, num_steps: int) -> bool:
+        """Tell whether the warm-up leaves room for the rest in a training of this many updates."""
+        warmup, decay = self._num_warmup(num_steps), self._num_decay(num_steps, warmup=0) or 0
+        return warmup < num_steps and (self.warmup_steps is None or warmup + decay <= num_steps)
+
     def check_length(self, num_steps: int) -> None:
         """Refuse a training in which the warm-up leaves no room for the rest."""
-        warmup = self._num_warmup(num_steps)
-        decay = self._num_decay(num_steps, warmup=0) or 0
-        if warmup >= num_steps or (self.warmup_steps is not None and warmup + decay > num_steps):
+        if not self.fits(num_steps):
+            warmup, decay = self._num_warmup(num_steps), self._num_decay(num_steps, warmup=0) or 0
             what = f"a warm-up of {warmup:,} updates"
             rest = f" and a decay of {decay:,}" if decay and warmup < num_steps else ""
             raise UserError(
                 f"{what}{rest} does not fit into a training of {num_steps:,} updates; shorten the warm-up, or give it "
                 "as a part of training, e.g. warmup_fraction=0.05"
             )
+
+    def first_fall(self, num_steps: int) -> int | None:
+        """Return the update at which a learning rate that was constant begins to fall; None where there is none."""
+        warmup = self._num_warmup(num_steps)
+        if self.shape == "paper":
+            return warmup + (num_steps - warmup) // 2
+        decay = self._num_decay(num_steps, warmup=warmup)
+        return None if decay is None else num_steps - decay
 
     def refitted(self, num_steps: int) -> Schedule:
         """Return the schedule that, at any length, has the form which this one has at `num_steps` updates."""
@@ -330,7 +343,7 @@ class Schedule:
         if self.shape == "paper" or not self.has_final_rate:
             return None
         if self.final_effective_learning_rate is not None:
-            return float(self.final_effective_learning_rate / initial)
+            return tidy(self.final_effective_learning_rate / initial)  # equal to a part that is given
         return float(self.final_fraction or 0.0)
 
     # -- in words -----------------------------------------------------------------------------------------------------
@@ -365,3 +378,13 @@ class Schedule:
         if self.final_effective_learning_rate is not None:
             return f"down to ε_eff = {self.final_effective_learning_rate:g}"
         return f"to {100 * self.final_fraction:g} % of the peak" if self.final_fraction else "to 0"
+
+
+def checked_schedule(given: object) -> Schedule:
+    """Return a schedule, also that of a name; refuse anything else."""
+    if isinstance(given, str):
+        return Schedule.named(given)
+    if not isinstance(given, Schedule):
+        remedy = "use isotherm.Schedule.of(function)" if callable(given) else 'give an isotherm.Schedule, or "cosine"'
+        raise UserError(f"schedule={given!r} is {type(given).__name__}; {remedy}")
+    return given

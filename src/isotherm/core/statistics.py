@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 from isotherm.core.records import Direction
 
@@ -40,8 +40,9 @@ def best_k_of_n(values: Sequence[float], *, num_kept: int, direction: Direction)
     >>> best_k_of_n([0.5, 0.9, math.nan, 0.9], num_kept=3, direction=Direction.MAXIMISE)
     [1, 3, 0]
     """
-    keys = [(True, 0.0) if math.isnan(v) else (False, -direction.sign * v) for v in values]
-    return sorted(range(len(values)), key=lambda index: keys[index])[:num_kept]
+    order = np.argsort(-direction.sign * np.asarray(values, dtype=np.float64), kind="stable")  # NaN last
+    kept: list[int] = order[:num_kept].tolist()
+    return kept
 
 
 def standard_deviation(values: Sequence[float]) -> float:
@@ -77,7 +78,7 @@ def t_interval(values: Sequence[float], *, level: float = 0.95, bounds: tuple[fl
 @functools.cache
 def _t_quantile(probability: float, freedom: int) -> float:
     """Return a quantile of Student's t; kept, as every cell of every grid asks for the same few."""
-    return float(stats.t.ppf(probability, freedom))
+    return float(special.stdtrit(freedom, probability))
 
 
 def welch_interval(first: Sequence[float], second: Sequence[float], *, level: float = 0.95) -> Interval:
@@ -108,7 +109,7 @@ def mean_difference(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], *,
     if total == 0.0:
         return Interval(estimate=difference, low=difference, high=difference)
     freedom = total**2 / sum(p**2 / (len(side) - 1) for p, side in zip(parts, samples, strict=True))
-    half = float(stats.t.ppf(0.5 + level / 2, freedom)) * math.sqrt(total)
+    half = float(special.stdtrit(freedom, 0.5 + level / 2)) * math.sqrt(total)
     return Interval(estimate=difference, low=difference - half, high=difference + half)
 
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from isotherm.core.json import plain
+from isotherm.core.schedule import Schedule
 from isotherm.core.statistics import Interval
 from isotherm.core.temperature import bare_learning_rate
+from isotherm.core.views import Shown, view
 
 Regime = Literal["noise dominated", "curvature dominated", "near the boundary", "unknown"]
 
@@ -203,7 +205,7 @@ class Cost:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Diagnosis:
+class Diagnosis(Shown):
     """Everything found, and the answer.
 
     Args:
@@ -211,6 +213,7 @@ class Diagnosis:
         momentum: the one recommended besides plain SGD.
         num_train: training examples.
         budget: the length of the intended training, in words.
+        schedule: of the intended training and, fitted to their length, of the short runs.
         metric: its name; short runs are judged by it.
         stability: without and with momentum.
         grids: short grids over rising batch sizes.
@@ -245,6 +248,7 @@ class Diagnosis:
     missing: tuple[str, ...]
     cost: Cost
     settings: Mapping[str, Any]
+    schedule: Schedule = field(default_factory=Schedule)
 
     @property
     def choice(self) -> Choice | None:
@@ -269,3 +273,6 @@ class Diagnosis:
         """Return plain values; numbers that are not finite become null."""
         content: dict[str, Any] = plain(dataclasses.asdict(self))
         return content
+
+    def __repr__(self) -> str:
+        return str(view("diagnosis")(self))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from isotherm.core.budget import Budget
+from isotherm.core.schedule import Schedule, checked_schedule
 from isotherm.errors import UserError
 from isotherm.running.executors.pool import can_fork
 
@@ -21,6 +22,8 @@ class DiagnoseOptions:
         batch_size: the one used at present.
         learning_rate: the one used at present, as an optimiser gets it.
         momentum: the one used at present or wanted; plain SGD is tried in any case, and with 0 also momentum 0.9.
+        schedule: of the training that will be done, or the name of one such as "cosine"; by default the paper's. Short
+            runs have it too, fitted to their length.
         minutes: time to spend. What does not fit is left out and listed as missing.
         batch_sizes: those of the short grids, two or more; None chooses three that suit the task.
         seed: seed of all random numbers.
@@ -36,6 +39,7 @@ class DiagnoseOptions:
     batch_size: int | None = None
     learning_rate: float | None = None
     momentum: float = 0.9
+    schedule: Schedule | str = field(default_factory=Schedule)
     minutes: float = 5.0
     batch_sizes: Sequence[int] | None = None
     seed: int = 0
@@ -50,6 +54,7 @@ class DiagnoseOptions:
                 f"(e.g. steps=10000); {given} given"
             )
         _ = self.budget  # checks the length
+        object.__setattr__(self, "schedule", checked_schedule(self.schedule))
         if not (isinstance(self.minutes, int | float) and math.isfinite(self.minutes) and self.minutes > 0):
             raise UserError(f"minutes must be a positive number such as 5, not {self.minutes!r}")
         if not (isinstance(self.momentum, int | float) and 0 <= self.momentum < 1):
@@ -67,6 +72,11 @@ class DiagnoseOptions:
             return Budget.epochs(self.epochs)
         assert self.steps is not None
         return Budget.steps(self.steps)
+
+    @property
+    def intended_schedule(self) -> Schedule:
+        """The schedule, a name replaced."""
+        return checked_schedule(self.schedule)
 
     def _check_present(self) -> None:
         rate, size = self.learning_rate, self.batch_size

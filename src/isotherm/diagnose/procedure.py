@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from isotherm.core.schedule import Schedule
 from isotherm.core.statistics import Interval
 from isotherm.core.temperature import effective_learning_rate
 from isotherm.diagnose.answer import Training, choices, current_setting, expectations, recommended_sizes
 from isotherm.diagnose.baseline import constant_loss, has_learned
-from isotherm.diagnose.batch_sizes import large_batch_size, three_batch_sizes
+from isotherm.diagnose.batch_sizes import intended_steps, large_batch_size, three_batch_sizes
 from isotherm.diagnose.boundary import SGD, Line, boundaries, ceiling, crossing
 from isotherm.diagnose.diagnosis import Cost, Current, Diagnosis, Isotherm, Probe, Stability
 from isotherm.diagnose.explanations import (
@@ -75,6 +76,8 @@ def diagnose(
     _check_batch_size(task, options)
     tasks, judged_by = held_out_tasks(task)
     sizes = three_batch_sizes(tasks[0], options.batch_sizes, centre=options.batch_size, budget=options.budget)
+    own = [] if options.batch_size is None else [options.batch_size]
+    _check_schedule(task, options, (*sizes, large_batch_size(tasks[0], sizes, options.budget), *own))
     check_start(tasks[0])
     missing: list[str] = []
     if judged_by == "test":
@@ -87,11 +90,26 @@ def diagnose(
         first_seed=1000 * options.seed,
         device=options.device,
         workers=options.workers,
+        schedule_at=_schedule_at(task, options),
         now=_now,
     ) as runs:
         return _Diagnostician(
             task=task, runs=runs, clock=clock, sizes=sizes, options=options, on_stage=on_stage, missing=missing
         ).diagnosis()
+
+
+def _schedule_at(task: Task, options: DiagnoseOptions) -> Callable[[int], Schedule]:
+    """Return the schedule of short runs: at every batch size in the form that it has at the intended length."""
+    return lambda size: options.intended_schedule.refitted(intended_steps(task, options.budget, size))
+
+
+def _check_schedule(task: Task, options: DiagnoseOptions, sizes: Sequence[int]) -> None:
+    """Refuse a warm-up that is longer than the intended training at a batch size that will be tried."""
+    for size in sizes:
+        try:
+            options.intended_schedule.check_length(intended_steps(task, options.budget, size))
+        except UserError as error:
+            raise error.within(f"task {task.name!r}, batch size {size}") from error
 
 
 def _check_batch_size(task: Task, options: DiagnoseOptions) -> None:
@@ -162,6 +180,7 @@ class _Diagnostician:
             momentum=self._momentum,
             num_train=self._task.num_train,
             budget=str(self._options.budget),
+            schedule=self._options.intended_schedule,
             metric=self._task.metric_definition.name,
             stability=stability,
             grids=tuple(search.result() for search in searches),
@@ -183,6 +202,7 @@ class _Diagnostician:
         length = {"epochs": options.epochs} if options.steps is None else {"steps": options.steps}
         return {
             **length,
+            "schedule": str(options.schedule),
             "minutes": options.minutes,
             "batch_sizes": list(self._sizes),
             "seed": options.seed,
@@ -343,8 +363,9 @@ class _Diagnostician:
         while size <= min(most, last) and len(sizes) < _MOST_CHOICES:
             sizes.append(size)
             size *= 2
+        fitting = [size for size in sizes if self._options.intended_schedule.fits(self._intended.steps(size))]
         own = self._options.batch_size
-        return sorted({*(sizes or [self._sizes[0]]), *([] if own is None else [own])})
+        return sorted({*(fitting or [self._sizes[0]]), *([] if own is None else [own])})
 
     def _later(self, searches: Sequence[GridSearch]) -> tuple[Probe, ...]:
         """Return curvature and noise after a short training at the middle batch size."""

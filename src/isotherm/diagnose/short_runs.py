@@ -100,6 +100,7 @@ class ShortRuns:
         first_seed: of the runs.
         device: "cpu" or "cuda".
         workers: processes, on a CPU.
+        schedule_at: the schedule of the runs at a batch size, whatever their length; the paper's by default.
         now: returns the time in seconds.
     """
 
@@ -111,10 +112,11 @@ class ShortRuns:
         first_seed: int,
         device: str,
         workers: int,
+        schedule_at: Callable[[int], Schedule] = lambda _: Schedule(),
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.tasks, self.judged_by, self.device, self.now = tuple(tasks), judged_by, device, now
-        self._first_seed, self._workers = first_seed, workers
+        self._first_seed, self._workers, self._schedule_at = first_seed, workers, schedule_at
         self._results: dict[RunSpec, RunResult] = {}
         self._stack = contextlib.ExitStack()
         self._executor: LocalExecutor | PoolExecutor | None = None
@@ -147,7 +149,9 @@ class ShortRuns:
         return len(self._results)
 
     def spec(self, grid_spec: ShortGridSpec, *, rate: float, seed: int) -> RunSpec:
-        """Return one run; the schedule is the paper's, whatever the length."""
+        """Return one run."""
+        schedule = self._schedule_at(grid_spec.batch_size)
+        gamma, rest = schedule.of_run(num_steps=grid_spec.num_steps, initial=rate)
         return RunSpec(
             task=self.task.name,
             data_id=_data_id(seed % len(self.tasks)),
@@ -156,7 +160,8 @@ class ShortRuns:
             num_steps=grid_spec.num_steps,
             effective_learning_rate=rate,
             momentum=grid_spec.momentum,
-            gamma=Schedule().gamma_from(rate),
+            gamma=gamma,
+            schedule=rest,
             l2=self.task.l2,
             l2_scope=self.task.l2_scope,
             clip_norm=self.task.clip_norm,

@@ -111,7 +111,7 @@ class Checkpoint:
         self._has_warned = True
 
 
-def report_unusable(path: Path, error: Exception) -> None:
+def report_unusable(path: Path, error: BaseException) -> None:
     """Warn of a checkpoint that cannot be used."""
     reason = f"it cannot be read: {error.strerror or error}" if isinstance(error, OSError) else str(error)
     logger.warning("the checkpoint %s is not used, and its fleet starts over: %s", path, reason)

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Protocol, Self
 
 from isotherm.core.records import RunResult
 
@@ -32,20 +32,46 @@ class OutOfTime(BaseException):
         self.results, self.is_saved = tuple(results), is_saved
 
 
+class Flag(Protocol):
+    """Something that is set or not, such as a `StopFlag` or a `threading.Event`."""
+
+    def is_set(self) -> bool:
+        """Tell whether it is set."""
+
+
+class StopFlag:
+    """Set by whoever wants training to end early; a plain attribute, so a signal handler may set it."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+
+    def set(self) -> None:
+        """Ask training to end."""
+        self._is_set = True
+
+    def is_set(self) -> bool:
+        """Tell whether training is asked to end."""
+        return self._is_set
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Deadline:
-    """When training has to end, by `time.monotonic`, which worker processes share."""
+    """When training has to end: at a time by `time.monotonic`, which worker processes share, or once a flag is set."""
 
     at: float = math.inf
+    stop: Flag | None = None
 
     @classmethod
-    def after(cls, seconds: float) -> Self:
+    def after(cls, seconds: float, *, stop: Flag | None = None) -> Self:
         """Return the deadline of somebody who has so many seconds from now on; a little of it is reserved."""
-        return cls(at=time.monotonic() + seconds - min(MOST_RESERVED_SECONDS, RESERVED_FRACTION * seconds))
+        reserved = min(MOST_RESERVED_SECONDS, RESERVED_FRACTION * seconds)
+        return cls(at=time.monotonic() + seconds - reserved, stop=stop)
 
     @property
     def seconds_left(self) -> float:
         """Time left; negative afterwards."""
+        if self.stop is not None and self.stop.is_set():
+            return -math.inf
         return self.at - time.monotonic()
 
     def check(self) -> None:

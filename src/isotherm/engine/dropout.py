@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from types import FunctionType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from isotherm.engine.layers.attention_dropout import attention_with_dropout
+from isotherm.engine.layers.recurrent import CELLS, RecurrentCall
 from isotherm.tasks.seeding import derive
 
 _MASK = 0xFFFFFFFF
@@ -29,6 +33,16 @@ _UNBATCHED: dict[Callable[..., Tensor], int | None] = {
 }
 
 
+def _seen_within(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of `torch.nn.functional` whose calls a context sees one by one, in place of the whole."""
+    assert isinstance(function, FunctionType)
+    names = {**function.__globals__, "has_torch_function": lambda _: False}
+    return FunctionType(function.__code__, names, function.__name__, function.__defaults__)
+
+
+_attention_of_module = _seen_within(functional.multi_head_attention_forward)
+
+
 def noise_key(seed: int, purpose: str = "noise") -> Tensor:
     """Return the key of a run's random numbers for a purpose: two 32-bit words in an int64 tensor, shape (2,)."""
     bits = derive(seed, purpose)
@@ -40,7 +54,28 @@ def run_keys(seed: int) -> Tensor:
     return torch.stack([noise_key(seed), noise_key(seed, "augmentation")])
 
 
-def uniform_bits(key: Tensor, step: Tensor, call: int, shape: torch.Size) -> Tensor:
+# Number of the call, shape of the result, device -> index of every element in the result for the whole batch.
+IndexOf = Callable[[int, torch.Size, torch.device], Tensor]
+
+
+def index_in_whole_batch(_call: int, shape: torch.Size, device: torch.device) -> Tensor:
+    """Return the index of every element of a result for all examples of an update."""
+    return torch.arange(shape.numel(), device=device).reshape(shape)
+
+
+class RandomIndices(NamedTuple):
+    """Where the elements that random bits are drawn for are in the whole batch: by default, it is the whole batch."""
+
+    dropout: IndexOf = index_in_whole_batch
+    augmentation: IndexOf = index_in_whole_batch
+
+
+WHOLE_BATCH = RandomIndices()
+
+
+def uniform_bits(
+    key: Tensor, step: Tensor, call: int, shape: torch.Size, *, index_of: IndexOf = index_in_whole_batch
+) -> Tensor:
     """Return 32 random bits per element, as int64, for one call in one update.
 
     Args:
@@ -48,24 +83,23 @@ def uniform_bits(key: Tensor, step: Tensor, call: int, shape: torch.Size) -> Ten
         step: the update, a scalar.
         call: how many draws came before in this forward pass.
         shape: of the result.
+        index_of: where its elements are, if they are for a part of the batch.
     """
     low = _hash(_hash(key[0] ^ step) ^ (call + 1))
     high = _hash(low ^ key[1])
-    index = torch.arange(shape.numel(), device=key.device).reshape(shape)
-    return _hash(_hash(index ^ low) ^ high)
+    return _hash(_hash(index_of(call, shape, key.device) ^ low) ^ high)
 
 
 class KeyedBits:
     """Random bits for one update of one run, new ones with every call."""
 
-    def __init__(self, key: Tensor, step: Tensor) -> None:
-        self._key = key
-        self._step = step
+    def __init__(self, key: Tensor, step: Tensor, index_of: IndexOf = index_in_whole_batch) -> None:
+        self._key, self._step, self._index_of = key, step, index_of
         self._num_calls = 0
 
     def __call__(self, shape: tuple[int, ...]) -> Tensor:
         """Return 32 random bits per element, as int64."""
-        bits = uniform_bits(self._key, self._step, self._num_calls, torch.Size(shape))
+        bits = uniform_bits(self._key, self._step, self._num_calls, torch.Size(shape), index_of=self._index_of)
         self._num_calls += 1
         return bits
 
@@ -73,9 +107,9 @@ class KeyedBits:
 class KeyedDropout(TorchFunctionMode):
     """Within this context the dropout functions of `torch.nn.functional` draw from the run's key."""
 
-    def __init__(self, key: Tensor, step: Tensor) -> None:
+    def __init__(self, key: Tensor, step: Tensor, index_of: IndexOf = index_in_whole_batch) -> None:
         super().__init__()
-        self._bits = KeyedBits(key, step)
+        self._bits = KeyedBits(key, step, index_of)
 
     def __torch_function__(
         self,
@@ -84,14 +118,39 @@ class KeyedDropout(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Replace the dropout functions, pass everything else on."""
+        """Replace the dropout functions and what calls them, pass everything else on."""
         if func in _UNBATCHED:
             bound = inspect.signature(func).bind(*args, **(kwargs or {}))
             bound.apply_defaults()
             x = bound.arguments["input"]
             num_own = x.ndim if func is functional.dropout else 1 if x.ndim == _UNBATCHED[func] else 2
             return self._dropout(num_own, **bound.arguments)
+        if func is functional.multi_head_attention_forward:
+            with self:  # for the dropout within
+                return _attention_of_module(*args, **(kwargs or {}))
+        if func is functional.scaled_dot_product_attention:
+            return self._attention(*args, **(kwargs or {}))
+        if func in CELLS and (call := RecurrentCall.of(func, args)).drops:
+            return call.by_layers(partial(self._drop, p=call.dropout), RecurrentCall.__call__)
         return func(*args, **(kwargs or {}))
+
+    def _attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        **others: Any,
+    ) -> Tensor:
+        if dropout_p == 0.0:
+            return functional.scaled_dot_product_attention(query, key, value, attn_mask, is_causal=is_causal, **others)
+        drop = partial(self._drop, p=dropout_p)
+        return attention_with_dropout(query, key, value, attn_mask, drop=drop, is_causal=is_causal, **others)
+
+    def _drop(self, x: Tensor, *, p: float) -> Tensor:
+        return self._dropout(x.ndim, input=x, p=p, training=True, inplace=False)
 
     def _dropout(self, num_own: int, *, input: Tensor, p: float, training: bool, inplace: bool) -> Tensor:
         """Drop with one draw per index of the first `num_own` dimensions."""

@@ -25,7 +25,8 @@ from isotherm.engine.checkpoint_file import State
 from isotherm.engine.deadline import Deadline, Laps, OutOfTime, train_in_turn
 from isotherm.engine.evaluation import Tensors
 from isotherm.engine.fleet_checks import FleetChecks
-from isotherm.engine.fleet_speed import one_by_one
+from isotherm.engine.fleet_speed import one_by_one, run_by_run
+from isotherm.engine.micro_batches import MicroBatches
 from isotherm.engine.placed_task import PlacedTask, exact_arithmetic
 from isotherm.engine.reference import run_reference
 from isotherm.engine.stack.model import NotVectorisable
@@ -53,6 +54,7 @@ def run_fleet(
     checks: FleetChecks | None = None,
     deadline: Deadline | None = None,
     updates_per_window: int = UPDATES_PER_WINDOW,
+    micro_batch_size: int | None = None,
 ) -> list[RunResult]:
     """Train all runs and return their results, in the order given.
 
@@ -69,16 +71,22 @@ def run_fleet(
         checks: results of earlier checks of this task; added to.
         deadline: when to stop; none by default.
         updates_per_window: updates between two checks of the losses; results do not depend on it.
+        micro_batch_size: examples that an update computes at once, one of `micro_batches.sizes_of`; all by default.
 
     Raises:
+        NotSeparable: the examples of a batch cannot be computed in micro-batches.
         OutOfTime: the deadline came first; the checkpoint, if there is one, has been written.
     """
     _check_alike(specs)
+    checks = FleetChecks() if checks is None else checks
+    with exact_arithmetic(placed.device):
+        cut = checks.micro_batches(placed, specs[0].batch_size, size=micro_batch_size)
     fleet = _Fleet(
         placed=placed,
         specs=tuple(specs),
+        micro_batches=cut,
         listeners=Listeners(on_steps=on_steps, on_evaluation=on_evaluation, on_trained=on_trained),
-        checks=FleetChecks() if checks is None else checks,
+        checks=checks,
         deadline=deadline or Deadline(),
         updates_per_window=updates_per_window,
     )
@@ -92,6 +100,7 @@ class _Fleet:
 
     placed: PlacedTask
     specs: tuple[RunSpec, ...]
+    micro_batches: MicroBatches
     listeners: Listeners
     checks: FleetChecks
     deadline: Deadline
@@ -114,13 +123,14 @@ class _Fleet:
             if self.convolves:
                 self.checks.say_once(
                     f"convolutions, {self.specs[0].task}",
-                    f"convolutions are not computed for all runs at once, but run by run: {reason}",
+                    f"convolutions are not computed for all runs at once, but run by run: {reason}; {run_by_run()}",
                 )
                 self.checks.add_without_kernels(self.batch_size)
                 return self.run(checkpoint)
             self.checks.say_once(
                 f"one at a time, {self.specs[0].task}",
-                f"training one run at a time, as this model cannot be trained as a fleet: {reason}; {one_by_one()}",
+                f"training one run at a time, as this model cannot be trained as a fleet: {reason}; "
+                + one_by_one(self.placed.device),
             )
             self.checks.add_one_by_one(self.batch_size)
             alone = [partial(self.run_alone, index) for index in range(len(self.specs))]
@@ -146,6 +156,7 @@ class _Fleet:
             on_steps=on_steps,
             on_evaluation=lambda point: self.listeners.on_evaluation(index, point),
             on_trained=on_trained,
+            micro_batches=self.micro_batches,
         )
 
     def check(self) -> RunStack | None:
@@ -160,25 +171,37 @@ class _Fleet:
         if not self.placed.is_mixed and self.placed.device.type == "cpu":
             whole = self.stack(self.specs)
             whole.check_gradients()
-            kind = f"run by run, {self.specs[0].task}"
-            if not self.checks.has_said(kind) and (sentence := whole.slow_path()) is not None:
-                self.checks.say_once(kind, sentence)
+            self.say_what_is_slow(whole)
             return whole
         has_own_streams = self.checks.wants_own_streams(self.placed, self.batch_size)
-        is_alone = len(self.specs) == 1 or has_own_streams or self.batch_size > LARGEST_BATCH_OF_TWO
-        if self.checks.has_passed(self.batch_size, as_one=not is_alone):  # a run by itself is checked without `vmap`
+        is_alone = len(self.specs) == 1 or has_own_streams or self.micro_batches.size > LARGEST_BATCH_OF_TWO
+        size = None if self.micro_batches.is_whole else self.micro_batches.size
+        # A run by itself is checked without `vmap`.
+        if self.checks.has_passed(self.batch_size, as_one=not is_alone, micro_batch_size=size):
             return None
-        if not self.checks.has_right_gradients(self.batch_size, as_one=not is_alone):
+        if not self.checks.has_right_gradients(self.batch_size, as_one=not is_alone, micro_batch_size=size):
             ends = self.specs[:1] if is_alone else (self.specs[0], self.specs[-1])
             exact = dataclasses.replace(self.placed, is_mixed=False)
-            RunStack.of(StackPlan.of(exact, ends, convolves=False), self.listeners).check_gradients()
-            self.checks.add_right_gradients(self.batch_size, as_one=not is_alone)
+            plan = StackPlan.of(exact, ends, convolves=False, micro_batches=self.micro_batches)
+            tried = RunStack.of(plan, self.listeners)
+            tried.check_gradients()
+            is_slow = self.say_what_is_slow(tried)
+            self.checks.add_right_gradients(
+                self.batch_size, as_one=not is_alone, micro_batch_size=size, for_later=not is_slow
+            )
         found = None
         if self.convolves:
             found = self.stack(self.specs)
             found.check_program()
-        self.checks.add_passed(self.batch_size, as_one=not is_alone)
+        self.checks.add_passed(self.batch_size, as_one=not is_alone, micro_batch_size=size)
         return found
+
+    def say_what_is_slow(self, checked: RunStack) -> bool:
+        """Log once what is slow about a stack that was checked; tell whether something is."""
+        kind = f"run by run, {self.specs[0].task}"
+        if not self.checks.has_said(kind) and (sentence := checked.slow_path()) is not None:
+            self.checks.say_once(kind, sentence)
+        return self.checks.has_said(kind)
 
     def stacks(self) -> list[RunStack]:
         """Return all runs as one stack, or every run as a stack of its own."""
@@ -191,6 +214,7 @@ class _Fleet:
             self.placed,
             specs,
             convolves=self.convolves,
+            micro_batches=self.micro_batches,
             updates_per_window=self.updates_per_window,
             first_index=first_index,
         )

@@ -6,6 +6,8 @@ import logging
 
 import torch
 
+from isotherm.engine.micro_batch_check import micro_batches_of
+from isotherm.engine.micro_batches import MicroBatches
 from isotherm.engine.placed_task import PlacedTask
 from isotherm.kernels.saved_checks import SavedChecks
 
@@ -30,38 +32,62 @@ class FleetChecks:
     def __init__(self, *, saved: SavedChecks | None = None, name: str = "", is_built_in: bool = False) -> None:
         self._saved, self._name, self._is_built_in = saved or SavedChecks(folder=None), name, is_built_in
         self._with_gradients: set[tuple[str | int, ...]] = set()
-        self._passed: set[tuple[int, bool]] = set()
+        self._passed: set[tuple[int, int | None, bool]] = set()
         self._without_kernels: set[int] = set()
         self._one_by_one: set[int] = set()
         self._said: set[str] = set()
+        self._micro_batches: dict[tuple[int, int], MicroBatches] = {}
 
     @classmethod
     def on(cls, device: torch.device, *, name: str, is_built_in: bool) -> FleetChecks:
         """Return the checks of a task on a device; on a GPU they are remembered on disk."""
         return cls(saved=SavedChecks.on(device), name=name, is_built_in=is_built_in)
 
-    def add_passed(self, batch_size: int, *, as_one: bool) -> None:
+    def add_passed(self, batch_size: int, *, as_one: bool, micro_batch_size: int | None = None) -> None:
         """Note that the module was trained correctly at a batch size, several runs as one or a run by itself."""
-        self._passed.add((batch_size, as_one))
+        self._passed.add((batch_size, micro_batch_size, as_one))
 
-    def has_passed(self, batch_size: int, *, as_one: bool) -> bool:
+    def has_passed(self, batch_size: int, *, as_one: bool, micro_batch_size: int | None = None) -> bool:
         """Tell whether it was."""
-        return (batch_size, as_one) in self._passed
+        return (batch_size, micro_batch_size, as_one) in self._passed
 
-    def add_right_gradients(self, batch_size: int, *, as_one: bool) -> None:
-        """Note that the gradients of several runs as one, or of a run by itself, are those of plain autograd."""
-        check = self._gradient_check(batch_size, as_one=as_one)
+    def add_right_gradients(
+        self, batch_size: int, *, as_one: bool, micro_batch_size: int | None = None, for_later: bool = True
+    ) -> None:
+        """Note that the gradients of several runs as one, or of a run by itself, are those of plain autograd.
+
+        Args:
+            batch_size: of the runs.
+            as_one: several runs were one program.
+            micro_batch_size: examples computed at once, where these were not all.
+            for_later: save it for later processes too; not where the check has something to say to their users.
+        """
+        check = self._gradient_check(batch_size, micro_batch_size, as_one=as_one)
         self._with_gradients.add(check)
-        self._saved.add(*check)
+        if for_later:
+            self._saved.add(*check)
 
-    def has_right_gradients(self, batch_size: int, *, as_one: bool) -> bool:
+    def has_right_gradients(self, batch_size: int, *, as_one: bool, micro_batch_size: int | None = None) -> bool:
         """Tell whether they are known to be, from this process or an earlier one."""
-        check = self._gradient_check(batch_size, as_one=as_one)
+        check = self._gradient_check(batch_size, micro_batch_size, as_one=as_one)
         return check in self._with_gradients or self._saved.has_passed(*check)
 
-    def _gradient_check(self, batch_size: int, *, as_one: bool) -> tuple[str | int, ...]:
-        sizes = () if self._is_built_in else (batch_size,)
+    def _gradient_check(self, batch_size: int, micro_batch_size: int | None, *, as_one: bool) -> tuple[str | int, ...]:
+        sizes: tuple[str | int, ...] = () if self._is_built_in else (batch_size,)
+        if micro_batch_size is not None:  # a program of its own
+            sizes = (*sizes, "in micro-batches") if self._is_built_in else (*sizes, micro_batch_size)
         return "gradients", self._name, "as one" if as_one else "alone", *sizes
+
+    def micro_batches(self, placed: PlacedTask, batch_size: int, *, size: int | None) -> MicroBatches:
+        """Return how batches are cut into micro-batches of a size, checked once; by default, they are not.
+
+        Raises:
+            NotSeparable: the model does not allow it.
+        """
+        size = batch_size if size is None else size
+        if (batch_size, size) not in self._micro_batches:
+            self._micro_batches[batch_size, size] = micro_batches_of(placed, batch_size=batch_size, size=size)
+        return self._micro_batches[batch_size, size]
 
     def add_without_kernels(self, batch_size: int) -> None:
         """Note that kernels cannot compute the convolutions of many runs at once at a batch size."""

@@ -22,19 +22,24 @@ _USABLE = 0.5
 _CUDA_ERROR_MEMORY_ALLOCATION = 2  # cudaErrorMemoryAllocation
 
 
-def bytes_per_run(placed: PlacedTask, batch_size: int, *, num_moments: int = 1) -> int:
+def bytes_per_run(
+    placed: PlacedTask, batch_size: int, *, micro_batch_size: int | None = None, num_moments: int = 1
+) -> int:
     """Return roughly how many bytes one run of a fleet needs: its state, and the activations of an update.
 
     Of a module that cannot be called, only the state is counted; the check before a fleet reports the error.
 
     Args:
         placed: the task on its device.
-        batch_size: of the run.
+        batch_size: examples of an update.
+        micro_batch_size: examples that are computed at once; all by default.
         num_moments: what the optimiser keeps of every parameter: 1 velocity, or 2 means.
     """
-    of_copies = _COPIES * placed.num_parameters * placed.dtype.itemsize
+    num_at_once = micro_batch_size or batch_size
+    num_copies = _COPIES + (num_at_once < batch_size)  # the sum of the micro-batches' gradients
+    of_copies = num_copies * placed.num_parameters * placed.dtype.itemsize
     of_states = state_bytes(placed.num_parameters, dtype=placed.dtype, num_moments=num_moments)
-    of_activations = round(_BACKWARD_FACTOR * _kept_bytes(placed, batch_size))
+    of_activations = round(_BACKWARD_FACTOR * _kept_bytes(placed, num_at_once))
     return of_states + of_copies + max(of_activations, _output_bytes(placed))  # evaluation follows an update
 
 
@@ -51,7 +56,7 @@ def _output_bytes(placed: PlacedTask) -> int:
     """Return the bytes of a run's outputs over its largest split, where the metric needs all at once; else 0."""
     if not placed.metric_is_over_split:
         return 0
-    with contextlib.suppress(Exception), torch.no_grad():  # as above
+    with contextlib.suppress(Exception, SystemExit), torch.no_grad():  # as above
         x, y = placed.evaluation_batch("test", 0, 1)
         _, output = placed.evaluation_scores(placed.model(seed=0, batch_size=1).eval(), x, y)
         return output.nbytes * max(len(targets) for _, targets in placed.splits.values())
@@ -64,7 +69,7 @@ def _kept_bytes(placed: PlacedTask, batch_size: int) -> int:
     One is not enough: rounded weights are kept too, and do not grow with the batch.
     """
     num = min(batch_size, _few(placed, batch_size))
-    with contextlib.suppress(Exception):  # the check before a fleet says what is wrong, in better words
+    with contextlib.suppress(Exception, SystemExit):  # the check before a fleet says what is wrong, in better words
         kept = _kept_of(placed, num)
         if num == batch_size:
             return kept
@@ -131,14 +136,31 @@ def usable_memory(device: torch.device) -> int:
     return round(_USABLE * physical_memory())
 
 
-def runs_that_fit(placed: PlacedTask, batch_size: int, *, shared_by: int = 1, num_moments: int = 1) -> int:
+def memory_of_one_run(device: torch.device) -> int:
+    """Return how many bytes a single run may be estimated to need before its batches are cut into micro-batches.
+
+    On a GPU all of its memory: the estimate may be too high, and a GPU says so in time when memory runs out. A system
+    without memory ends processes, so there it is what a fleet may use.
+    """
+    return torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else usable_memory(device)
+
+
+def runs_that_fit(
+    placed: PlacedTask,
+    batch_size: int,
+    *,
+    shared_by: int = 1,
+    micro_batch_size: int | None = None,
+    num_moments: int = 1,
+) -> int:
     """Return how many runs fit into the device's memory at once, at least one.
 
     Args:
         placed: the task on its device.
         batch_size: of the runs.
         shared_by: processes that share the memory.
+        micro_batch_size: examples that a run computes at once; all by default.
         num_moments: what the optimiser keeps of every parameter.
     """
-    each = max(1, bytes_per_run(placed, batch_size, num_moments=num_moments))
+    each = max(1, bytes_per_run(placed, batch_size, micro_batch_size=micro_batch_size, num_moments=num_moments))
     return max(1, usable_memory(placed.device) // shared_by // each)

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from isotherm.core.budget import updates_per_pass
 from isotherm.core.records import Precision, RunSpec
 from isotherm.data.augment import Transform
-from isotherm.engine.dropout import KeyedBits, KeyedDropout
+from isotherm.engine.dropout import WHOLE_BATCH, KeyedBits, KeyedDropout, RandomIndices
+from isotherm.engine.layers.fast_paths import without_fast_paths
 from isotherm.errors import UserError
 from isotherm.kernels.ops import convolution as convolution_ops
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
@@ -77,12 +78,19 @@ class PlacedTask:
             return DataOrder(seed=seed, num_train=self.num_train, batch_size=batch_size)
         return StreamOrder(num_tokens=self.num_train + 1, batch_size=batch_size, unroll=self.unroll)
 
-    def model(self, *, seed: int, batch_size: int) -> nn.Module:
-        """Return a seed's initial module on the device; a recurrent one carries its state as a buffer."""
+    def model(self, *, seed: int, batch_size: int, micro_batch_size: int | None = None) -> nn.Module:
+        """Return a seed's initial module on the device; a recurrent one carries its state as a buffer.
+
+        Args:
+            seed: of the run.
+            batch_size: of the run.
+            micro_batch_size: examples that it is called with, of which it carries the state; all by default.
+        """
         module = initial_model(self.build, seed=seed)
         if self.unroll is not None:
             order = StreamOrder(num_tokens=self.num_train + 1, batch_size=batch_size, unroll=self.unroll)
-            module = Carried(module, batch_size=batch_size, updates_per_pass=order.updates_per_pass)
+            streams = micro_batch_size or batch_size
+            module = Carried(module, batch_size=streams, updates_per_pass=order.updates_per_pass)
         return module.to(self.device, self.dtype)
 
     # -- a batch ------------------------------------------------------------------------------------------------
@@ -119,7 +127,15 @@ class PlacedTask:
         return y if self.transform is None else self._transformed(y)
 
     def training_loss(
-        self, call: Callable[..., Any], x: Tensor, y: Tensor, keys: Tensor, step: Tensor, *, channels_last: bool = False
+        self,
+        call: Callable[..., Any],
+        x: Tensor,
+        y: Tensor,
+        keys: Tensor,
+        step: Tensor,
+        *,
+        channels_last: bool = False,
+        indices: RandomIndices = WHOLE_BATCH,
     ) -> Tensor:
         """Return the mean loss of a batch of one run in training mode.
 
@@ -130,20 +146,29 @@ class PlacedTask:
             keys: of the run, `run_keys(seed)`.
             step: the update.
             channels_last: pass images to the module in that layout.
+            indices: for random bits, where the examples are a part of the batch.
         """
-        output, target = self.training_output(call, x, y, keys, step, channels_last=channels_last)
+        output, target = self.training_output(call, x, y, keys, step, channels_last=channels_last, indices=indices)
         return self.loss(output, target)
 
     def training_output(
-        self, call: Callable[..., Any], x: Tensor, y: Tensor, keys: Tensor, step: Tensor, *, channels_last: bool = False
+        self,
+        call: Callable[..., Any],
+        x: Tensor,
+        y: Tensor,
+        keys: Tensor,
+        step: Tensor,
+        *,
+        channels_last: bool = False,
+        indices: RandomIndices = WHOLE_BATCH,
     ) -> tuple[Tensor, Tensor]:
         """Return the module's output in training mode, and the targets; arguments as for `training_loss`."""
         if self.transform is not None:
-            x = self.transform.train(x, KeyedBits(keys[1], step)).to(self.dtype)
+            x = self.transform.train(x, KeyedBits(keys[1], step, indices.augmentation)).to(self.dtype)
             y = self._transformed(y)
         if channels_last and x.ndim == 4:
             x = x.contiguous(memory_format=torch.channels_last)
-        with KeyedDropout(keys[0], step), self._autocast():
+        with KeyedDropout(keys[0], step, indices.dropout), self._autocast():
             output = call(x) if self.unroll is None else call(x, step)
         return output.to(self.dtype), y
 
@@ -158,7 +183,7 @@ class PlacedTask:
         """
         if self.transform is not None:
             x, y = self.transform.evaluate(x).to(self.dtype), self._transformed(y)
-        with self._autocast():
+        with self._autocast(), without_fast_paths():
             output = call(x)
         return self._scores(output.to(self.dtype), y)
 
@@ -169,7 +194,7 @@ class PlacedTask:
 
     def stream_scores(self, call: Callable[..., Any], x: Tensor, y: Tensor, state: Tensor) -> tuple[Tensor, ...]:
         """Return mean loss, metric and state after a window of one run's sequence in evaluation mode."""
-        with self._autocast():
+        with self._autocast(), without_fast_paths():
             output, state = call(x, state)
         return *self._scores(output.to(self.dtype), y), state
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from isotherm.core.l2 import is_penalised
+from isotherm.core.multipliers import multipliers
 from isotherm.core.records import CurvePoint, Outcome, RunResult, RunSpec
 from isotherm.core.run_schedule import num_drops
 from isotherm.engine.dropout import run_keys
@@ -25,6 +26,7 @@ from isotherm.engine.evaluation import (
     final_result,
     reestimated,
 )
+from isotherm.engine.micro_batches import MicroBatches, accumulate
 from isotherm.engine.placed_task import PlacedTask, evaluation_steps, exact_arithmetic, ghost_layers, running_window
 from isotherm.engine.torch_optimizers import torch_optimizers
 from isotherm.engine.untrained import loss_at_start
@@ -40,6 +42,7 @@ def run_reference(
     on_steps: Callable[[int], None] = lambda _: None,
     on_evaluation: Callable[[CurvePoint], None] = lambda _: None,
     on_trained: Callable[[nn.Module], None] = lambda _: None,
+    micro_batches: MicroBatches | None = None,
 ) -> RunResult:
     """Train one run and return its result.
 
@@ -49,14 +52,17 @@ def run_reference(
         on_steps: called from time to time with the number of updates made.
         on_evaluation: told the scores on the test set along the way.
         on_trained: handed the module of a finished run after its last update.
+        micro_batches: the parts of a batch that an update computes one after another; by default, it is one.
     """
+    cut = micro_batches or MicroBatches.whole(spec.batch_size)
     with exact_arithmetic(placed.device):
-        return _run(placed, spec, on_steps, on_evaluation, on_trained)
+        return _run(placed, spec, cut, on_steps, on_evaluation, on_trained)
 
 
 def _run(
     placed: PlacedTask,
     spec: RunSpec,
+    micro_batches: MicroBatches,
     on_steps: Callable[[int], None],
     on_evaluation: Callable[[CurvePoint], None],
     on_trained: Callable[[nn.Module], None],
@@ -80,15 +86,13 @@ def _run(
             for group in (group for optimizer in optimizers for group in optimizer.param_groups):
                 group["lr"] = rate * group["ratio"]
             index = order.block(step, 1)[0]
-            x, y = placed.batch(index, seed=spec.seed, step=step)
+            batch = placed.batch(index, seed=spec.seed, step=step)
             model.train()
             model.zero_grad()
-            loss = placed.training_loss(model, x, y, keys, torch.tensor(step, device=placed.device))
-            losses.append(float(loss.detach()))
+            losses.append(_backward(placed, model, micro_batches, batch, keys, step))
             del losses[:-window]
             if not math.isfinite(losses[-1]):
                 return diverged(step, curve=tuple(curve))
-            (loss * placed.scale_of_objective()).backward()  # type: ignore[no-untyped-call]
             if spec.clip_norm is not None:
                 num_clipped += clip_gradients(trainable, spec.clip_norm)
             for optimizer in optimizers:
@@ -108,7 +112,7 @@ def _run(
     result = final_result(
         {name: score[0] for name, score in scores.items()},
         num_steps=spec.num_steps,
-        loss_at_start=loss_at_start(placed, seed=spec.seed, batch_size=spec.batch_size, num_steps=spec.num_steps),
+        loss_at_start=loss_at_start(placed, seed=spec.seed, micro_batches=micro_batches, num_steps=spec.num_steps),
         train_loss_running=math.fsum(losses) / window,
         last_batch_loss=losses[-1],
         l2_penalty=0.5 * spec.l2 * norm,
@@ -123,10 +127,30 @@ def _run(
     return result
 
 
+def _backward(
+    placed: PlacedTask,
+    model: nn.Module,
+    micro_batches: MicroBatches,
+    batch: tuple[Tensor, Tensor],
+    keys: Tensor,
+    step: int,
+) -> float:
+    """Compute the gradient of a batch, whole or in micro-batches, and return its loss."""
+    now = torch.tensor(step, device=placed.device)
+    if not micro_batches.is_whole:
+        return float(accumulate(placed, model, micro_batches, batch, keys, now))
+    loss = placed.training_loss(model, *batch, keys, now)
+    value = float(loss.detach())
+    if math.isfinite(value):
+        (loss * placed.scale_of_objective()).backward()  # type: ignore[no-untyped-call]
+    return value
+
+
 def _multiplier(spec: RunSpec, step: int) -> float:
     if spec.schedule is None:
         return spec.gamma ** -num_drops(step, num_steps=spec.num_steps)
-    return float(spec.multipliers(step, step + 1)[0])
+    found = multipliers(spec.num_steps, gamma=spec.gamma, schedule=spec.schedule, start=step, stop=step + 1)
+    return float(found[0])
 
 
 def clip_gradients(parameters: list[nn.Parameter], clip_norm: float) -> bool:

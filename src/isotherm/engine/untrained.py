@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from isotherm.engine.dropout import run_keys
+from isotherm.engine.micro_batches import MicroBatches, outputs
 from isotherm.engine.placed_task import PlacedTask
 from isotherm.tasks.seeding import seeded
 
@@ -13,7 +14,7 @@ NUM_EXAMPLES = 512
 MOST_BATCHES = 16
 
 
-def loss_at_start(placed: PlacedTask, *, seed: int, batch_size: int, num_steps: int) -> float:
+def loss_at_start(placed: PlacedTask, *, seed: int, micro_batches: MicroBatches, num_steps: int) -> float:
     """Return the size of the untrained network's loss, in training mode over the first batches of a run.
 
     It is the larger of two means without their signs: with the targets of the examples, and with those of the next
@@ -22,9 +23,10 @@ def loss_at_start(placed: PlacedTask, *, seed: int, batch_size: int, num_steps: 
     Args:
         placed: the task on a device.
         seed: of the run.
-        batch_size: of the run.
+        micro_batches: of the run's batches.
         num_steps: of the run; the network sees nothing that the run does not.
     """
+    batch_size = micro_batches.batch_size
     order = placed.order(seed=seed, batch_size=batch_size)
     num = max(1, min(MOST_BATCHES, num_steps, NUM_EXAMPLES // (batch_size * (placed.unroll or 1))))
     keys = run_keys(seed).to(placed.device)
@@ -33,8 +35,11 @@ def loss_at_start(placed: PlacedTask, *, seed: int, batch_size: int, num_steps: 
     with seeded(seed, "untrained"), torch.set_grad_enabled(keeps_graph):
         model = placed.model(seed=seed, batch_size=batch_size).train()
         for step in range(num):
-            x, y = placed.batch(order.block(step, 1)[0], seed=seed, step=step)
+            batch = placed.batch(order.block(step, 1)[0], seed=seed, step=step)
             others = placed.training_targets(order.block(step + 1, 1)[0])
-            output, y = placed.training_output(model, x, y, keys, torch.tensor(step, device=placed.device))
-            sums += torch.stack([placed.loss(output.detach().clone(), targets) for targets in (y, others)])
+            now = torch.tensor(step, device=placed.device)
+            for part, output, y in outputs(placed, model, micro_batches, batch, keys, now):
+                both = y, others[part.start : part.stop]
+                losses = torch.stack([placed.loss(output.detach().clone(), targets) for targets in both])
+                sums += losses * (len(part) / batch_size)
     return float((sums / num).abs().max())

@@ -5,7 +5,14 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from isotherm.models import autoencoder, lstm, mlp, resnet50, wide_resnet  # modules: none is hidden by its function
+from isotherm.models import (
+    autoencoder,
+    gpt,
+    lstm,
+    mlp,
+    resnet50,
+    wide_resnet,
+)  # modules: none is hidden by its function
 
 MODELS: dict[str, partial[Any]] = {
     "mlp_40_100_100_10": partial(mlp.mlp, (40, 100, 100, 10)),
@@ -19,5 +26,6 @@ MODELS: dict[str, partial[Any]] = {
     ),
     "resnet50_imagenet": partial(resnet50.resnet50, num_classes=1000),
     "lstm_ptb": partial(lstm.LSTMLanguageModel, vocabulary=10_000, width=650, num_layers=2),
+    "gpt_text": partial(gpt.GPT, vocabulary=40),  # the characters of the text that comes with the package
     "autoencoder_mnist": partial(autoencoder.autoencoder, units="tanh"),
 }

@@ -68,3 +68,9 @@ def dodges(number: int) -> list[float]:
     [1.0]
     """
     return [2.0 ** (DODGE * (k - (number - 1) / 2)) for k in range(number)]
+
+
+def scale_colours(number: int) -> list[str]:
+    """Return colours for a scale from worst to best, dark to light: viridis, as lines of an ordered axis have it."""
+    scale = matplotlib.colormaps["viridis"]
+    return [to_hex(scale(k / (number - 1))) for k in range(number)]

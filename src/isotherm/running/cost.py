@@ -6,9 +6,11 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
+from isotherm.core.one_screen import columns_text, one_screen
 from isotherm.core.optimizers import num_moments
 from isotherm.core.records import RunResult, RunSpec
 from isotherm.engine.memory import bytes_per_run
@@ -19,8 +21,10 @@ from isotherm.running.executors.options import FleetOptions
 from isotherm.running.fleet_probe import probed
 from isotherm.running.flop import flop_per_example
 from isotherm.running.runner import prepared_study
+from isotherm.running.store import Store
 from isotherm.sweep.rounds import all_runs, confirming_runs, missing_runs, num_refining_runs
 from isotherm.sweep.study import Study
+from isotherm.sweep.sweep import Sweep
 from isotherm.tasks.task import Task
 
 
@@ -76,6 +80,22 @@ class Estimate:
         """Memory that the largest fleet needs, roughly."""
         return max((cost.memory_bytes for cost in self.costs), default=0)
 
+    def __repr__(self) -> str:
+        names = ("task", "B", "steps", "runs", "fleet", "MiB", "seconds")
+        rows = [
+            (
+                cost.task,
+                *(f"{n:,}" for n in (cost.batch_size, cost.num_steps, cost.num_runs, cost.fleet_size)),
+                f"{cost.memory_bytes / 2**20:.0f}",
+                f"{cost.seconds:.1f}",
+            )
+            for cost in sorted(self.costs, key=lambda c: (c.task, c.num_steps * c.batch_size, c.batch_size))
+        ]
+        later = f"; refining will add about {self.num_refining:,} runs" if self.num_refining else ""
+        total = f"{self.flop / 1e12:.3g} TFLOP, about {self.seconds:.0f} s here{later}"
+        title = f"Estimate: {self.num_runs:,} runs to do, {self.num_stored:,} stored; {total}"
+        return one_screen([title, *(columns_text(names, rows) if rows else [])])
+
 
 def estimate(
     study: Study,
@@ -84,13 +104,15 @@ def estimate(
     device: str = "cpu",
     workers: int = 1,
     fleet_size: int | None = None,
+    micro_batch_size: int | None = None,
 ) -> Estimate:
     """Return the cost of a study's missing runs; trains a few updates of every shape and keeps nothing.
 
     Several workers are assumed to share the work evenly, each at the speed of one thread alone.
     """
     prepared = prepared_study(study)
-    executor = LocalExecutor(prepared.tasks, FleetOptions(fleet_size=fleet_size), device=device)
+    options = FleetOptions(fleet_size=fleet_size, micro_batch_size=micro_batch_size)
+    executor = LocalExecutor(prepared.tasks, options, device=device)
     plan = prepared.plan
     confirming = confirming_runs(plan.sweeps, known)
     wanted = {spec.key: spec for spec in missing_runs(plan.sweeps, known)} | confirming
@@ -105,6 +127,40 @@ def estimate(
         num_stored=sum(key in known and key not in wanted for key in all_runs(plan.sweeps, known)),
         num_confirming=len(confirming),
         num_refining=num_refining_runs(plan.sweeps, known),
+    )
+
+
+def plan(
+    study: Study | Sweep,
+    *,
+    store: str | Path | None = None,
+    device: str = "cpu",
+    workers: int | None = None,
+    fleet_size: int | None = None,
+    micro_batch_size: int | None = None,
+) -> Estimate:
+    """Return what a study or sweep would run and how long that would take here; stores nothing.
+
+    Args:
+        study: what is to be run.
+        store: a path; runs in it are done already. It need not exist yet.
+        device: "cpu" or "cuda".
+        workers: processes that would train on the CPU; by default one, as for `run`.
+        fleet_size: runs per fleet; chosen automatically by default.
+        micro_batch_size: most examples of an update that are computed at once; by default, as many as memory holds.
+    """
+    whole = Study.of(study) if isinstance(study, Sweep) else study
+    known: Mapping[str, RunResult] = {}
+    if store is not None and Path(store).exists():
+        with Store.read(store) as opened:
+            known = opened.results()
+    return estimate(
+        whole,
+        known,
+        device=device,
+        workers=1 if workers is None else workers,
+        fleet_size=fleet_size,
+        micro_batch_size=micro_batch_size,
     )
 
 
@@ -137,7 +193,12 @@ def _cost(executor: LocalExecutor, task: Task, fleets: Sequence[Sequence[RunSpec
         num_examples=examples,
         flop=examples * (flop_per_example(task) / (task.unroll or 1)),
         memory_bytes=size
-        * bytes_per_run(executor.placed(first), first.batch_size, num_moments=num_moments(first.method)),
+        * bytes_per_run(
+            executor.placed(first),
+            first.batch_size,
+            micro_batch_size=executor.micro_batch_size(first),
+            num_moments=num_moments(first.method),
+        ),
         seconds=seconds / workers,
     )
 
@@ -146,7 +207,8 @@ def _seconds(executor: LocalExecutor, fleet: Sequence[RunSpec]) -> float:
     """Return the estimated time of a fleet, from the times of a few updates and of evaluations of a few examples."""
     placed, first = executor.placed(fleet[0]), fleet[0]
     try:
-        found = probed(placed, fleet, checks=executor.checks(first))
+        size = executor.micro_batch_size(first)
+        found = probed(placed, fleet, checks=executor.checks(first), micro_batch_size=size)
     except UserError:
         raise
     except Exception as error:  # the user's module may raise anything

@@ -94,13 +94,16 @@ class Probed:
     evaluation: EvaluationCost | None
 
 
-def probed(placed: PlacedTask, fleet: Sequence[RunSpec], *, checks: FleetChecks) -> Probed:
+def probed(
+    placed: PlacedTask, fleet: Sequence[RunSpec], *, checks: FleetChecks, micro_batch_size: int | None = None
+) -> Probed:
     """Train the first updates of a fleet, with evaluations of a test set that is cut to a few examples.
 
     Args:
         placed: the task on a device.
         fleet: the runs.
         checks: results of earlier checks of the task.
+        micro_batch_size: examples of an update that are computed at once; all by default.
     """
     splits, num_reestimated = _CutSplits(placed), 0
     if placed.reestimates and ghost_layers(initial_model(placed.build, seed=fleet[0].seed)):
@@ -110,7 +113,7 @@ def probed(placed: PlacedTask, fleet: Sequence[RunSpec], *, checks: FleetChecks)
     changes: dict[str, Any] = {"num_steps": MOST_EVALUATIONS * 2 * updates, "num_evaluations": MOST_EVALUATIONS}
     specs = [dataclasses.replace(s, **changes, effective_learning_rate=LEARNING_RATE) for s in fleet]
     cut = dataclasses.replace(placed, splits=splits)
-    timer = FleetTimer(cut, specs, checks=checks, updates_per_window=updates)
+    timer = FleetTimer(cut, specs, checks=checks, updates_per_window=updates, micro_batch_size=micro_batch_size)
     timer.run(probe.on_lap, on_evaluation=probe.on_evaluation)
     return probe.found(num_reestimated=num_reestimated)
 

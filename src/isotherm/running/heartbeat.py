@@ -21,6 +21,7 @@ from typing import Any, Self
 
 from isotherm.core.json import json_line
 from isotherm.core.records import CurvePoint, RunSpec
+from isotherm.core.run_keys import cell_id
 from isotherm.running.executors.fleet_times import work_of_fleet
 from isotherm.running.store import StoredRun
 from isotherm.sweep.rounds import Round
@@ -33,11 +34,19 @@ SILENT_SECONDS = 300.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RunInTraining:
+    """A run that is being trained: what identifies its cell (`cell_id`), and its curve so far."""
+
+    cell: str
+    curve: tuple[CurvePoint, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Training:
     """What a file says: one process that trains, at the time `told_at`.
 
-    `work` is done of `total_work` in this process, in the units of `work_of`; `running` has the curve so far of every
-    run in training, by key.
+    `work` is done of `total_work` in this process, in the units of `work_of`; `running` has every run in
+    training by key.
     """
 
     process: int
@@ -50,7 +59,7 @@ class Training:
     num_done: int
     work: float
     total_work: float
-    running: dict[str, tuple[CurvePoint, ...]] = field(default_factory=dict)
+    running: dict[str, RunInTraining] = field(default_factory=dict)
 
     @property
     def work_per_second(self) -> float | None:
@@ -113,7 +122,7 @@ class Heartbeat:
         self._round = "starting"
         self._num_runs = self._num_done = 0
         self._work = self._total_work = 0.0
-        self._running: dict[str, list[CurvePoint]] = {}
+        self._running: dict[str, tuple[str, list[CurvePoint]]] = {}
 
     def __enter__(self) -> Self:
         self._tell(now=True)
@@ -135,7 +144,7 @@ class Heartbeat:
     def fleet_started(self, specs: Sequence[RunSpec]) -> None:
         """Note that these runs are in training."""
         if len(self._running) < MOST_RUNS:
-            self._running.update({spec.key: [] for spec in specs})
+            self._running.update({spec.key: (cell_id(spec).hex(), []) for spec in specs})
         self._tell()
 
     def advanced(self, work: float) -> None:
@@ -145,9 +154,9 @@ class Heartbeat:
 
     def evaluated(self, spec: RunSpec, point: CurvePoint) -> None:
         """Note a point of a run's curve."""
-        points = self._running.get(spec.key)
-        if points is not None:
-            points.append(point)
+        known = self._running.get(spec.key)
+        if known is not None:
+            known[1].append(point)
         self._tell()
 
     def runs_done(self, runs: Sequence[StoredRun]) -> None:
@@ -171,7 +180,10 @@ class Heartbeat:
             os.replace(temporary, self.path)
 
     def _content(self, now: float) -> dict[str, Any]:
-        running = {key: [[p.step, p.test_loss, p.test_metric] for p in ps] for key, ps in self._running.items()}
+        running = {
+            key: [cell, [[p.step, p.test_loss, p.test_metric] for p in points]]
+            for key, (cell, points) in self._running.items()
+        }
         return {
             "process": os.getpid(),
             "host": socket.gethostname(),
@@ -204,7 +216,7 @@ def read_training(store: str | os.PathLike[str]) -> Training | None:
         if path.stat().st_size > MOST_BYTES:
             return None
         content = json.loads(path.read_text())
-        running = {str(key): tuple(map(_point, points)) for key, points in content.pop("running").items()}
+        running = {str(key): _run(*values) for key, values in content.pop("running").items()}
         numbers = {name: float(content[name]) for name in ("started_at", "told_at", "work", "total_work")}
         counts = {name: int(content[name]) for name in ("process", "num_workers", "num_runs", "num_done")}
         return Training(
@@ -222,6 +234,10 @@ def read_training(store: str | os.PathLike[str]) -> Training | None:
         )
     except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
+
+
+def _run(cell: Any, points: Sequence[Any]) -> RunInTraining:
+    return RunInTraining(cell=str(cell), curve=tuple(map(_point, points)))
 
 
 def _point(values: Sequence[Any]) -> CurvePoint:

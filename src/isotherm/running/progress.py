@@ -38,9 +38,9 @@ class Several:
     def __init__(self, *listeners: Progress | None) -> None:
         self._listeners = [listener for listener in listeners if listener is not None]
 
-    def add(self, listener: Progress) -> None:
+    def add(self, listener: Progress | None) -> None:
         """Add a listener."""
-        self._listeners.append(listener)
+        self._listeners += [] if listener is None else [listener]
 
     def round_started(self, round_: Round) -> None:
         """Pass it on."""

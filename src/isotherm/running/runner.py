@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import sys
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from isotherm.core.checks import require_positive
 from isotherm.core.records import Outcome, RunResult
-from isotherm.engine.deadline import Deadline
+from isotherm.core.run_table import RunTable
+from isotherm.core.views import view
+from isotherm.engine.deadline import Deadline, Flag
 from isotherm.errors import UserError
 from isotherm.running.executors.checkpoints import CheckpointFolder
+from isotherm.running.executors.choice import ExecutorChoice
+from isotherm.running.executors.contract import Executor
 from isotherm.running.executors.fleet_times import StoppedFleet, work_of
-from isotherm.running.executors.local import LocalExecutor
 from isotherm.running.executors.options import FleetOptions
-from isotherm.running.executors.pool import PoolExecutor, can_fork, num_cores
 from isotherm.running.heartbeat import Heartbeat
 from isotherm.running.progress import Progress, Several
+from isotherm.running.stopping import Stopping
 from isotherm.running.store import Store, StoredRun
 from isotherm.running.store_file import checked_path
 from isotherm.sweep.plan import StudyPlan
@@ -41,9 +44,12 @@ def run(
     device: str = "cpu",
     workers: int = 1,
     fleet_size: int | None = None,
+    micro_batch_size: int | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     minutes: float | None = None,
-    progress: Progress | None = None,
+    executor: str | None = None,
+    run_timeout: float | None = None,
+    progress: Progress | bool | None = True,
 ) -> Results:
     """Run what is missing of a sweep and return all its results.
 
@@ -53,10 +59,16 @@ def run(
         device: "cpu" or "cuda".
         workers: processes that train on the CPU; 1 trains in this process with PyTorch's threads.
         fleet_size: runs per fleet; chosen automatically by default.
+        micro_batch_size: most examples of an update that are computed at once; gradients of larger batches are summed
+            over micro-batches. By default, as many as memory holds.
         checkpoint_seconds: time between checkpoints of a fleet, from which a killed run resumes; inf for none.
         minutes: time from now on; by default as long as it takes. Nothing is started that can neither finish nor be
             checkpointed in it, and what is stored by then is returned: the same call goes on from there.
-        progress: receives progress reports.
+        executor: "local" in this process or "pool" in worker processes, which is the default for several workers.
+        run_timeout: minutes without an update after which a worker is ended and its fleet tried again, and then its
+            runs one by one; by default a fleet without progress is only warned of.
+        progress: receives progress reports; by default they are shown in a terminal and in a notebook, with False
+            nowhere.
     """
     results = run_study(
         Study.of(sweep),
@@ -64,8 +76,11 @@ def run(
         device=device,
         workers=workers,
         fleet_size=fleet_size,
+        micro_batch_size=micro_batch_size,
         checkpoint_seconds=checkpoint_seconds,
         minutes=minutes,
+        executor=executor,
+        run_timeout=run_timeout,
         progress=progress,
     )
     return results.sweeps[0]
@@ -78,37 +93,45 @@ def run_study(
     device: str = "cpu",
     workers: int = 1,
     fleet_size: int | None = None,
+    micro_batch_size: int | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     minutes: float | None = None,
-    progress: Progress | None = None,
+    executor: str | None = None,
+    run_timeout: float | None = None,
+    progress: Progress | bool | None = True,
 ) -> StudyResults:
-    """Run what is missing of a study and return all its results; arguments as for `run`."""
-    told = Several(progress)
-    deadline = _deadline(minutes)
+    """Run what is missing of a study and return all its results; arguments as for `run`.
+
+    Raises:
+        Stopped: a signal asked for it; what was finished is stored, and the same call goes on from there.
+    """
+    told = Several(None if isinstance(progress, bool) else progress)
+    stopping = Stopping()
+    deadline = _deadline(minutes, stopping.flag)
+    store = _fixed(store)
     checkpoints = _checkpoints_of(store, seconds=checkpoint_seconds)
-    prepared = prepared_study(study)
-    plan = prepared.plan
+    choice = ExecutorChoice(name=executor, device=device, workers=workers)
+    with working_folder_kept(), contextlib.ExitStack() as stack:
+        prepared = prepared_study(study)
+        plan = prepared.plan
 
-    def on_steps(batch_size: int, num_updates: int) -> None:
-        told.advanced(work_of(batch_size, num_updates))
+        def on_steps(batch_size: int, num_updates: int) -> None:
+            told.advanced(work_of(batch_size, num_updates))
 
-    options = FleetOptions(
-        fleet_size=fleet_size,
-        checkpoints=checkpoints,
-        deadline=deadline,
-        on_fleet=told.fleet_started,
-        on_steps=on_steps,
-        on_evaluation=told.evaluated,
-    )
-    # Workers are forked before the store is opened, so that none of them holds its lock.
-    with contextlib.ExitStack() as stack:
-        executor: LocalExecutor | PoolExecutor
-        if workers == 1:
-            executor = LocalExecutor(prepared.tasks, options, device=device)
-        else:
-            _check_pool(device)
-            executor = PoolExecutor(prepared.tasks, options, num_workers=workers)
-            stack.enter_context(executor)
+        options = FleetOptions(
+            fleet_size=fleet_size,
+            micro_batch_size=micro_batch_size,
+            checkpoints=checkpoints,
+            deadline=deadline,
+            run_timeout=None if run_timeout is None else 60.0 * run_timeout,
+            on_fleet=told.fleet_started,
+            on_steps=on_steps,
+            on_evaluation=told.evaluated,
+        )
+        # Workers are forked before the store is opened, so that none of them holds its lock.
+        workforce = stack.enter_context(choice.executor(prepared.tasks, options))
+        if progress is True:
+            told.add(stack.enter_context(view("progress")()))
         if isinstance(store, Store):
             opened = store
         else:
@@ -120,14 +143,15 @@ def run_study(
         for identity in prepared.identities.values():
             opened.put_identity(identity)
         opened.put_study(plan.name, plan.to_json())
-        results = opened.results()
+        results = opened.table(prepared.tasks)
         if checkpoints is not None and checkpoints.path.is_dir():
             checkpoints.clean(_wanted_keys(opened, results))
         training = _Training(plan=plan, store=opened, checkpoints=checkpoints, told=told, results=results)
-        training.run(executor, minutes=minutes)
+        with stopping:
+            training.run(workforce, minutes=minutes, stopping=stopping)
         if checkpoints is not None:
             checkpoints.remove_if_empty()
-        return StudyResults(plan=plan, by_key=results, provenance=opened.provenance())
+        return StudyResults(plan=plan, by_key=results.everything() if opened.is_in_memory else results)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -138,12 +162,12 @@ class _Training:
     store: Store
     checkpoints: CheckpointFolder | None
     told: Progress
-    results: dict[str, RunResult]
+    results: RunTable
     failed: set[str] = field(default_factory=set)  # tried in this call; tried again by the next one
     num_stored: int = 0
 
-    def run(self, executor: LocalExecutor | PoolExecutor, *, minutes: float | None) -> None:
-        """Train until nothing is missing, or time is up."""
+    def run(self, executor: Executor, *, minutes: float | None, stopping: Stopping) -> None:
+        """Train until nothing is missing, time is up, or a signal asks for an end."""
         while (round_ := next_round(self.plan.sweeps, self.results, skip=self.failed)) is not None:
             self.told.round_started(round_)
             try:
@@ -151,6 +175,7 @@ class _Training:
                     self.keep(fleet)
             except StoppedFleet as stop:
                 self.keep(stop.done)
+                stopping.raise_if_asked()
                 if not self.num_stored and not stop.is_saved:
                     raise _too_short(minutes, round_) from None
                 return
@@ -160,9 +185,9 @@ class _Training:
         if not fleet:
             return
         self.store.put(fleet)
-        if self.checkpoints is not None:  # only now: a kill before this line loses nothing
-            self.checkpoints.forget({stored.spec.key for stored in fleet})
-        self.results.update({stored.spec.key: stored.result for stored in fleet})
+        if self.checkpoints is not None:  # only now: a kill before this line loses nothing; what failed is tried again
+            self.checkpoints.forget({s.spec.key for s in fleet if s.result.outcome is not Outcome.FAILED})
+        self.results.add((stored.spec, stored.result) for stored in fleet)
         self.failed.update(s.spec.key for s in fleet if s.result.outcome is Outcome.FAILED)
         self.num_stored += len(fleet)
         self.told.runs_done(fleet)
@@ -189,11 +214,27 @@ def _checkpoints_of(store: str | Path | Store | None, *, seconds: float) -> Chec
     return CheckpointFolder.beside(store.path if isinstance(store, Store) else checked_path(store), seconds=seconds)
 
 
-def _deadline(minutes: float | None) -> Deadline:
+def _fixed(store: str | Path | Store | None) -> Path | Store | None:
+    """Return a store whose path means the same whatever folder a model changes to."""
+    return store if store is None or isinstance(store, Store) else checked_path(store).absolute()
+
+
+@contextlib.contextmanager
+def working_folder_kept() -> Iterator[None]:
+    """Return to the present folder afterwards, wherever a user's code has gone."""
+    folder = os.getcwd()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # it may have been removed
+            os.chdir(folder)
+
+
+def _deadline(minutes: float | None, stop: Flag | None = None) -> Deadline:
     if minutes is None:
-        return Deadline()
+        return Deadline(stop=stop)
     require_positive("minutes", minutes)
-    return Deadline.after(60.0 * minutes)
+    return Deadline.after(60.0 * minutes, stop=stop)
 
 
 def _too_short(minutes: float | None, round_: Round) -> UserError:
@@ -209,19 +250,6 @@ def _wanted_keys(store: Store, results: Mapping[str, RunResult]) -> set[str]:
     """Return the keys of all runs that the next round of any study of the store needs."""
     plans = [StudyPlan.from_json(content) for content in store.studies().values()]
     return {spec.key for plan in plans for spec in missing_runs(plan.sweeps, results)}
-
-
-def default_workers(device: str) -> int:
-    """Return how many processes suit a device: one per core on a CPU where they can be forked, else this one."""
-    return num_cores() if device == "cpu" and can_fork() else 1
-
-
-def _check_pool(device: str) -> None:
-    if device != "cpu" or not can_fork():
-        raise UserError(
-            f"several workers were asked for on {device!r} ({sys.platform}); they train on the CPU, on Linux: "
-            "use workers=1 here"
-        )
 
 
 def prepared_study(study: Study) -> PreparedStudy:

@@ -9,63 +9,49 @@ earlier schema is migrated when it is opened for writing.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+import numpy as np
+
 from isotherm.core.json import exact_json
-from isotherm.core.records import Identity, Outcome, RunResult, RunSpec
+from isotherm.core.records import Identity, Outcome, RunResult
+from isotherm.core.run_keys import cell_id
+from isotherm.core.run_table import RECORD, RunTable, record_of
 from isotherm.errors import StoreError
 from isotherm.running.store_file import check_header, checked_path, stores_like, take_lock, translated
+from isotherm.running.store_numbers import DamagedNumbersError, Ids, pack_rows, put_numbers, read_numbers, read_origins
+from isotherm.running.store_rows import (
+    ALL_ROWS,
+    EARLIER_ROWS,
+    IN_ORDER,
+    WITH_KEYS,
+    Row,
+    StoredRun,
+    insertable,
+    is_sound,
+    packable,
+    result_of,
+    run_of,
+    text_checksum,
+)
+from isotherm.running.store_schema import APPLICATION_ID, SCHEMA_VERSION, create, migrate, pack_again
 
-# 2: clipping, training metric and others in the rows. 3: the parts of the keys, which are unknown for earlier rows.
-SCHEMA_VERSION = 3
-APPLICATION_ID = 0x1507EE43  # tells a store from any other SQLite file
 _IN_MEMORY = ":memory:"
+_OUTCOMES = "SELECT key, outcome FROM runs WHERE key IN (SELECT value FROM json_each(?))"
+_INSERT = "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_STUDIES = "SELECT name, definition, checksum FROM studies ORDER BY stored_at"
+_EARLIER_STUDIES = "SELECT name, definition, NULL FROM studies ORDER BY stored_at"
+logger = logging.getLogger("isotherm")
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS runs (
-    key TEXT PRIMARY KEY,
-    outcome TEXT NOT NULL CHECK (outcome IN ('finished', 'diverged', 'failed')),
-    task TEXT NOT NULL,
-    batch_size INTEGER NOT NULL,
-    num_steps INTEGER NOT NULL,
-    effective_learning_rate REAL NOT NULL,
-    momentum REAL NOT NULL,
-    seed INTEGER NOT NULL,
-    spec TEXT NOT NULL,
-    result TEXT NOT NULL,
-    provenance TEXT NOT NULL,
-    stored_at REAL NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS studies (
-    name TEXT PRIMARY KEY,
-    definition TEXT NOT NULL,
-    stored_at REAL NOT NULL
-) WITHOUT ROWID;
-"""
-# The parts behind every data_id and model_id in the rows.
-_SCHEMA_OF_PARTS = """
-CREATE TABLE IF NOT EXISTS parts (
-    id TEXT PRIMARY KEY,
-    content TEXT NOT NULL
-) WITHOUT ROWID;
-"""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StoredRun:
-    """A stored run; `provenance` records how it was computed and is not part of its identity."""
-
-    spec: RunSpec
-    result: RunResult
-    provenance: dict[str, Any]
+__all__ = ["APPLICATION_ID", "SCHEMA_VERSION", "Store", "StoredRun"]
 
 
 class Store:
@@ -75,6 +61,14 @@ class Store:
         self.path = path
         self._connection = connection
         self._lock = lock
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        try:
+            (num,) = self._connection.execute("SELECT count(*) FROM runs").fetchone()
+        except sqlite3.Error:  # closed, or another program has written over it
+            return f"Store({self.path!r}: closed)"
+        return f"Store({self.path!r}: {num:,} runs)"
 
     @classmethod
     def write(cls, path: str | os.PathLike[str]) -> Self:
@@ -107,6 +101,7 @@ class Store:
                 connection.execute("PRAGMA synchronous = FULL")
             store._create_schema()
             store._raise_schema()
+            store._tidy()
             return store
         except BaseException:
             store.close()
@@ -157,77 +152,115 @@ class Store:
 
     def put(self, runs: Sequence[StoredRun]) -> None:
         """Store runs, all or none of them; finished and diverged runs already there stay as they are."""
-        rows = [
-            (
-                run.spec.key,
-                str(run.result.outcome),
-                run.spec.task,
-                run.spec.batch_size,
-                run.spec.num_steps,
-                run.spec.effective_learning_rate,
-                run.spec.momentum,
-                run.spec.seed,
-                exact_json(run.spec.to_json()),
-                exact_json(run.result.to_json()),
-                exact_json(run.provenance),
-                time.time(),
-            )
-            for run in runs
-        ]
+        keyed: dict[str, StoredRun] = {}
+        for run in runs:  # of equal ones the first stays, unless it failed
+            key = run.spec.key
+            if key not in keyed or keyed[key].result.outcome is Outcome.FAILED:
+                keyed[key] = run
+        rows = {key: insertable(run, key) for key, run in keyed.items()}
         with self._transaction() as cursor:
-            cursor.executemany(
-                """INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-                ON CONFLICT (key) DO UPDATE SET outcome = excluded.outcome, result = excluded.result,
-                    provenance = excluded.provenance, stored_at = excluded.stored_at
-                WHERE runs.outcome = 'failed'""",
-                rows,
-            )
+            known = cursor.execute(_OUTCOMES, (exact_json(list(keyed)),)).fetchall()
+            there = {key: Outcome(outcome) for key, outcome in known}
+            new = [key for key in keyed if there.get(key) in (None, Outcome.FAILED)]
+            cursor.executemany(_INSERT, [rows[key] for key in new])
+            put_numbers(cursor, [(key, cell_id(keyed[key].spec), keyed[key]) for key in new])
+            _tally(cursor, [there[key] for key in new if key in there], -1)
+            _tally(cursor, [keyed[key].result.outcome for key in new], 1)
 
     def results(self) -> dict[str, RunResult]:
-        """Return every result by key."""
+        """Return every result by key: an object for every run, where `table` has numbers."""
         with translated(Path(self.path)):
-            rows = self._connection.execute("SELECT key, result FROM runs").fetchall()
-            return {key: RunResult.from_json(json.loads(result)) for key, result in rows}
+            return {row[0]: result_of(row) for row in self._sound_rows()}
+
+    def results_of(self, keys: Iterable[str]) -> dict[str, RunResult]:
+        """Return the results of some runs by key; those that are not stored are left out."""
+        with translated(Path(self.path)):
+            return {row[0]: result_of(row) for row in self._sound_rows(list(keys))}
+
+    def table(self, tasks: Iterable[Ids] | None = None) -> RunTable:
+        """Return the numbers of all runs of some tasks, or of all: what is read of a store of many runs.
+
+        Curves and errors are loaded from the file when they are asked for, also once this store is closed.
+
+        Args:
+            tasks: their (data_id, model_id).
+        """
+        if self._schema_version() < 4:
+            return self._table_of_rows()
+        try:
+            with translated(Path(self.path)):
+                records, _ = read_numbers(self._connection, tasks)
+                origins = read_origins(self._connection)
+        except DamagedNumbersError:
+            logger.warning("the packed numbers of the store %s are damaged; its rows are read instead", self.path)
+            return self._table_of_rows()
+        return RunTable(records, load=self._load, origins=origins)
 
     def provenance(self) -> dict[str, dict[str, Any]]:
         """Return where and how every run was trained, by key."""
         with translated(Path(self.path)):
-            rows = self._connection.execute("SELECT key, provenance FROM runs").fetchall()
-            return {key: json.loads(provenance) for key, provenance in rows}
+            return {row[0]: json.loads(row[4]) for row in self._sound_rows()}
 
     def runs(self) -> Iterator[StoredRun]:
         """Yield every run in a fixed order: by task, batch size, steps, momentum, learning rate and seed."""
-        query = """SELECT spec, result, provenance FROM runs
-            ORDER BY task, batch_size, num_steps, momentum, effective_learning_rate, seed, key"""
         with translated(Path(self.path)):
-            found = [
-                StoredRun(
-                    spec=RunSpec.from_json(json.loads(spec)),
-                    result=RunResult.from_json(json.loads(result)),
-                    provenance=json.loads(provenance),
-                )
-                for spec, result, provenance in self._connection.execute(query)
-            ]
+            found = [run_of(row) for row in self._sound_rows(order=IN_ORDER)]
         yield from found
 
     def counts(self) -> dict[Outcome, int]:
         """Return the number of runs by outcome."""
+        query = "SELECT outcome, num FROM tallies"
+        if self._schema_version() < 4:
+            query = "SELECT outcome, COUNT(*) FROM runs GROUP BY outcome"
         with translated(Path(self.path)):
-            rows = dict(self._connection.execute("SELECT outcome, COUNT(*) FROM runs GROUP BY outcome").fetchall())
+            rows = dict(self._connection.execute(query).fetchall())
         return {outcome: rows.get(str(outcome), 0) for outcome in Outcome}
+
+    def discard_damaged(self, keys: Sequence[str] | None = None) -> list[str]:
+        """Remove rows that are not as they were written, so that their runs are trained again; return their keys.
+
+        Args:
+            keys: of the rows to look at; all by default.
+        """
+        with self._transaction() as cursor:
+            damaged = [(row[0], row[1]) for row in self._rows(keys) if not is_sound(row)]
+            if damaged:
+                cursor.executemany("DELETE FROM runs WHERE key = ?", [(key,) for key, _ in damaged])
+                pack_again(cursor)
+                cursor.execute("DELETE FROM tallies")
+                cursor.execute("INSERT INTO tallies SELECT outcome, COUNT(*) FROM runs GROUP BY outcome")
+        return [key for key, _ in damaged]
+
+    def num_changes(self) -> int:
+        """Return a number that differs after another connection has written, for one that only reads."""
+        with translated(Path(self.path)):
+            return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
 
     def put_study(self, name: str, definition: dict[str, Any]) -> None:
         """Store what a study asks for, so that status and reports need only the store."""
+        text = exact_json(definition)
         with self._transaction() as cursor:
             cursor.execute(
-                "INSERT OR REPLACE INTO studies VALUES (?, ?, ?)", (name, exact_json(definition), time.time())
+                "INSERT OR REPLACE INTO studies VALUES (?, ?, ?, ?)",
+                (name, text, time.time(), text_checksum(name, text)),
             )
 
     def studies(self) -> dict[str, dict[str, Any]]:
         """Return the definitions of the studies run into this store, by name."""
+        query = _EARLIER_STUDIES if self._schema_version() < 4 else _STUDIES
         with translated(Path(self.path)):
-            rows = self._connection.execute("SELECT name, definition FROM studies ORDER BY stored_at").fetchall()
-            return {name: json.loads(definition) for name, definition in rows}
+            found = {}
+            for name, definition, expected in self._connection.execute(query).fetchall():
+                if expected in (None, text_checksum(name, definition)):
+                    found[name] = json.loads(definition)
+                else:
+                    logger.warning(
+                        "the definition of the study %r in %s is damaged and is not used: run the study again, which "
+                        "writes it anew; its runs are kept",
+                        name,
+                        self.path,
+                    )
+            return found
 
     def put_identity(self, identity: Identity) -> None:
         """Store the parts that the ids of a task are made of, once for all its runs."""
@@ -250,12 +283,17 @@ class Store:
         """Return how many runs were stored by an earlier Isotherm, so that the parts of their keys are unknown."""
         known = self.parts()
         with translated(Path(self.path)):
-            rows = self._connection.execute("SELECT spec FROM runs").fetchall()
-            return sum(json.loads(spec)["model_id"] not in known for (spec,) in rows)
+            if self._schema_version() < 4:
+                rows = self._connection.execute("SELECT spec FROM runs").fetchall()
+                return sum(json.loads(spec)["model_id"] not in known for (spec,) in rows)
+            tasks = self._connection.execute("SELECT DISTINCT data_id, model_id FROM numbers").fetchall()
+        unknown = [ids for ids in tasks if ids[1] not in known]
+        return len(self.table(unknown)) if unknown else 0
 
     def close(self) -> None:
         """Close the file and let the next writer in."""
         self._connection.close()
+        self._is_closed = True
         if self._lock is not None:
             self._lock.close()
 
@@ -287,18 +325,62 @@ class Store:
     def _create_schema(self) -> None:
         if self._is_empty():
             with self._transaction() as cursor:
-                for statement in _statements(_SCHEMA + _SCHEMA_OF_PARTS):
-                    cursor.execute(statement)
-                cursor.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                cursor.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+                create(cursor)
 
     def _raise_schema(self) -> None:
-        """Migrate a store of an earlier schema; its rows stay as they are."""
-        if self._schema_version() < SCHEMA_VERSION:
+        """Migrate a store of an earlier schema; what its rows say stays as it is."""
+        if (version := self._schema_version()) < SCHEMA_VERSION:
             with self._transaction() as cursor:
-                for statement in _statements(_SCHEMA_OF_PARTS):
-                    cursor.execute(statement)
-                cursor.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+                migrate(cursor, version)
+
+    def _tidy(self) -> None:
+        """Pack the numbers of many small fleets together, or anew where they are damaged."""
+        with self._transaction() as cursor:
+            try:
+                pack_rows(cursor)
+                read_numbers(self._connection)
+            except DamagedNumbersError:
+                logger.warning("the packed numbers of the store %s were damaged; they were made anew", self.path)
+                pack_again(cursor)
+
+    def _rows(self, keys: Sequence[str] | None = None, *, order: str = "") -> Iterator[Row]:
+        """Yield some rows, or all."""
+        query = ALL_ROWS if self._schema_version() >= 4 else EARLIER_ROWS
+        if keys is None:
+            yield from self._connection.execute(query + order)
+        else:
+            yield from self._connection.execute(query + WITH_KEYS, (exact_json(list(keys)),))
+
+    def _sound_rows(self, keys: Sequence[str] | None = None, *, order: str = "") -> Iterator[Row]:
+        """Yield rows that are as they were written; of the others it is said that they are not used."""
+        for row in self._rows(keys, order=order):
+            if is_sound(row):
+                yield row
+            else:
+                logger.warning(
+                    "the row of run %s in %s is damaged (its checksum does not match) and is not used: "
+                    "run its study again, which trains it anew",
+                    str(row[0])[:12],
+                    self.path,
+                )
+
+    def _table_of_rows(self) -> RunTable:
+        """Return the table made from rows alone; for stores of earlier schemas, and damaged ones."""
+        with translated(Path(self.path)):
+            packed = [found for row in self._sound_rows() if (found := packable(row)) is not None]
+        origins = {number: run.provenance for number, (_, _, run) in enumerate(packed)}
+        records = [
+            record_of(run.spec, run.result, key=key, cell=cell, origin=number)
+            for number, (key, cell, run) in enumerate(packed)
+        ]
+        return RunTable(np.array(records, dtype=RECORD), load=self._load, origins=origins)
+
+    def _load(self, keys: Sequence[str]) -> Mapping[str, RunResult]:
+        """Return full results by key, from the file if this store is closed."""
+        if not self._is_closed:
+            return self.results_of(keys)
+        with Store.read(self.path) as store:
+            return store.results_of(keys)
 
     def _schema_version(self) -> int:
         with translated(Path(self.path)):
@@ -317,5 +399,11 @@ class Store:
             )
 
 
-def _statements(script: str) -> Iterable[str]:
-    return [part for part in (piece.strip() for piece in script.split(";")) if part]
+def _tally(cursor: sqlite3.Cursor, outcomes: Sequence[Outcome], sign: int) -> None:
+    """Count runs that came or went."""
+    for outcome in set(outcomes):
+        change = sign * outcomes.count(outcome)
+        cursor.execute(
+            "INSERT INTO tallies VALUES (?, ?) ON CONFLICT (outcome) DO UPDATE SET num = num + excluded.num",
+            (str(outcome), change),
+        )

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import sqlite3
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from isotherm.errors import StoreError
+from isotherm.errors import StoreError, UserError
 
 _DAMAGED = "the file is damaged; restore it from a copy, or move it away and start again"
 _NOT_WRITABLE = "it cannot be written; check the permissions of the file and its folder"
@@ -28,6 +28,18 @@ _REMEDIES = {
     sqlite3.SQLITE_BUSY: _HELD,
     sqlite3.SQLITE_LOCKED: _HELD,
 }
+
+
+_held: weakref.WeakSet[IO[str]] = weakref.WeakSet()
+
+
+def _let_go() -> None:
+    """Close the locks in a process that was forked, which would hold them beyond the death of its parent."""
+    for lock in list(_held):
+        lock.close()
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 def checked_path(path: object) -> Path:
@@ -68,6 +80,7 @@ def take_lock(file: Path) -> IO[str]:
         raise StoreError(
             f"the store {file} is being written by another process (pid {owner}); wait for it, or use another store"
         ) from error
+    _held.add(lock)
     try:
         lock.seek(0)
         lock.truncate()
@@ -105,7 +118,9 @@ def translated(file: Path) -> Iterator[None]:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest says more than a remedy needs
         remedy = _REMEDIES.get(code, "check the disk and the file's permissions")
         raise StoreError(f"the store {file}: {error}; {remedy}") from error
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+    except UserError:
+        raise
+    except (ValueError, KeyError, TypeError) as error:
         raise StoreError(
             f"the store {file} holds a damaged row ({error}), changed by another program or a failing disk: "
             "restore it from a copy"

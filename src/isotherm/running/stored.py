@@ -33,23 +33,22 @@ def open_results(store: str | Path | Store, *, study: str | None = None) -> Stud
 def stored_studies(store: str | Path | Store, *, study: str | None = None) -> list[StudyResults]:
     """Return the studies of a store, in the order in which they were run last; or the one named."""
     if isinstance(store, Store):
-        definitions, results, provenance = store.studies(), store.results(), store.provenance()
-    else:
-        with Store.read(store) as opened:
-            definitions, results, provenance = opened.studies(), opened.results(), opened.provenance()
-    plans = {name: StudyPlan.from_json(content) for name, content in definitions.items()}
+        return _studies_of(store, study)
+    with Store.read(store) as opened:
+        return _studies_of(opened, study)
+
+
+def _studies_of(store: Store, study: str | None) -> list[StudyResults]:
+    plans = {name: StudyPlan.from_json(content) for name, content in store.studies().items()}
     if not plans:
         raise UserError(
-            f"the store {_path(store)} holds no study yet; run one into it with isotherm run STUDY --store "
-            f"{_path(store)}"
+            f"the store {store.path} holds no study yet; run one into it with isotherm run STUDY --store {store.path}"
         )
     if study is not None and study not in plans:
-        raise UserError(f"the store {_path(store)} holds no study {study!r}; {nearest(study, plans)}")
-    return [
-        StudyResults(plan=plan, by_key=results, provenance=provenance)
-        for name, plan in plans.items()
-        if study in (None, name)
-    ]
+        raise UserError(f"the store {store.path} holds no study {study!r}; {nearest(study, plans)}")
+    wanted = [plan for name, plan in plans.items() if study in (None, name)]
+    table = store.table({(sweep.data_id, sweep.model_id) for plan in wanted for sweep in plan.sweeps})
+    return [StudyResults(plan=plan, by_key=table) for plan in wanted]
 
 
 def _path(store: str | Path | Store) -> str:

@@ -124,6 +124,7 @@ class FleetTimer:
         specs: the runs; they must be longer than what is timed.
         checks: results of earlier checks of the task.
         updates_per_window: updates of a lap.
+        micro_batch_size: examples of an update that are computed at once; all by default.
         clock: returns the time in seconds.
     """
 
@@ -134,11 +135,12 @@ class FleetTimer:
         *,
         checks: FleetChecks | None = None,
         updates_per_window: int = UPDATES_PER_WINDOW,
+        micro_batch_size: int | None = None,
         clock: Clock = time.perf_counter,
     ) -> None:
         self._placed, self._specs, self._clock = placed, specs, clock
         self._checks = FleetChecks() if checks is None else checks
-        self._updates_per_window = updates_per_window
+        self._updates_per_window, self._micro_batch_size = updates_per_window, micro_batch_size
 
     def run(self, on_lap: Callable[[Lap], None], *, on_evaluation: Callable[[float], None] = lambda _: None) -> bool:
         """Train until a listener raises `Enough`; return False if the fleet ended before."""
@@ -158,6 +160,7 @@ class FleetTimer:
                 on_evaluation=lambda index, _: listener.evaluated(index),
                 checks=self._checks,
                 updates_per_window=self._updates_per_window,
+                micro_batch_size=self._micro_batch_size,
             )
         except Enough:
             return True

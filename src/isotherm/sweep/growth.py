@@ -16,8 +16,13 @@ import enum
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from isotherm.core.rates import tidy
 from isotherm.core.records import Outcome, RunResult, RunSpec
+from isotherm.core.run_keys import keys_of_seeds
+from isotherm.core.run_table import CODES, MISSING, Runs, RunTable, codes_of, found_in
 from isotherm.sweep.plan import GridAxes, SweepPlan
 from isotherm.sweep.plane import grouped_rows, transposed
 from isotherm.sweep.protocol import TRAIN_OBJECTIVE, Cell, Edge, Grid, Optimum, best_of_row
@@ -39,12 +44,44 @@ class Stage(enum.StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class CellOfRuns:
+    """Runs that differ in their seed alone, and their results; `spec` is the run of the first seed."""
+
+    spec: RunSpec
+    seeds: tuple[int, ...]
+    results: Runs
+
+    def specs(self) -> dict[str, RunSpec]:
+        """Return every run by key."""
+        return self._specs(range(len(self.seeds)))
+
+    def missing(self) -> dict[str, RunSpec]:
+        """Return the runs that are still to be done by key; failed ones are."""
+        return self._specs(np.flatnonzero(_are_missing(self.results)).tolist())
+
+    def _specs(self, places: Sequence[int]) -> dict[str, RunSpec]:
+        seeds = [self.seeds[place] for place in places]
+        keys = keys_of_seeds(self.spec, seeds)
+        return {key: dataclasses.replace(self.spec, seed=seed) for key, seed in zip(keys, seeds, strict=True)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """A grid after a step of its growth, and the runs that the step added, by key."""
+    """A grid after a step of its growth, and the runs that the step added, by cell."""
 
     stage: Stage
     grid: Grid
-    specs: Mapping[str, RunSpec]
+    cells: tuple[CellOfRuns, ...]
+
+    @property
+    def specs(self) -> dict[str, RunSpec]:
+        """The runs that the step added, by key."""
+        return {key: spec for cell in self.cells for key, spec in cell.specs().items()}
+
+    @property
+    def is_done(self) -> bool:
+        """Whether none of them is missing or failed."""
+        return not any(_are_missing(cell.results).any() for cell in self.cells)
 
 
 def growth(plan: SweepPlan, axes: GridAxes, results: Mapping[str, RunResult]) -> Iterator[Step]:
@@ -53,17 +90,21 @@ def growth(plan: SweepPlan, axes: GridAxes, results: Mapping[str, RunResult]) ->
     A grid with missing or failed runs grows no further. Once refined it may be extended again: the interval of the new
     optimum can reach an end.
     """
+    if not isinstance(results, RunTable):  # which may have changed since the last call without being noticed
+        return _growth(plan, axes, results)
+    return iter(results.kept((plan, axes), lambda: tuple(_growth(plan, axes, results))))
+
+
+def _growth(plan: SweepPlan, axes: GridAxes, results: Mapping[str, RunResult]) -> Iterator[Step]:
     given = _base(plan, axes, results)
     plan = plan.at(axes)
     cells: dict[Point, Cell] = {}
     added, stage, num_extensions = given.points(), Stage.BASE, 0
     while added:
-        specs: dict[str, RunSpec] = {}
-        for point in added:
-            cells[point], new = _cell(plan, axes, results, point)
-            specs |= new
+        runs = [runs_at(plan, axes, results, point, plan.seeds) for point in added]
+        cells |= {point: _cell(plan, point, new.results) for point, new in zip(added, runs, strict=True)}
         grid = _grid(plan, axes, cells)
-        yield Step(stage=stage, grid=grid, specs=specs)
+        yield Step(stage=stage, grid=grid, cells=tuple(runs))
         if not grid.is_complete:
             return
         stage, added = Stage.EXTENSION, []
@@ -90,25 +131,28 @@ def build_grid(
 ) -> Grid:
     """Return a grid over these learning rates from results by key, without confirming seeds."""
     points = _Given(rates=tuple(learning_rates), finals=plan.final_learning_rates).points()
-    return _grid(plan, axes, {point: _cell(plan, axes, results, point)[0] for point in points})
+    found = {point: runs_at(plan, axes, results, point, plan.seeds).results for point in points}
+    return _grid(plan, axes, {point: _cell(plan, point, runs) for point, runs in found.items()})
 
 
 def is_settled(plan: SweepPlan, axes: GridAxes, results: Mapping[str, RunResult]) -> bool:
     """Tell whether all that the results of a grid call for has been run."""
     *_, last = growth(plan, axes, results)
-    return last.grid.is_complete and not any(is_missing(results.get(key)) for key in last.specs)
+    return last.grid.is_complete and last.is_done
 
 
-def is_missing(result: RunResult | None) -> bool:
-    """Tell whether a run is still to be done; a failed one is."""
-    return result is None or result.outcome is Outcome.FAILED
-
-
-def runs_at(plan: SweepPlan, axes: GridAxes, point: Point, seeds: Sequence[int]) -> dict[str, RunSpec]:
-    """Return the runs of a cell by key."""
+def runs_at(
+    plan: SweepPlan, axes: GridAxes, results: Mapping[str, RunResult], point: Point, seeds: Sequence[int]
+) -> CellOfRuns:
+    """Return the runs of a cell with their results."""
     rate, final = point
-    made = [plan.run_spec(axes, effective_learning_rate=rate, seed=s, final_learning_rate=final) for s in seeds]
-    return {spec.key: spec for spec in made}
+    spec = plan.run_spec(axes, effective_learning_rate=rate, seed=seeds[0], final_learning_rate=final)
+    return CellOfRuns(spec=spec, seeds=tuple(seeds), results=found_in(results, spec, seeds))
+
+
+def _are_missing(runs: Runs) -> NDArray[np.bool_]:
+    codes = codes_of(runs)
+    return np.asarray((codes == MISSING) | (codes == CODES[Outcome.FAILED]))
 
 
 def point_of(cell: Cell) -> Point:
@@ -164,18 +208,14 @@ class _Given:
         return _Given(rates=tuple(sorted(rates)), finals=tuple(sorted(useful)))
 
 
-def _cell(
-    plan: SweepPlan, axes: GridAxes, results: Mapping[str, RunResult], point: Point
-) -> tuple[Cell, dict[str, RunSpec]]:
-    specs = runs_at(plan, axes, point, plan.seeds)
-    cell = Cell(
+def _cell(plan: SweepPlan, point: Point, runs: Runs) -> Cell:
+    return Cell(
         effective_learning_rate=point[0],
-        results=tuple(results.get(key) for key in specs),
+        results=runs,
         num_kept=plan.num_kept,
         metric_bounds=plan.metric_bounds,
         final_learning_rate=point[1],
     )
-    return cell, specs
 
 
 def _grid(plan: SweepPlan, axes: GridAxes, cells: Mapping[Point, Cell]) -> Grid:
@@ -193,10 +233,10 @@ def _grid(plan: SweepPlan, axes: GridAxes, cells: Mapping[Point, Cell]) -> Grid:
 
 
 def _confirmation(plan: SweepPlan, grid: Grid, best: Optimum, results: Mapping[str, RunResult]) -> Step:
-    specs = runs_at(plan, grid.axes, point_of(grid.cells[best.index]), plan.confirming_seeds)
+    runs = runs_at(plan, grid.axes, results, point_of(grid.cells[best.index]), plan.confirming_seeds)
     cells = list(grid.cells)
-    cells[best.index] = dataclasses.replace(cells[best.index], confirmed=tuple(results.get(key) for key in specs))
-    return Step(stage=Stage.CONFIRMATION, grid=dataclasses.replace(grid, cells=tuple(cells)), specs=specs)
+    cells[best.index] = dataclasses.replace(cells[best.index], confirmed=runs.results)
+    return Step(stage=Stage.CONFIRMATION, grid=dataclasses.replace(grid, cells=tuple(cells)), cells=(runs,))
 
 
 def _extension(grid: Grid, given: Sequence[float], *, for_train: bool) -> list[float]:

@@ -41,6 +41,11 @@ class GridAxes:
         """The optimiser, heavy ball included."""
         return self.optimizer or SGD(momentum=self.momentum)
 
+    @property
+    def method_name(self) -> float | str:
+        """The momentum of heavy ball, or the label of another optimiser."""
+        return self.momentum if self.optimizer is None else self.optimizer.label
+
     def __str__(self) -> str:
         words = f"m={self.momentum:g}" if self.optimizer is None else self.optimizer.label
         return f"B={self.batch_size}, {self.budget}, {words}"

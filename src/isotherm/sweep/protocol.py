@@ -13,10 +13,12 @@ import dataclasses
 import enum
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from isotherm.core.records import Direction, Outcome, RunResult
+from isotherm.core.records import Direction, Outcome
+from isotherm.core.run_table import CODES, MISSING, Runs, codes_of, quantities
 from isotherm.core.statistics import Interval, best_k_of_n, standard_deviation, t_interval
 from isotherm.sweep.plan import SMALLEST_RATIO, GridAxes
 from isotherm.sweep.refinement import possible_gains
@@ -91,11 +93,12 @@ class Cell:
     """
 
     effective_learning_rate: float
-    results: tuple[RunResult | None, ...]
+    results: Runs
     num_kept: int
-    confirmed: tuple[RunResult | None, ...] = ()
+    confirmed: Runs = ()
     metric_bounds: tuple[float, float] | None = None
     final_learning_rate: float | None = None
+    _known: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def num_diverged(self) -> int:
@@ -105,7 +108,7 @@ class Cell:
     @property
     def num_failed(self) -> int:
         """How many runs failed for reasons unrelated to the setting."""
-        return sum(r is not None and r.outcome is Outcome.FAILED for r in self.results)
+        return _num_of(Outcome.FAILED, self.results)
 
     @property
     def is_complete(self) -> bool:
@@ -129,18 +132,24 @@ class Cell:
 
     def kept(self, quantity: str, direction: Direction) -> list[int]:
         """Return the indices of the best k runs, ranked by a quantity."""
-        values = [math.nan if r is None else r.quantity(quantity) for r in self.results]
-        return best_k_of_n(values, num_kept=self.num_kept, direction=direction)
+        if (quantity, direction) not in self._known:
+            values = quantities(self.results, quantity)
+            self._known[quantity, direction] = best_k_of_n(values, num_kept=self.num_kept, direction=direction)
+        return list(self._known[quantity, direction])
 
     def estimate(self, quantity: str, *, kept: Sequence[int]) -> Estimate:
         """Return a quantity over the kept runs, and over all runs by which learning rates are chosen that have it."""
-        return self._estimate(quantity, self.results, kept)
+        name = quantity, tuple(kept)
+        if name not in self._known:
+            self._known[name] = self._estimate(quantity, self.results, kept)
+        found: Estimate = self._known[name]
+        return found
 
     def confirmation(self, quantity: str) -> Estimate | None:
         """Return a quantity over the confirming seeds, all that finished; None until they have been run."""
         if not self.is_confirmed:
             return None
-        finite = [k for k, r in enumerate(self.confirmed) if r is not None and math.isfinite(r.quantity(quantity))]
+        finite = [k for k, value in enumerate(quantities(self.confirmed, quantity)) if math.isfinite(value)]
         return self._estimate(quantity, self.confirmed, finite)
 
     def reported(self, quantity: str, *, kept: Sequence[int]) -> Estimate:
@@ -161,9 +170,11 @@ class Cell:
             standard_error=math.hypot(chosen.standard_error, confirmation.standard_error),
         )
 
-    def _estimate(self, quantity: str, results: Sequence[RunResult | None], kept: Sequence[int]) -> Estimate:
-        chosen = _values(quantity, results, kept)
-        finite = [value for value in _values(quantity, results, range(len(results))) if math.isfinite(value)]
+    def _estimate(self, quantity: str, results: Runs, kept: Sequence[int]) -> Estimate:
+        values = quantities(results, quantity)
+        is_there = (codes_of(results) != MISSING).tolist()
+        chosen = [values[index] for index in kept if is_there[index]]
+        finite = [value for value in values if math.isfinite(value)]
         bounds = self.metric_bounds if quantity.endswith("_metric") else None
         return Estimate(
             mean=_mean(chosen),
@@ -271,16 +282,15 @@ class Grid:
     @property
     def num_runs(self) -> int:
         """How many runs of the grid have a result."""
-        return sum(result is not None for result in self._results())
+        return sum(int((codes_of(runs) != MISSING).sum()) for runs in self._runs())
 
     @property
     def num_diverged(self) -> int:
         """How many runs of the grid diverged."""
-        return _num_diverged(self._results())
+        return sum(map(_num_diverged, self._runs()))
 
-    def _results(self) -> list[RunResult | None]:
-        chosen = [result for cell in self.all_cells for result in cell.results]
-        return [*chosen, *(result for cell in self.cells for result in cell.confirmed)]
+    def _runs(self) -> list[Runs]:
+        return [*(cell.results for cell in self.all_cells), *(cell.confirmed for cell in self.cells)]
 
     def for_quantity(self, quantity: str, direction: Direction) -> Grid:
         """Return the grid whose cells are the best of each row for another quantity; itself where there are no rows."""
@@ -390,16 +400,17 @@ def _error_of_mean(estimates: Mapping[int, Estimate], best: int) -> float:
     return spread / math.sqrt(estimates[best].num_kept)
 
 
-def _num_diverged(results: Sequence[RunResult | None]) -> int:
-    return sum(r is not None and r.outcome is Outcome.DIVERGED for r in results)
+def _num_diverged(runs: Runs) -> int:
+    return _num_of(Outcome.DIVERGED, runs)
 
 
-def _are_done(results: Sequence[RunResult | None]) -> bool:
-    return all(r is not None and r.outcome is not Outcome.FAILED for r in results)
+def _num_of(outcome: Outcome, runs: Runs) -> int:
+    return int((codes_of(runs) == CODES[outcome]).sum())
 
 
-def _values(quantity: str, results: Sequence[RunResult | None], indices: Iterable[int]) -> list[float]:
-    return [r.quantity(quantity) for r in (results[index] for index in indices) if r is not None]
+def _are_done(runs: Runs) -> bool:
+    codes = codes_of(runs)
+    return not ((codes == MISSING) | (codes == CODES[Outcome.FAILED])).any()
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -7,13 +7,16 @@ later level, which begins when the level before is settled.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from isotherm.core.records import RunResult, RunSpec
+from isotherm.core.run_keys import cell_id
+from isotherm.core.run_table import found_in
 from isotherm.sweep.doubling import stop_reason
-from isotherm.sweep.growth import Stage, Step, grown_grid, growth, is_missing, is_settled, point_of, runs_at
+from isotherm.sweep.growth import CellOfRuns, Stage, Step, grown_grid, growth, is_settled, point_of, runs_at
 from isotherm.sweep.plan import GridAxes, SweepPlan
 from isotherm.sweep.refinement import num_halvings
 
@@ -51,19 +54,19 @@ def next_round(
         growths = [list(growth(p, axes, results)) for p, group in zip(plans, groups, strict=True) for axes in group]
         number = max(map(len, growths), default=0)
         for index in range(number):
-            found = _round(first + index, [steps[index] for steps in growths if index < len(steps)], results, skip)
+            found = _round(first + index, [steps[index] for steps in growths if index < len(steps)], skip)
             if found is not None:
                 return found
         first += number
     return None
 
 
-def _round(number: int, steps: Sequence[Step], results: Mapping[str, RunResult], skip: Set[str]) -> Round | None:
+def _round(number: int, steps: Sequence[Step], skip: Set[str]) -> Round | None:
     """Return what is missing of the same step of several grids; None if nothing is."""
     wanted: dict[str, RunSpec] = {}
     stages: set[Stage] = set()
     for step in steps:
-        missing = {k: s for k, s in step.specs.items() if k not in skip and is_missing(results.get(k))}
+        missing = {k: s for cell in step.cells for k, s in cell.missing().items() if k not in skip}
         wanted |= missing
         stages |= {step.stage} if missing else set()
     if not wanted:
@@ -118,12 +121,30 @@ def estimating_grids(plan: SweepPlan) -> list[GridAxes]:
 
 def all_runs(plans: Sequence[SweepPlan], results: Mapping[str, RunResult]) -> dict[str, RunSpec]:
     """Return every run that the plans call for so far, by key."""
-    specs: dict[str, RunSpec] = {}
+    return {key: spec for cell in all_cells(plans, results) for key, spec in cell.specs().items()}
+
+
+def all_cells(plans: Sequence[SweepPlan], results: Mapping[str, RunResult]) -> Iterator[CellOfRuns]:
+    """Yield the same by cell, without their keys; a cell may come in several sweeps."""
     for plan in plans:
         for axes in itertools.chain.from_iterable(levels(plan, results)):
             for step in growth(plan, axes, results):
-                specs.update(step.specs)
-    return specs
+                yield from step.cells
+
+
+def distinct_cells(plans: Sequence[SweepPlan], results: Mapping[str, RunResult]) -> Iterator[CellOfRuns]:
+    """Yield the same, every run once."""
+    seen: dict[bytes, set[int]] = {}
+    for cell in all_cells(plans, results):
+        known = seen.setdefault(cell_id(cell.spec), set())
+        new = [place for place, seed in enumerate(cell.seeds) if seed not in known]
+        known.update(cell.seeds)
+        if len(new) == len(cell.seeds):
+            yield cell
+        elif new:
+            seeds = tuple(cell.seeds[place] for place in new)
+            spec = dataclasses.replace(cell.spec, seed=seeds[0])
+            yield CellOfRuns(spec=spec, seeds=seeds, results=found_in(results, spec, seeds))
 
 
 def confirming_runs(plans: Sequence[SweepPlan], results: Mapping[str, RunResult]) -> dict[str, RunSpec]:
@@ -136,9 +157,10 @@ def confirming_runs(plans: Sequence[SweepPlan], results: Mapping[str, RunResult]
         for axes in itertools.chain.from_iterable(levels(plan, results)):
             *_, last = growth(plan, axes, results)
             middle = point_of(last.grid.cells[len(last.grid.cells) // 2])
-            settled = last.stage is Stage.CONFIRMATION
-            specs = last.specs if settled else runs_at(plan, axes, middle, plan.at(axes).confirming_seeds)
-            found |= {key: spec for key, spec in specs.items() if is_missing(results.get(key))}
+            seeds = plan.at(axes).confirming_seeds
+            has_begun = last.stage is Stage.CONFIRMATION
+            cells = last.cells if has_begun else [runs_at(plan, axes, results, middle, seeds)] if seeds else []
+            found |= {key: spec for cell in cells for key, spec in cell.missing().items()}
     return found
 
 

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Self
 
+from isotherm.core.one_screen import one_screen
 from isotherm.core.records import Identity
 from isotherm.errors import UserError
 from isotherm.sweep.plan import Resolution, StudyPlan
@@ -37,6 +38,10 @@ class Study:
         for sweep in self.sweeps:
             if not isinstance(sweep, Sweep):
                 raise UserError(f"study {self.name!r}: sweeps holds {a_sweep_instead_of(sweep)}")
+
+    def __repr__(self) -> str:
+        question = f", question={self.question!r}" if self.question else ""
+        return one_screen([f"Study(name={self.name!r}{question}), sweeps:", *(f"  {sweep!r}" for sweep in self.sweeps)])
 
     @classmethod
     def of(cls, sweep: Sweep) -> Self:

@@ -16,10 +16,11 @@ import numpy as np
 from isotherm.core.budget import Budget, Until
 from isotherm.core.checks import is_number, require_choice, require_positive, require_some, require_whole
 from isotherm.core.l2 import L2Scope
+from isotherm.core.one_screen import fields_text
 from isotherm.core.optimizers import SGD, Optimizer, decays_weights, has_temperature, heavy_ball_momentum
 from isotherm.core.rates import IsothermGrid
 from isotherm.core.records import Identity, Precision
-from isotherm.core.schedule import Schedule
+from isotherm.core.schedule import Schedule, checked_schedule
 from isotherm.errors import UserError
 from isotherm.sweep.optimizer_axis import check_learning_rates, checked_optimizers
 from isotherm.sweep.plan import SMALLEST_RATIO, ExtendFor, Resolution, SweepPlan, TuneOn, TuneQuantity
@@ -123,8 +124,7 @@ class Sweep:
             raise UserError(f"task is {type(self.task).__name__}; give an isotherm.Task, or isotherm.get_task(name)")
         if not isinstance(self.name, str) or not self.name:
             raise UserError(f"a sweep's name is {self.name!r}; give a non-empty string")
-        if isinstance(self.schedule, str):
-            object.__setattr__(self, "schedule", Schedule.named(self.schedule))
+        object.__setattr__(self, "schedule", checked_schedule(self.schedule))
         self._check_choices()
         self._check_counts()
         self._check_training()
@@ -133,6 +133,9 @@ class Sweep:
             self._check_batch_size(batch_size)
         self._check_final_learning_rates()
         self._check_estimate()
+
+    def __repr__(self) -> str:
+        return fields_text(self, shown={"task": lambda task: f"<task {task.name!r}>"})
 
     def _check_choices(self) -> None:
         require_choice("tune_on", self.tune_on, get_args(TuneOn))
@@ -168,9 +171,6 @@ class Sweep:
             raise UserError(f"clip_norm={self.clip_norm!r} is not above 0; use e.g. 5.0, or infinity to clip nothing")
         if self.l2 is not None and (not is_number(self.l2) or not (math.isfinite(self.l2) and self.l2 >= 0)):
             raise UserError(f"l2={self.l2!r} is not a number >= 0; use 0 for no penalty")
-        if not isinstance(self.schedule, Schedule):
-            remedy = "use isotherm.Schedule.of(function)" if callable(self.schedule) else "give an isotherm.Schedule"
-            raise UserError(f"schedule={self.schedule!r} is {type(self.schedule).__name__}; {remedy}")
         if not is_number(self.validation_fraction) or not 0 < self.validation_fraction < 1:
             raise UserError(f"validation_fraction={self.validation_fraction!r} is not between 0 and 1; use e.g. 0.1")
 
@@ -257,8 +257,7 @@ class Sweep:
 
     @property
     def _schedule(self) -> Schedule:
-        assert isinstance(self.schedule, Schedule)  # a name has been replaced
-        return self.schedule
+        return checked_schedule(self.schedule)  # a name has been replaced
 
     @property
     def momenta(self) -> tuple[float, ...]:

@@ -1,4 +1,4 @@
-"""Built-in tasks: the quickstart's and the paper's.
+"""Built-in tasks: the quickstart's, the paper's, and a transformer on text.
 
 Their results are stored under the names and versions in `DEFINITIONS`. Raise a version whenever its task gives
 different numbers; tests/tasks/test_builtin.py pins them.
@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from isotherm.data import catalogue, cifar, mnist, mnist1d, ptb, synthetic
+from isotherm.data import catalogue, cifar, mnist, mnist1d, ptb, synthetic, text
 from isotherm.data.augment import CropAndFlip, Scaled
 from isotherm.errors import UserError, nearest
 from isotherm.models import MODELS
-from isotherm.tasks.definition import Definition
+from isotherm.tasks.definition import Definition, arguments_of
 from isotherm.tasks.inputs import Split
 from isotherm.tasks.task import Task
 
@@ -36,6 +36,7 @@ DEFINITIONS: dict[str, Definition] = {
         _define("mlp_mnist1d", version=1, model="mlp_40_100_100_10"),
         _define("autoencoder_mnist", version=1, loss="half_squared_error", metric="squared_error", transform=Scaled()),
         _define("lstm_ptb", version=1, metric="perplexity", unroll=35),
+        _define("gpt_text", version=1, metric="perplexity", window="context"),
         _define("wrn16x4_cifar10", version=1, transform=_CIFAR10),
         _define("wrn16x4_skipinit_cifar10", version=1, transform=_CIFAR10),
         _define("wrn28x10_cifar100", version=1, transform=_CIFAR100),
@@ -134,6 +135,19 @@ def _unknown_words(num_unknown: dict[str, int]) -> tuple[str, ...]:
     )
 
 
+def _gpt_text(path: Path | None) -> Task:
+    """Return the task on a text file; a folder holds other tasks' data, and the text is that of the package."""
+    if path is not None and path != catalogue.data_folder() and not path.exists():
+        raise UserError(f"there is no text {path}; give --data a text file, or leave it out for the package's own text")
+    corpus = text.load(path if path is not None and path.is_file() else None)
+    definition = DEFINITIONS["gpt_text"]
+    context = arguments_of(definition.model)["context"]
+    train, test = (
+        text.windows(tokens, context, part=part) for part, tokens in (("training", corpus.train), ("test", corpus.test))
+    )
+    return built_in("gpt_text", train=train, test=test, vocabulary=len(corpus.vocabulary))
+
+
 def _autoencoder_mnist(folder: Path | None) -> Task:
     make_synthetic = partial(synthetic.images, num_train=60_000, shape=(784,), num_classes=10)
     images = make_synthetic() if folder is None else mnist.load(folder)
@@ -146,6 +160,7 @@ TASKS: dict[str, Callable[[Path | None], Task]] = {
     "mlp_mnist1d": _mlp_mnist1d,
     "autoencoder_mnist": _autoencoder_mnist,
     "lstm_ptb": _lstm_ptb,
+    "gpt_text": _gpt_text,
     "wrn16x4_cifar10": _wide_resnet("wrn16x4_cifar10", 10),
     "wrn16x4_skipinit_cifar10": _wide_resnet("wrn16x4_skipinit_cifar10", 10),
     "wrn28x10_cifar100": _wide_resnet("wrn28x10_cifar100", 100),
@@ -159,7 +174,8 @@ def get_task(name: str, *, data: Path | str | None = None) -> Task:
 
     Args:
         name: one of `TASKS`.
-        data: the folder that holds the data sets; by default `ISOTHERM_DATA`, or the user's cache.
+        data: the folder that holds the data sets; by default `ISOTHERM_DATA`, or the user's cache. For `gpt_text` it
+            may be a text file.
     """
     if name not in TASKS:
         raise UserError(f"unknown task {name!r}; {nearest(str(name), TASKS)}; or make your own isotherm.Task")

@@ -52,6 +52,7 @@ class Definition:
         metric: a name from `METRICS`.
         transform: the standard transform.
         unroll: tokens per update.
+        window: the argument of the builder that says how long the windows are into which a text is cut.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Definition:
     metric: str = "accuracy"
     transform: Transform | None = None
     unroll: int | None = None
+    window: str | None = None
     # Copied here because the partial and both tables can be changed in place later.
     _arguments: Options = field(init=False, repr=False)
     _loss: LossFunction = field(init=False, repr=False)

@@ -15,4 +15,12 @@ def raised(error: BaseException) -> str:
 
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_library_file(frame.filename)]
     place = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
-    return f"{type(error).__name__}: {str(error).strip()}{place}"
+    return f"{type(error).__name__}: {message_of(error)}{place}"
+
+
+def message_of(error: BaseException) -> str:
+    """Return an error's message, also where its own `__str__` raises."""
+    try:
+        return str(error).strip()
+    except Exception:
+        return "(its message cannot be shown)"

@@ -14,7 +14,9 @@ from torch import Tensor, nn
 
 from isotherm.core.json import exact_json
 from isotherm.core.l2 import L2Scope
+from isotherm.core.one_screen import fields_text, short_text
 from isotherm.core.records import Identity, Precision
+from isotherm.data import text
 from isotherm.data.augment import Transform
 from isotherm.errors import UserError
 from isotherm.tasks import checks, data_identity, identity
@@ -110,6 +112,10 @@ class Task:
             checks.check_sequences(self.splits, unroll=self.unroll, task=self.name)
             checks.check_metric_of_sequence(self.metric_definition, task=self.name)
         checks.check_shapes(self.splits, task=self.name)
+
+    def __repr__(self) -> str:
+        splits = dict.fromkeys(self.splits, _split_text)
+        return fields_text(self, shown={**splits, "model": lambda _: short_text(self.builder)})
 
     def _take_data(self) -> None:
         """Turn what was given into splits; with several inputs, the model into one that takes them packed."""
@@ -248,6 +254,9 @@ class Task:
         if model:
             checks.refuse_unknown(model, inspect.signature(self.builder).parameters, f"task {self.name!r}: its model")
             changed["model"] = partial(self.builder, **model)
+            window = None if self.definition is None else self.definition.window
+            if window is not None and window in model:
+                changed |= self._in_windows(model[window])
         if transform:
             if not dataclasses.is_dataclass(self.transform):
                 raise UserError(f"task {self.name!r} has no transform with fields to change; leave them out")
@@ -258,6 +267,11 @@ class Task:
             named = ", ".join(f"{name}={value}" for name, value in {**(model or {}), **(transform or {})}.items())
             changed["name"] = f"{self.name} ({named})"
         return dataclasses.replace(self, **changed)
+
+    def _in_windows(self, length: Any) -> dict[str, Split]:
+        """Return the splits of a text in windows of another length."""
+        parts = {"train": "training", "test": "test", "validation": "validation"}
+        return {name: text.rewindowed(split, length, part=parts[name]) for name, split in self.splits.items()}  # type: ignore[arg-type]
 
     def with_validation(self, fraction: float) -> Task:
         """Return the task with that part of the training set held out, always the same examples."""
@@ -287,3 +301,10 @@ class Task:
                 f"{num_held}; choose a fraction that leaves examples on both sides, or tune_on='test'"
             )
         return num_held
+
+
+def _split_text(split: Split) -> str:
+    """Return the shapes and types of a split."""
+    (x, y), lazily = split, "" if isinstance(split[0], Tensor) else ", read lazily"
+    shapes = [f"{tuple(part.shape)} {str(part.dtype).removeprefix('torch.')}" for part in (x, y)]
+    return f"<{shapes[0]}{lazily} -> {shapes[1]}>"

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike
 
-from isotherm.core.run_schedule import NUM_DROPS, multipliers, num_drops
+from isotherm.core.multipliers import multipliers
+from isotherm.core.run_schedule import NUM_DROPS, num_drops
 from isotherm.core.schedule import Schedule
 from isotherm.core.statistics import Floats
 from isotherm.core.temperature import bare_learning_rate

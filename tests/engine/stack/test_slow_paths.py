@@ -13,6 +13,8 @@ from helpers_engines import assert_same, by_fleet, by_reference
 from isotherm.engine.fleet_checks import FleetChecks
 from isotherm.engine.fleet_speed import one_by_one
 from isotherm.engine.placed_task import place_task
+from isotherm.engine.stack.slow_paths import shortest_time
+from isotherm.kernels.saved_checks import SavedChecks
 
 
 class WithoutRule(nn.Module):
@@ -65,3 +67,42 @@ def test_one_at_a_time_is_said_once_with_its_factor(caplog, recwarn):
     assert text.endswith(one_by_one())
     assert "github.com" not in text
     assert not recwarn.list
+
+
+class FakeGpu:
+    """Queues work and does it when it is waited for."""
+
+    def __init__(self) -> None:
+        self.now, self.queued = 0.0, 0.0
+
+    def work(self) -> None:
+        self.now += 0.001  # to launch it
+        self.queued += 2.0
+
+    def finish(self) -> None:
+        self.now += self.queued
+        self.queued = 0.0
+
+    def clock(self) -> float:
+        return self.now
+
+
+def test_the_time_of_a_gpu_is_that_of_its_work_not_of_the_launch():
+    gpu = FakeGpu()
+    gpu.work()  # of somebody else, before
+    assert shortest_time(gpu.work, finish=gpu.finish, clock=gpu.clock) == pytest.approx(2.001)
+
+
+def test_the_program_of_a_gpu_has_its_factor_said_too_in_every_process(caplog, tmp_path):
+    """Mixed precision takes the path of a GPU; a check that is remembered on disk would leave nothing to say."""
+    task = dataclasses.replace(cases.blobs_task(), model=WithoutRule)
+    placed = place_task(task, precision="mixed")
+    specs = [dataclasses.replace(spec, precision="mixed") for spec in specs_of(task)]
+    for _ in range(2):
+        checks = FleetChecks(saved=SavedChecks(folder=tmp_path), name="slow", is_built_in=False)
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, logger="isotherm"):
+            for _ in range(2):
+                by_fleet(placed, specs, checks=checks)
+        [text] = lines(caplog)
+        assert re.search(r"a fleet of 2 makes [\d.]+ times as many updates", text)

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 import cases
-from cases_paper import autoencoder_task, lazy_task, spec_of
+from cases_paper import autoencoder_task, language_task, lazy_task, spec_of
+from isotherm.engine.micro_batch_check import micro_batches_of
 from isotherm.engine.placed_task import place_task
 from isotherm.engine.stack import updates as updates_module
 from isotherm.engine.stack.feed import Feed
@@ -141,11 +142,20 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 GPU = {"reads_bfloat16": True, "binds_batch": False, "returns_factors": True}
 
 
-def parts_on_stream(task: Task, num_runs: int, stream: FakeStream | None, **changes: bool) -> StackParts:
+def parts_on_stream(
+    task: Task,
+    num_runs: int,
+    stream: FakeStream | None,
+    *,
+    batch_size: int = 8,
+    micro_batch_size: int = 8,
+    **changes: bool,
+) -> StackParts:
     """Return parts of a stack by the program of a GPU, with updates made one by one or, on a stream, replayed."""
     placed = place_task(task, precision="mixed" if changes.get("reads_bfloat16") else "float64")
-    specs = [spec_of(task, batch_size=8, seed=seed, num_steps=10) for seed in range(num_runs)]
-    plan = StackPlan.of(placed, specs, convolves=False, updates_per_window=4)
+    specs = [spec_of(task, batch_size=batch_size, seed=seed, num_steps=10) for seed in range(num_runs)]
+    cut = micro_batches_of(placed, batch_size=batch_size, size=micro_batch_size)
+    plan = StackPlan.of(placed, specs, convolves=False, updates_per_window=4, micro_batches=cut)
     parts = StackParts.of(dataclasses.replace(plan, **changes))
     if stream is not None:
         feed = Feed(parts.plan, stream=stream)  # type: ignore[arg-type]
@@ -174,6 +184,37 @@ def test_replayed_updates_are_those_that_are_made_one_by_one(
     for mine, theirs in zip(ours.updates.bfloat16_copies, plain.updates.bfloat16_copies, strict=True):
         assert torch.equal(mine, theirs)
     assert recorded == [task.name != "images"]  # once; batches from disk come one by one
+
+
+@pytest.mark.parametrize(("make", "batch_size"), [(autoencoder_task, 8), (lazy_task, 16), (language_task, 8)])
+def test_micro_batches_are_replayed_as_one_update(
+    make: Callable[[], Task], batch_size: int, recorded: list[bool]
+) -> None:
+    """The programs of a GPU, computed on the CPU; a recording holds all micro-batches of one update."""
+    task = make()
+    whole, parts = (
+        parts_on_stream(task, 3, FakeStream(), batch_size=batch_size, micro_batch_size=size, binds_batch=False)
+        for size in (batch_size, batch_size // 2)
+    )
+    for first in (0, 4):
+        for each in (whole, parts):
+            each.updates.start(first)
+        torch.testing.assert_close(parts.updates.finish(), whole.updates.finish(), rtol=1e-9, atol=0.0)
+    for mine, theirs in zip(parts.state.updated, whole.state.updated, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
+    assert recorded == [task.name != "images", False]
+
+
+def test_micro_batches_read_bfloat16_copies_that_an_update_renews(recorded: list[bool]) -> None:
+    own = {"reads_bfloat16": True, "binds_batch": False}
+    parts = parts_on_stream(autoencoder_task(), 3, FakeStream(), micro_batch_size=4, **own)
+    parts.updates.start(0)
+    assert parts.updates.finish().isfinite().all()
+    assert parts.updates.bfloat16_copies
+    halves = {copy.shape: copy for copy in parts.updates.bfloat16_copies}
+    for value in parts.state.weights.values:
+        if value.shape in halves:
+            assert any(torch.equal(value.to(torch.bfloat16), copy) for copy in parts.updates.bfloat16_copies)
 
 
 def test_after_some_runs_left_updates_are_recorded_again(recorded: list[bool]) -> None:

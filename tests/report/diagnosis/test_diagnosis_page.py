@@ -25,6 +25,7 @@ from helpers_diagnosis import (
     nothing_recommended,
     unbounded,
 )
+from isotherm.core.schedule import Schedule
 from isotherm.core.statistics import Interval
 from isotherm.diagnose.diagnosis import Boundary, Diagnosis, Isotherm
 from isotherm.errors import UserError
@@ -113,6 +114,7 @@ def test_the_answer_has_what_an_optimiser_wants() -> None:
         "momentum 0.9: batch size 128, learning rate 0.4 [0.32, 0.5], which is ε_eff = 4 [3.2, 5]; 30 epochs, "
         "937 updates",
         "temperature to keep: T = ε_eff / B = 0.0312 [0.026, 0.0375]",
+        f"learning rates are the peak of the schedule: {Schedule()}",
     ]
     one = make_diagnosis(recommended={0.0: 32, 0.9: 32})
     assert headline(one) == "For 30 epochs, train with batch size 32"
@@ -121,9 +123,9 @@ def test_the_answer_has_what_an_optimiser_wants() -> None:
 def test_a_slope_that_is_not_one_and_a_plateau_are_told() -> None:
     isotherm = make_diagnosis().isotherm
     half = make_diagnosis(isotherm=dataclasses.replace(isotherm, used_slope=0.5))
-    assert answer_sentences(half)[-1] == "the learning rate rises as B^0.50 here, not as B"
+    assert answer_sentences(half)[-2] == "the learning rate rises as B^0.50 here, not as B"
     flat = make_diagnosis(isotherm=dataclasses.replace(isotherm, is_plateau=True))
-    assert answer_sentences(flat)[-1].startswith("any learning rate inside the interval does as well")
+    assert answer_sentences(flat)[-2].startswith("any learning rate inside the interval does as well")
     assert isotherm_sentence(flat).endswith("the metric is the same over the whole interval.")
 
 

@@ -10,8 +10,10 @@ import pytest
 from helpers_protocol import diverged, fill, finished, log_rates, make_plan
 from isotherm.analysis.analysis import SweepAnalysis, analyse
 from isotherm.core.records import CurvePoint, RunResult, RunSpec
+from isotherm.core.schedule import Schedule
 from isotherm.report.study.along_training import along_training_pictures, training_curves
 from isotherm.report.study.folder import write_report
+from isotherm.sweep.plan import SweepPlan
 from isotherm.sweep.results import Results
 from isotherm.sweep.rounds import missing_runs
 
@@ -47,6 +49,31 @@ def test_every_run_of_the_chosen_cell_and_of_the_training_optimum() -> None:
     assert [line.get_linestyle() for line in lines] == ["-", "-", "--", "--"]
     assert {row["effective_learning_rate"] for row in picture.rows} == {1.0, 0.5}
     assert len(picture.rows) == 4 * 2
+
+
+@pytest.mark.parametrize(
+    ("schedule", "fall", "words"),
+    [
+        (Schedule(), 5, "The learning rate first drops at the vertical line."),
+        (Schedule.wsd(decay_fraction=0.2), 8, "The learning rate begins to fall at the vertical line."),
+        (Schedule.linear(), None, "where it is another."),
+    ],
+)
+def test_a_line_stands_where_the_learning_rate_begins_to_fall(schedule: Schedule, fall: int | None, words: str) -> None:
+    results = results_of()
+    plan = dataclasses.replace(results.plan, schedule=schedule)
+    found = {spec.key: results.by_key[old.key] for spec, old in zip(_specs(plan), _specs(results.plan), strict=True)}
+    (picture,) = along_training_pictures(first(Results(plan=plan, by_key=found)))
+    (axes,) = picture.figure().axes
+    vertical = [line.get_xdata()[0] for line in axes.lines if list(line.get_ydata()) == [0, 1]]
+    assert vertical == ([] if fall is None else [fall])
+    assert picture.caption.endswith(words)
+
+
+def _specs(plan: SweepPlan) -> list[RunSpec]:
+    (axes,) = plan.grids()
+    rates = plan.base_learning_rates(axes)
+    return [plan.run_spec(axes, effective_learning_rate=rate, seed=seed) for rate in rates for seed in plan.seeds]
 
 
 def test_confirming_seeds_are_runs_of_the_cell_too() -> None:

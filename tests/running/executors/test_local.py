@@ -312,13 +312,16 @@ def test_out_of_memory_halves_the_fleet_and_loses_no_run(memory_for, caplog, kin
     assert "out of memory with 7 runs" in caplog.text
 
 
-def test_one_run_that_does_not_fit_is_the_users_error(memory_for):
+def test_runs_that_do_not_fit_alone_have_failed(memory_for):
     memory_for(0, OUT_OF_MEMORY["cpu"])
     task = cases.blobs_task()
-    with pytest.raises(UserError) as caught:
-        run_all(executor_for(task), [cases.spec(task, batch_size=32, seed=seed) for seed in range(3)])
+    executor = executor_for(task)
+    stored = run_all(executor, [cases.spec(task, batch_size=32, seed=seed) for seed in range(3)])
+    results = [run.result for run in stored.values()]
+    assert [result.outcome for result in results] == [Outcome.FAILED] * 3
     words = ["one run of task 'blobs'", "batch size 32", "does not fit", "cpu", "smaller batch"]
-    assert [word for word in words if word not in str(caught.value)] == []
+    assert [word for word in words if word not in str(results[0].error)] == []
+    assert executor.is_out_of_memory
 
 
 def test_out_of_memory_of_a_real_fleet_halves_it(monkeypatch, caplog):

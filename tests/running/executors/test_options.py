@@ -10,10 +10,11 @@ from isotherm.errors import UserError
 from isotherm.running.executors.options import FleetOptions
 
 
-@pytest.mark.parametrize("size", [0, -3])
-def test_a_fleet_has_at_least_one_run(size: int) -> None:
-    with pytest.raises(UserError, match=rf"fleet_size={size} is not a positive whole number; leave it out"):
-        FleetOptions(fleet_size=size)
+@pytest.mark.parametrize("name", ["fleet_size", "micro_batch_size"])
+@pytest.mark.parametrize("size", [0, -3, 2.5])
+def test_sizes_are_positive_whole_numbers(name: str, size: float) -> None:
+    with pytest.raises(UserError, match=rf"{name}={size} is not a positive whole number; leave it out"):
+        FleetOptions(**{name: size})  # type: ignore[arg-type]
 
 
 def test_nobody_has_to_listen() -> None:

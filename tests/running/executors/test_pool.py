@@ -70,19 +70,38 @@ def test_builders_need_not_be_importable() -> None:
     assert results.counts() == {"finished": 6, "diverged": 0, "failed": 0, "missing": 0}
 
 
-def test_a_worker_that_dies_is_told_and_the_pool_ends(pool: PoolExecutor) -> None:
+def test_workers_that_died_before_they_had_a_fleet_are_replaced(pool: PoolExecutor) -> None:
     _, specs = parts(tiny_sweep(batch_sizes=[4, 8]))
-    for worker in pool._workers.values():
+    for worker in pool.workers:
         assert worker.pid is not None
         os.kill(worker.pid, signal.SIGKILL)
-    with pytest.raises(UserError, match="exit code -9"):
-        list(pool.run(specs))
+    assert sum(len(fleet) for fleet in pool.run(specs)) == len(specs)
+
+
+def test_a_pool_whose_workers_never_start_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("isotherm.running.executors.pool.end_with_parent", lambda _parent: os._exit(5))
+    tasks, specs = parts(tiny_sweep())
+    with PoolExecutor(tasks, num_workers=2) as executor, pytest.raises(UserError, match=r"exit code 5.*--workers 1"):
+        list(executor.run(specs))
+
+
+def test_workers_can_be_started_afresh_where_there_is_no_fork() -> None:
+    """With a model that cannot be imported, and a process that is told of every step."""
+    width = 3
+    task = blobs_task(model=lambda: nn.Sequential(nn.Linear(2, width), nn.ReLU(), nn.Linear(width, 2)))
+    tasks, specs = parts(tiny_sweep(task=task))
+    told: list[int] = []
+    options = FleetOptions(on_steps=lambda _size, num: told.append(num))
+    with PoolExecutor(tasks, options, num_workers=1, start_method="spawn") as executor:
+        found = {s.spec.key: s.result for fleet in executor.run(specs) for s in fleet}
+    assert found == {s.spec.key: s.result for fleet in LocalExecutor(tasks).run(specs) for s in fleet}
+    assert sum(told) == 6 * 10
 
 
 def test_workers_end_with_the_context() -> None:
     tasks, _ = parts(tiny_sweep())
     with PoolExecutor(tasks, num_workers=2) as executor:
-        workers = list(executor._workers.values())
+        workers = list(executor.workers)
         assert all(worker.is_alive() for worker in workers)
     assert not any(worker.is_alive() for worker in workers)
 

@@ -18,6 +18,7 @@ from scipy import stats
 from isotherm.analysis.verdicts.margins import LEVEL, POWER
 from isotherm.analysis.verdicts.obstacles import Obstacle
 from isotherm.analysis.verdicts.remedies import Remedy, more_seeds, wider_grids
+from isotherm.core.one_screen import one_screen
 from isotherm.core.statistics import Floats
 from isotherm.sweep.plan import SweepPlan
 
@@ -73,6 +74,9 @@ class Verdict:
         remedy = f"; to decide it, {self.remedy_words}" if self.remedy else ""
         p = f"; {self.p_words}" if self.p_words else ""
         return f"{self.state}: {self.claim} ({self.evidence}{p}{remedy})"
+
+    def __repr__(self) -> str:
+        return one_screen([f"{type(self).__name__}: {self}"])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

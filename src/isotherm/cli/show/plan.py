@@ -11,6 +11,7 @@ from rich.table import Table
 
 from isotherm.cli.common import escaped
 from isotherm.core.budget import Until
+from isotherm.core.schedule import Schedule
 from isotherm.report.wording import count_text
 from isotherm.running.cost import Estimate, FleetCost
 from isotherm.sweep.study import Study
@@ -35,9 +36,11 @@ def print_plan(name: str, cost: Estimate, *, store: Path, console: Console) -> N
 
 
 def later_notes(study: Study) -> list[str]:
-    """Say of every sweep what is called for later and cannot be counted yet."""
+    """Say of every sweep its schedule, if not the paper's, and what is called for later and not counted yet."""
     notes = []
     for sweep in study.sweeps:
+        if sweep.schedule != Schedule():
+            notes.append(f"{sweep.name}: learning rates follow the schedule: {sweep.schedule}")
         if sweep.estimate_at is not None:
             notes.append(f"{sweep.name}: grids are estimated at {sweep.estimate_at} first; the rest is not counted yet")
         if isinstance(sweep.budget, Until):

@@ -18,7 +18,6 @@ from isotherm.report.study.folder import write_report
 from isotherm.report.study.summary import study_summary
 from isotherm.report.study.tables import optima_table
 from isotherm.sweep.results import StudyResults
-from isotherm.sweep.rounds import all_runs
 
 
 def present(
@@ -87,8 +86,7 @@ def _remedy_lines(verdict: Verdict) -> str:
 def exit_if_failed(results: StudyResults) -> None:
     """End the command with its own exit code where runs failed."""
     if failed := results.counts()["failed"]:
-        own = all_runs(results.plan.sweeps, results.by_key)
-        raise failed_runs(failed, {r.error for key, r in results.by_key.items() if key in own and r.error})
+        raise failed_runs(failed, results.errors())
 
 
 def failed_runs(num: int, reasons: set[str]) -> typer.Exit:

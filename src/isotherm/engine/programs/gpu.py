@@ -22,6 +22,8 @@ from isotherm.kernels.ops.registry import register_with_compiler
 Call = Callable[..., tuple[Tensor, ...]]
 # An update in place of tensors alone; it returns the losses (M,).
 Update = Callable[..., Tensor]
+# Losses (M,), gradients of the groups, buffers after the forward pass, right factors.
+Gradients = Callable[..., tuple[Tensor, list[Tensor], list[Tensor], list[Tensor]]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,7 +88,7 @@ def gpu_program(
 
 def update_of(program: Program, groups: ParameterGroups, *, is_compiled: bool) -> Update:
     """Return the update of all runs."""
-    call, copied, factored = program.call, program.bfloat16_groups, program.factored_groups
+    compute, copied, factored = _gradients_of(program), program.bfloat16_groups, program.factored_groups
 
     def make(
         values: Sequence[Tensor],
@@ -103,10 +105,8 @@ def update_of(program: Program, groups: ParameterGroups, *, is_compiled: bool) -
         settings: Settings,
     ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
         """Make the update, but for the groups whose gradients are factored; return the losses and the factors."""
-        inputs, targets = batch if index_MB is None else (batch[0][index_MB], batch[1][index_MB])
-        given = _with_copies(values, copied, copies)
-        losses_M, *others = call(*given, *fixed_M, *buffers_M, inputs, targets, key_M, step)
-        gradients, after, rights = _split(others, len(values), len(buffers_M))
+        found = compute(values, copies, fixed_M, buffers_M, batch, index_MB, key_M, step)
+        losses_M, gradients, after, rights = found
         groups.apply(
             values, moments, gradients, learning_rate_M1, num_clipped_M1, settings, step=step, factored=factored
         )
@@ -117,10 +117,7 @@ def update_of(program: Program, groups: ParameterGroups, *, is_compiled: bool) -
             old.copy_(new)
         return losses_M, [(gradients[index], right) for index, right in zip(factored, rights, strict=True)]
 
-    advance: Callable[..., tuple[Tensor, list[tuple[Tensor, Tensor]]]] = make
-    if is_compiled:
-        register_with_compiler()
-        advance = _silent_at_first(torch.compile(_with_own_code(make), dynamic=False, fullgraph=True))
+    advance: Callable[..., tuple[Tensor, list[tuple[Tensor, Tensor]]]] = _compiled(make) if is_compiled else make
 
     def update(
         values: Sequence[Tensor],
@@ -139,6 +136,38 @@ def update_of(program: Program, groups: ParameterGroups, *, is_compiled: bool) -
         return losses_M
 
     return update
+
+
+def gradients_of(program: Program, *, is_compiled: bool) -> Gradients:
+    """Return how the gradients of a micro-batch are computed, before anything is updated."""
+    found = _gradients_of(program)
+    return _compiled(found) if is_compiled else found
+
+
+def _gradients_of(program: Program) -> Gradients:
+    call, copied = program.call, program.bfloat16_groups
+
+    def found(
+        values: Sequence[Tensor],
+        copies: Sequence[Tensor],
+        fixed_M: Sequence[Tensor],
+        buffers_M: Sequence[Tensor],
+        batch: tuple[Tensor, Tensor],
+        index_MB: Tensor | None,
+        *others: Tensor,
+    ) -> tuple[Tensor, list[Tensor], list[Tensor], list[Tensor]]:
+        """Return losses (M,), gradients of the groups, buffers after the forward pass, and right factors."""
+        inputs, targets = batch if index_MB is None else (batch[0][index_MB], batch[1][index_MB])
+        given = _with_copies(values, copied, copies)
+        losses_M, *results = call(*given, *fixed_M, *buffers_M, inputs, targets, *others)
+        return losses_M, *_split(results, len(values), len(buffers_M))
+
+    return found
+
+
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    register_with_compiler()
+    return _silent_at_first(torch.compile(_with_own_code(function), dynamic=False, fullgraph=True))
 
 
 def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:

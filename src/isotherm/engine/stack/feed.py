@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from isotherm.core.multipliers import multipliers
 from isotherm.engine.dropout import run_keys
 from isotherm.engine.stack.lazy_reader import LazyReader
 from isotherm.engine.stack.plan import StackPlan
@@ -51,12 +52,13 @@ class Feed:
         self._batches_KMB = torch.zeros(self.num_rows, num, *shape, dtype=torch.int64, device=device)
         self._rates_KM1 = torch.zeros(self.num_rows, num, 1, dtype=self._placed.dtype, device=device)
         self._read: Batch | None = None  # inputs (S, B, ...) and targets (S, B) from disk
-        # Where the program of a CPU finds its batch: inputs and targets (M, B, ...).
+        # Where the program of a CPU finds its batch, or a micro-batch: inputs and targets (M, B, ...).
         self.bound_batch: Batch | None = None
         if self._plan.binds_batch and not self._placed.is_lazy:
             inputs, targets = self._placed.splits["train"]
+            of_call = self._plan.micro_batches.size, *shape[1:]
             x_MB, y_MB = (
-                torch.empty(num, *shape, *values.shape[1:], dtype=values.dtype) for values in (inputs, targets)
+                torch.empty(num, *of_call, *values.shape[1:], dtype=values.dtype) for values in (inputs, targets)
             )
             self.bound_batch = x_MB, y_MB
 
@@ -124,17 +126,22 @@ class Feed:
 
     def _learning_rates(self, first: int, size: int) -> Tensor:
         """Return every run's learning rate in a window, shape (K, M, 1)."""
-        ways = {(spec.gamma, spec.schedule): spec for spec in self._specs}
-        tables = {way: spec.multipliers(first, first + size) for way, spec in ways.items()}
+        num_steps = self._plan.num_steps
+        tables = {
+            (gamma, schedule): multipliers(num_steps, gamma=gamma, schedule=schedule, start=first, stop=first + size)
+            for gamma, schedule in {(spec.gamma, spec.schedule) for spec in self._specs}
+        }
         columns = [spec.learning_rate * tables[spec.gamma, spec.schedule] for spec in self._specs]
         return torch.from_numpy(np.stack(columns, axis=1)).to(self._placed.dtype).unsqueeze(2)
 
     # -- batches ----------------------------------------------------------------------------------------------------
 
-    def batch(self, index_MB: Tensor) -> tuple[Batch, Tensor | None]:
-        """Return a batch and None, or all data and the index of the batch in them."""
+    def batch(self, index_MB: Tensor, part: range | None = None) -> tuple[Batch, Tensor | None]:
+        """Return a batch, or a micro-batch, and None; or all data and its index in them."""
+        if part is not None:
+            index_MB = index_MB[:, part.start : part.stop]
         if self._read is not None:
-            inputs, targets = self._read
+            inputs, targets = self._read if part is None else _cut(self._read, part)
             index_MB = self.seed_M
         else:
             inputs, targets = self._placed.splits["train"]  # type: ignore[assignment]
@@ -143,7 +150,7 @@ class Feed:
         if self.bound_batch is None:
             return (inputs[index_MB], targets[index_MB]), None
         for values, own in zip((inputs, targets), self.bound_batch, strict=True):
-            index = index_MB.view(-1)
+            index = index_MB.reshape(-1)
             torch.index_select(values, 0, index, out=own.view(len(index), *values.shape[1:]))
         return self.bound_batch, None
 
@@ -153,16 +160,17 @@ class Feed:
             self.bound_batch = x_MB.clone(), y_MB.clone()
 
     def first_batch(self) -> Batch:
-        """Return inputs and targets of the first update of one run, that with the first seed."""
-        index = self._orders[0].block(0, 1)[0]
+        """Return inputs and targets of the first update, or its first micro-batch, of one run with the first seed."""
+        index = self._orders[0].block(0, 1)[0][: self._plan.micro_batches.size]
         return self._placed.batch(index, seed=self._plan.seeds[0], step=0)
 
     def batch_of(self, step: int) -> Batch:
-        """Return inputs and targets (M, B, ...) of an update, apart from any window."""
+        """Return inputs and targets (M, B, ...) of an update, or its first micro-batch, apart from any window."""
+        size = self._plan.micro_batches.size
         if self._reader is not None:
-            x_SB, y_SB = self._reader.batch(step, last=step)
+            x_SB, y_SB = _cut(self._reader.batch(step, last=step), range(size))
             return x_SB[self.seed_M], y_SB[self.seed_M]
-        index_SB = np.stack([order.block(step, 1)[0] for order in self._orders])
+        index_SB = np.stack([order.block(step, 1)[0][:size] for order in self._orders])
         return self._placed.training_batch(torch.from_numpy(index_SB).to(self._placed.device)[self.seed_M])
 
     def examples(self, index: Tensor, *, step: int) -> Batch:
@@ -172,3 +180,9 @@ class Feed:
         read = [self._placed.lazy_batch(index.cpu().numpy(), seed=seed, step=step) for seed in self._plan.seeds]
         x_MB, y_MB = (torch.stack(values)[self.seed_M] for values in zip(*read, strict=True))
         return x_MB, y_MB
+
+
+def _cut(batch: Batch, part: range) -> Batch:
+    """Return some of the examples of inputs and targets (S, B, ...)."""
+    inputs, targets = batch
+    return inputs[:, part.start : part.stop], targets[:, part.start : part.stop]

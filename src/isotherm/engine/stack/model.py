@@ -12,12 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
+from isotherm.engine.dropout import WHOLE_BATCH
 from isotherm.engine.evaluation import Tensors
+from isotherm.engine.layers.many_runs import for_many_runs
 from isotherm.engine.memory import is_out_of_memory
 from isotherm.engine.parameters import ParameterGroups
 from isotherm.engine.placed_task import PlacedTask, ghost_layers
 from isotherm.engine.programs.gpu import Call
 from isotherm.engine.stack.plan import StackPlan
+from isotherm.engine.stack.reasons import reason_for
 from isotherm.errors import UserError
 from isotherm.kernels.dispatch import by_kernels
 
@@ -28,8 +31,7 @@ class NotVectorisable(Exception):
     @classmethod
     def because(cls, error: Exception) -> NotVectorisable:
         """Return the refusal that an error of the module amounts to."""
-        first_sentence = str(error).strip().partition("\n")[0].partition(". ")[0]
-        return cls(f"{type(error).__name__}: {first_sentence}")
+        return cls(reason_for(error))
 
 
 class StackedModel:
@@ -48,7 +50,7 @@ class StackedModel:
     def _over_runs(self, function: Callable[..., Any], in_dims: tuple[int | None, ...]) -> Callable[..., Any]:
         """Return a function of one run as one of all runs; of a single run without `vmap`."""
         if not self._plan.is_single:
-            vectorised = vmap(function, in_dims=in_dims)
+            vectorised = for_many_runs(vmap(function, in_dims=in_dims))
             return by_kernels(vectorised) if self._plan.convolves else vectorised
 
         def single(*arguments: Any) -> Any:
@@ -96,10 +98,12 @@ class StackedModel:
     def step_function(self, weights: ParameterGroups, fixed: Sequence[str], buffers: Sequence[str]) -> Call:
         """Return the training step as a function of tensors: states, x, y, keys, step -> losses, gradients, buffers.
 
-        Parameters come, and their gradients go, in the groups of `weights`; `fixed` and `buffers` are names.
+        Parameters come, and their gradients go, in the groups of `weights`; `fixed` and `buffers` are names. The step
+        of a micro-batch takes one more argument: the position of its first example in the batch.
         """
         self._module.train()
-        gradient = self._over_runs(grad_and_value(self._loss_of_run, has_aux=True), in_dims=(0, 0, 0, 0, 0, 0, None))
+        in_dims = (0, 0, 0, 0, 0, 0, None) if self._plan.micro_batches.is_whole else (0, 0, 0, 0, 0, 0, None, None)
+        gradient = self._over_runs(grad_and_value(self._loss_of_run, has_aux=True), in_dims=in_dims)
         num_groups = len(weights.values)
 
         def step_function(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -112,11 +116,22 @@ class StackedModel:
         return step_function
 
     def _loss_of_run(
-        self, parameters: Tensors, fixed: Tensors, buffers: Tensors, x: Tensor, y: Tensor, keys: Tensor, step: Tensor
+        self,
+        parameters: Tensors,
+        fixed: Tensors,
+        buffers: Tensors,
+        x: Tensor,
+        y: Tensor,
+        keys: Tensor,
+        step: Tensor,
+        start: Tensor | None = None,
     ) -> tuple[Tensor, tuple[Tensor, Tensors]]:
         after = {name: buffer.clone() for name, buffer in buffers.items()}
         call = self._call(parameters, fixed, after)
-        loss = self._placed.training_loss(call, x, y, keys, step, channels_last=self._plan.channels_last)
+        indices = WHOLE_BATCH if start is None else self._plan.micro_batches.indices(start)
+        loss = self._placed.training_loss(
+            call, x, y, keys, step, channels_last=self._plan.channels_last, indices=indices
+        )
         return loss * self._placed.scale_of_objective(), (loss, after)
 
     def buffers_after(self, *, shared_batch: bool) -> Callable[..., Tensors]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -44,13 +45,14 @@ class StackParts:
         Raises:
             NotVectorisable: the module raises an error in its first call.
         """
-        placed = plan.placed
+        placed, cut = plan.placed, plan.micro_batches
         models = [placed.model(seed=seed, batch_size=plan.batch_size) for seed in plan.seeds]
         stream = torch.cuda.Stream() if placed.device.type == "cuda" else None  # type: ignore[no-untyped-call]
         feed = Feed(plan, stream=stream)
-        tried = placed.model(seed=plan.seeds[0], batch_size=plan.batch_size)
+        tried = placed.model(seed=plan.seeds[0], batch_size=plan.batch_size, micro_batch_size=cut.size)
+        template = models[0] if cut.is_whole else copy.deepcopy(tried)
         unused = unused_parameters(placed, tried, batch=feed.first_batch, keys=feed.key_M[0])
-        model, state = StackedModel(plan, models[0]), StackState(plan, models, unused=unused)
+        model, state = StackedModel(plan, template), StackState(plan, models, unused=unused)
         return cls(
             plan=plan,
             model=model,

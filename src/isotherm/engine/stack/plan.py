@@ -9,6 +9,7 @@ import torch
 
 from isotherm.core.optimizers import Optimizer, heavy_ball_momentum
 from isotherm.core.records import RunSpec
+from isotherm.engine.micro_batches import MicroBatches
 from isotherm.engine.placed_task import PlacedTask, evaluation_steps, running_window
 from isotherm.kernels import availability
 
@@ -26,6 +27,7 @@ class StackPlan:
         placed: the task on its device.
         specs: the runs; they share batch size, number of updates, precision, evaluations, whether they clip, and the
             kind of optimiser.
+        micro_batches: the parts of a batch that an update computes one after another; often one.
         first_index: index of the first run in the fleet.
         updates_per_window: updates between two checks of the losses; results do not depend on it.
         convolves: kernels compute the convolutions of all runs at once; they read channels-last filters.
@@ -39,6 +41,7 @@ class StackPlan:
 
     placed: PlacedTask
     specs: tuple[RunSpec, ...]
+    micro_batches: MicroBatches
     first_index: int
     updates_per_window: int
     convolves: bool
@@ -56,15 +59,18 @@ class StackPlan:
         specs: Sequence[RunSpec],
         *,
         convolves: bool,
+        micro_batches: MicroBatches | None = None,
         updates_per_window: int = UPDATES_PER_WINDOW,
         first_index: int = 0,
     ) -> StackPlan:
         """Return the plan that suits the task's device and precision."""
         is_on_gpu = placed.device.type == "cuda"
         is_single = len(specs) == 1 and not convolves
+        micro_batches = micro_batches or MicroBatches.whole(specs[0].batch_size)
         return cls(
             placed=placed,
             specs=tuple(specs),
+            micro_batches=micro_batches,
             first_index=first_index,
             updates_per_window=updates_per_window,
             convolves=convolves,
@@ -73,6 +79,7 @@ class StackPlan:
             reads_bfloat16=not is_single and placed.is_mixed and is_on_gpu,
             binds_batch=not is_on_gpu,
             returns_factors=availability.are_available(placed.device)
+            and micro_batches.is_whole
             and specs[0].clip_norm is None
             and heavy_ball_momentum(specs[0].method) is not None,
             compiles_from=UPDATES_WORTH_COMPILING if is_on_gpu else None,

@@ -103,8 +103,10 @@ def _finished(parts: StackParts, on_trained: Callable[[int, Tensors], None]) -> 
     by_split = evaluate_all(placed, evaluator(parts, _evaluation_buffers(parts, placed.num_train)))
     parameters_M = state.weights.parameters()
     norms_M = _norms(parts, parameters_M)
-    of_run = {"batch_size": plan.batch_size, "num_steps": plan.num_steps}
-    starts = {seed: loss_at_start(placed, seed=seed, **of_run) for seed in plan.seeds}
+    starts = {
+        seed: loss_at_start(placed, seed=seed, micro_batches=plan.micro_batches, num_steps=plan.num_steps)
+        for seed in plan.seeds
+    }
     found: dict[int, RunResult] = {}
     for position, index in enumerate(parts.divergence.index_M):
         if index in parts.divergence.steps:

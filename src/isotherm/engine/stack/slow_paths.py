@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
 from isotherm.engine.fleet_speed import SPEED_OF_FLEETS
 from isotherm.engine.stack.parts import StackParts
+from isotherm.engine.stack.reasons import slow_operation
 from isotherm.engine.stack.scoring import evaluator
 
 
@@ -18,40 +20,42 @@ def fallback(parts: StackParts) -> str | None:
     Args:
         parts: of a stack that was checked.
     """
-    if not parts.has_fallback or not _needs_fallback(parts):
+    operation = _slow_operation(parts) if parts.has_fallback else None
+    if operation is None:
         return None
     return (
-        "torch.func.vmap computes an operation of this model or its loss run by run, not for all runs at once: a fleet "
+        f"torch.func.vmap computes {operation} run by run, not for all runs at once: a fleet "
         f"of {parts.state.num_runs} makes {_speed(parts):.2g} times as many updates a second as one run at a time "
         "(measured); without such an operation, a small MLP makes "
         + ", ".join(f"{times} times as many at B = {batch_size}" for batch_size, times in SPEED_OF_FLEETS.items())
     )
 
 
-def _needs_fallback(parts: StackParts) -> bool:
-    """Tell whether the step or the evaluation fails where `vmap` may not compute run by run."""
+def _slow_operation(parts: StackParts) -> str | None:
+    """Return on what the step or the evaluation fails where `vmap` may not compute run by run."""
     x_MB, y_MB = parts.feed.batch_of(0)
-    state, placed = parts.state, parts.plan.placed
-    states = [*state.weights.values, *state.fixed_M.values(), *state.buffers_M.values()]
+    state, placed, updates = parts.state, parts.plan.placed, parts.updates
     step_function = parts.model.step_function(state.weights, list(state.fixed_M), list(state.buffers_M))
+    now = torch.zeros((), dtype=torch.int64, device=placed.device)
     torch._C._functorch._set_vmap_fallback_enabled(False)  # type: ignore[attr-defined]
     try:
-        step_function(*states, x_MB, y_MB, parts.feed.key_M, torch.zeros((), dtype=torch.int64, device=placed.device))
+        step_function(*updates.states, x_MB, y_MB, parts.feed.key_M, now, *updates.position)
         if placed.unroll is None:
             with torch.no_grad():
                 evaluator(parts, state.buffers_M).batch(*placed.evaluation_batch("test", 0, 2))
-    except RuntimeError:
-        return True
+    except RuntimeError as error:
+        return slow_operation(error)
     finally:
         torch._C._functorch._set_vmap_fallback_enabled(True)  # type: ignore[attr-defined]
-    return False
+    return None
 
 
 def _speed(parts: StackParts) -> float:
     """Return how many times as fast the gradients of all runs are as those of one run after another."""
     plan, placed = parts.plan, parts.plan.placed
     x_MB, y_MB = parts.feed.batch_of(0)
-    model = placed.model(seed=plan.seeds[0], batch_size=plan.batch_size).train()
+    called = {"batch_size": plan.batch_size, "micro_batch_size": plan.micro_batches.size}
+    model = placed.model(seed=plan.seeds[0], **called).train()
     trained = [p for p in model.parameters() if p.requires_grad]
     step = torch.zeros((), dtype=torch.int64, device=placed.device)
 
@@ -59,15 +63,32 @@ def _speed(parts: StackParts) -> float:
         loss = placed.training_loss(model, x_MB[0].clone(), y_MB[0].clone(), parts.feed.key_M[0], step)
         torch.autograd.grad(loss, trained, allow_unused=True)
 
-    together = _seconds(lambda: parts.updates.gradients(x_MB, y_MB, step=0))
-    return parts.state.num_runs * _seconds(alone) / together
+    def together() -> None:
+        parts.updates.gradients(x_MB, y_MB, step=0)
+
+    finish = _finisher(placed.device)
+    return parts.state.num_runs * shortest_time(alone, finish=finish) / shortest_time(together, finish=finish)
 
 
-def _seconds(call: Callable[[], object]) -> float:
-    """Return the shortest of three times."""
+def shortest_time(
+    call: Callable[[], None], *, finish: Callable[[], None], clock: Callable[[], float] = time.perf_counter
+) -> float:
+    """Return the shortest of three times.
+
+    Args:
+        call: what is timed.
+        finish: waits until what was asked of the device is done.
+        clock: returns the time in seconds.
+    """
     times = []
+    finish()
     for _ in range(3):
-        start = time.perf_counter()
+        start = clock()
         call()
-        times.append(time.perf_counter() - start)
+        finish()
+        times.append(clock() - start)
     return min(times)
+
+
+def _finisher(device: torch.device) -> Callable[[], None]:
+    return partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None

@@ -14,7 +14,8 @@ from isotherm.engine.graph.trace import has_plain_convolutions, trace, writes
 from isotherm.engine.placed_task import exact_arithmetic
 from isotherm.engine.programs.cpu import PreallocatedProgram
 from isotherm.engine.programs.cuda_graph import Recording, capture
-from isotherm.engine.programs.gpu import Program, Update, gpu_program, update_of
+from isotherm.engine.programs.gpu import Gradients, Program, Update, gpu_program, gradients_of, update_of
+from isotherm.engine.stack.accumulation import Accumulation
 from isotherm.engine.stack.feed import Feed
 from isotherm.engine.stack.model import NotVectorisable, StackedModel
 from isotherm.engine.stack.plan import StackPlan
@@ -44,6 +45,8 @@ class Updates:
         placed, num_rows = self._plan.placed, self._feed.num_rows
         self._program: Program | None = None
         self._update: Update | None = None
+        self._gradients: Gradients | None = None  # of a micro-batch, in place of an update
+        self._sums = None if self._plan.micro_batches.is_whole else Accumulation(self._plan, self._state)
         self._recording: Recording | None = None
         self._bfloat16_copies: list[Tensor] = []
         self._size = 0  # of the window under way
@@ -116,6 +119,8 @@ class Updates:
 
     def _make_update(self, index_MB: Tensor, rate_M1: Tensor) -> Tensor:
         """Make the update number `_step` and return the losses (M,)."""
+        if self._sums is not None:
+            return self._make_in_parts(self._sums, index_MB, rate_M1)
         if self._update is None:
             self._update = self._prepared_update(index_MB)
         state = self._state
@@ -133,6 +138,38 @@ class Updates:
             settings=state.settings,
         )
 
+    def _make_in_parts(self, sums: Accumulation, index_MB: Tensor, rate_M1: Tensor) -> Tensor:
+        """Make the same update from micro-batches, one after another."""
+        if self._gradients is None:
+            self._gradients = self._prepared_gradients(index_MB)
+        state, weights = self._state, self._state.weights
+        sums.begin()
+        for part in self._plan.micro_batches.parts:
+            sums.load(part)
+            losses_M, gradients, after, _ = self._gradients(
+                weights.values,
+                self._bfloat16_copies,
+                list(state.fixed_M.values()),
+                sums.buffers,
+                *self._feed.batch(index_MB, part),
+                self._feed.key_M,
+                self._step,
+                sums.start,
+            )
+            sums.add(part, losses_M, gradients, after)
+        weights.apply(
+            weights.values,
+            weights.moments,
+            sums.gradients,
+            rate_M1,
+            state.num_clipped_M1,
+            state.settings,
+            step=self._step,
+        )
+        sums.finish()
+        self.renew_bfloat16_copies()
+        return sums.losses_M
+
     def _update_in_place(self) -> None:
         """Make the update that the counters point to and advance them: the same operations every time."""
         losses_M = self._make_update(*self._feed.row_at(self._offset))
@@ -146,14 +183,14 @@ class Updates:
                 self._update_in_place,
                 keep=[*self._state.updated, self._losses_KM, self._counters],
                 stream=stream,
-                also_several=not self._feed.reads_ahead,
+                also_several=not self._feed.reads_ahead and self._sums is None,
             )
         self.renew_bfloat16_copies()  # the calls before the recording made and changed them
         return recording
 
     def renew_bfloat16_copies(self) -> None:
         """Round the parameters again, after they were changed by something other than an update."""
-        if self._update is not None:
+        if self._bfloat16_copies:
             assert self._program is not None
             for copy, value in zip(
                 self._bfloat16_copies, self._program.bfloat16_copies(self._state.weights.values), strict=True
@@ -170,11 +207,11 @@ class Updates:
         """
         plan, state, feed = self._plan, self._state, self._feed
         feed.bind(x_MB, y_MB)
-        states = [*state.weights.values, *state.fixed_M.values(), *state.buffers_M.values()]
+        states, position = self.states, self.position
         step_function = self._model.step_function(state.weights, list(state.fixed_M), list(state.buffers_M))
         step = torch.zeros_like(self._step)
         batch = range(len(states), len(states) + 2)  # made anew for every update, so a model may write into it
-        traced = trace(step_function, *states, x_MB, y_MB, feed.key_M, step, scratch=batch)
+        traced = trace(step_function, *states, x_MB, y_MB, feed.key_M, step, *position, scratch=batch)
         if plan.convolves and has_plain_convolutions(traced.graph):
             raise NotVectorisable("the kernels do not support convolutions of images of this size")
         if writes(traced):
@@ -184,11 +221,26 @@ class Updates:
                 traced, state.weights, reads_bfloat16=plan.reads_bfloat16, returns_factors=plan.returns_factors
             )
         else:
-            fixed = PreallocatedProgram(traced, [*states, *feed.bound_batch, feed.key_M, self._step])
+            fixed = PreallocatedProgram(traced, [*states, *feed.bound_batch, feed.key_M, self._step, *position])
             self._program = Program(call=lambda *_: fixed())
 
+    @property
+    def states(self) -> list[Tensor]:
+        """What a step reads besides its batch: parameter groups, fixed parameters, buffers."""
+        state = self._state
+        buffers = list(state.buffers_M.values()) if self._sums is None else self._sums.buffers
+        return [*state.weights.values, *state.fixed_M.values(), *buffers]
+
+    @property
+    def position(self) -> list[Tensor]:
+        """The position of a micro-batch, which its step reads; of a whole batch, nothing."""
+        return [] if self._sums is None else [self._sums.start]
+
     def gradients(self, x_MB: Tensor, y_MB: Tensor, *, step: int) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
-        """Return losses (M,), gradients of the parameter groups, and buffers after the forward pass; update nothing."""
+        """Return losses (M,), gradients of the parameter groups, and buffers after the forward pass; update nothing.
+
+        Of a batch in micro-batches, it is the first of them.
+        """
         if self._program is None:
             self.prepare(x_MB, y_MB)
         assert self._program is not None
@@ -196,23 +248,44 @@ class Updates:
         if self._feed.bound_batch is not None:  # the program reads nothing else
             for own, new in zip((*self._feed.bound_batch, self._step), (x_MB, y_MB, now), strict=True):
                 own.copy_(new)
+        if self._sums is not None:
+            self._sums.load(self._plan.micro_batches.parts[0])
         state = self._state
-        states = state.weights.values, list(state.fixed_M.values()), list(state.buffers_M.values())
-        return self._program.gradients(*states, x_MB, y_MB, self._feed.key_M, now)
+        buffers = list(state.buffers_M.values()) if self._sums is None else self._sums.buffers
+        states = state.weights.values, list(state.fixed_M.values()), buffers
+        return self._program.gradients(*states, x_MB, y_MB, self._feed.key_M, now, *self.position)
 
     def _prepared_update(self, index_MB: Tensor) -> Update:
         """Make the update for the present number of runs, or take that of another stack with the same shapes."""
         weights = self._state.weights
-        if self._shared is not None:
-            self._program, update = self._shared._program, self._shared._update
-        else:
-            if self._program is None:
-                batch, index = self._feed.batch(index_MB)
-                self.prepare(*(batch if index is None else (values[index] for values in batch)))
-            assert self._program is not None
-            num_left, worth = self._plan.num_steps - self._state.num_done, self._plan.compiles_from
-            update = update_of(self._program, weights, is_compiled=worth is not None and num_left >= worth)
-        assert self._program is not None
-        assert update is not None
+        self._program = self._made_program(index_MB)
+        update = None if self._shared is None else self._shared._update
+        if update is None:
+            update = update_of(self._program, weights, is_compiled=self._is_compiled)
         self._bfloat16_copies = self._program.bfloat16_copies(weights.values)
         return update
+
+    def _prepared_gradients(self, index_MB: Tensor) -> Gradients:
+        """Do the same for the gradients of a micro-batch."""
+        self._program = self._made_program(index_MB)
+        found = None if self._shared is None else self._shared._gradients
+        if found is None:
+            found = gradients_of(self._program, is_compiled=self._is_compiled)
+        self._bfloat16_copies = self._program.bfloat16_copies(self._state.weights.values)
+        return found
+
+    def _made_program(self, index_MB: Tensor) -> Program:
+        if self._shared is not None:
+            assert self._shared._program is not None
+            return self._shared._program
+        if self._program is None:
+            part = None if self._sums is None else self._plan.micro_batches.parts[0]
+            batch, index = self._feed.batch(index_MB, part)
+            self.prepare(*(batch if index is None else (values[index] for values in batch)))
+        assert self._program is not None
+        return self._program
+
+    @property
+    def _is_compiled(self) -> bool:
+        num_left, worth = self._plan.num_steps - self._state.num_done, self._plan.compiles_from
+        return worth is not None and num_left >= worth

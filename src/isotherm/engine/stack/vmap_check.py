@@ -83,14 +83,16 @@ def _by_autograd(parts: StackParts, position: int, x: Tensor, y: Tensor, step: i
     """Return loss, gradients and buffers of one run by plain autograd, at its initial parameters."""
     plan, placed, weights = parts.plan, parts.plan.placed, parts.state.weights
     seed = plan.specs[parts.divergence.index_M[position]].seed
-    model = placed.model(seed=seed, batch_size=plan.batch_size).train()
+    cut = plan.micro_batches
+    model = placed.model(seed=seed, batch_size=plan.batch_size, micro_batch_size=cut.size).train()
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     attributes = module_attributes(model)
     for earlier in range(step + 1):  # earlier calls too: by now it has what it keeps between them
         for name, buffer in model.named_buffers():
             buffer.copy_(buffers[name])
         now = torch.tensor(earlier, device=placed.device)
-        loss = placed.training_loss(model, x.clone(), y.clone(), parts.feed.key_M[position], now)
+        key = parts.feed.key_M[position]
+        loss = placed.training_loss(model, x.clone(), y.clone(), key, now, indices=cut.indices(0))
     changed = [name for name, value in module_attributes(model).items() if attributes.get(name) != value]
     if changed:
         raise NotVectorisable(f"its forward pass changes {', '.join(changed)}, neither parameter nor buffer")

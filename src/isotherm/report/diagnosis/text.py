@@ -121,6 +121,7 @@ def answer_sentences(diagnosis: Diagnosis) -> list[str]:
     return [
         *(_optimiser_sentence(diagnosis, momentum) for momentum in (0.0, diagnosis.momentum)),
         _keep_sentence(diagnosis),
+        f"learning rates are the peak of the schedule: {diagnosis.schedule}",
     ]
 
 

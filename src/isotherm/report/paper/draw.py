@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from isotherm.analysis.analysis import SweepAnalysis
-from isotherm.core.run_schedule import multipliers
+from isotherm.core.multipliers import multipliers
 from isotherm.report.axes import (
     DOTS_PER_INCH,
     INK,

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from isotherm.analysis.analysis import SweepAnalysis
 from isotherm.analysis.series import TunedGrid
 from isotherm.core.records import CurvePoint, Direction
+from isotherm.core.run_table import first_of
 from isotherm.report.axes import FAINT, with_math
 from isotherm.report.study.pictures import Picture, Row
 from isotherm.report.style import series_styles
@@ -20,6 +21,7 @@ from isotherm.sweep.protocol import Cell, Grid
 
 TABLE = "along_training.csv"
 MAX_PANELS = 3
+MAX_RUNS = 50  # more lines of one cell are a band that hides what they do
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,9 +34,12 @@ class TrainingCurve:
 
 
 def training_curves(plan: SweepPlan, cell: Cell) -> list[TrainingCurve]:
-    """Return the curves of all runs of a cell that have one, the confirming seeds last."""
-    seeds = [*plan.seeds, *plan.confirming_seeds[: len(cell.confirmed)]]
-    runs = zip(seeds, (*cell.results, *cell.confirmed), strict=True)
+    """Return the curves of the runs of a cell that have one, the confirming seeds last; the first of very many."""
+    if len(cell.results) > MAX_RUNS:
+        runs = zip(plan.seeds, first_of(cell.results, MAX_RUNS), strict=False)
+    else:
+        seeds = [*plan.seeds, *plan.confirming_seeds[: len(cell.confirmed)]]
+        runs = zip(seeds, (*cell.results, *cell.confirmed), strict=True)
     return [
         TrainingCurve(effective_learning_rate=cell.effective_learning_rate, seed=seed, points=result.curve)
         for seed, result in runs
@@ -61,15 +66,28 @@ def along_training_picture(plan: SweepPlan, shown: Sequence[tuple[Grid, Sequence
         name=f"{plan.name}_along_training_{method}",
         title=f"{plan.name.replace('_', ' ')}, {method}: along training",
         caption=(
-            f"{plan.task}, {method}. {metric_label(plan.metric)} during training, one line for every run. Solid: the "
+            f"{plan.task}, {method}. {metric_label(plan.metric)} during training, {_which(plan)}. Solid: the "
             f"learning rate that was chosen; dashed: the one with the lowest {TRAIN_OBJECTIVE}, where it is another. "
-            "The learning rate first drops at the vertical line."
-        ),
+            f"{_fall_words(plan)}"
+        ).rstrip(),
         num_panels=len(shown),
         draw=partial(_draw, plan, shown),
         table=TABLE,
         rows=tuple(_rows(plan, shown)),
     )
+
+
+def _which(plan: SweepPlan) -> str:
+    num = len(plan.seeds)
+    return f"one line for each of the first {MAX_RUNS} of {num:,} runs" if num > MAX_RUNS else "one line for every run"
+
+
+def _fall_words(plan: SweepPlan) -> str:
+    """Say what happens at the vertical line, where there is one."""
+    if plan.schedule.first_fall(1) is None:
+        return ""
+    verb = "first drops" if plan.schedule.shape == "paper" else "begins to fall"
+    return f"The learning rate {verb} at the vertical line."
 
 
 def _cells(tuned: TunedGrid) -> list[Cell]:
@@ -104,7 +122,8 @@ def _draw(plan: SweepPlan, shown: Sequence[tuple[Grid, Sequence[Cell]]], axes: S
 
 def _draw_grid(panel: Axes, plan: SweepPlan, grid: Grid, cells: Sequence[Cell]) -> None:
     scale = 100.0 if is_percent(plan.metric) else 1.0
-    panel.axvline(grid.num_steps // 2, color=FAINT, zorder=0)
+    if (fall := plan.schedule.first_fall(grid.num_steps)) is not None:
+        panel.axvline(fall, color=FAINT, zorder=0)
     styles = zip(cells, series_styles([1.0] * len(cells)), ("-", "--", ":", "-.") * len(cells), strict=False)
     for cell, style, line in styles:
         for index, curve in enumerate(training_curves(plan, cell)):

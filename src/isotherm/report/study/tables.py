@@ -6,11 +6,12 @@ import csv
 import dataclasses
 import io
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich import box
 from rich.markup import escape
 from rich.table import Table
@@ -19,6 +20,8 @@ from isotherm.analysis.analysis import Analysis, SweepAnalysis
 from isotherm.analysis.series import TunedGrid
 from isotherm.core.optimizers import has_temperature
 from isotherm.core.records import RunResult, RunSpec
+from isotherm.core.run_keys import cell_id, keys_of_seeds
+from isotherm.core.run_table import MISSING, codes_of, result_columns
 from isotherm.core.temperature import temperature
 from isotherm.report.files import write_atomically
 from isotherm.report.study.table_notes import UNRESOLVED_FLAG, is_unresolved, table_notes
@@ -37,7 +40,7 @@ from isotherm.report.wording import (
 from isotherm.sweep.plan import SweepPlan
 from isotherm.sweep.protocol import Estimate
 from isotherm.sweep.results import StudyResults
-from isotherm.sweep.rounds import all_runs
+from isotherm.sweep.rounds import all_cells, distinct_cells
 
 Row = dict[str, Any]
 
@@ -58,24 +61,17 @@ def optima_rows(sweep: SweepAnalysis) -> list[Row]:
 
 def runs_rows(study: StudyResults) -> list[Row]:
     """Return one row per run with a result; a run that sweeps share appears once, with all their names."""
-    sweeps: dict[str, list[str]] = {}
-    for results in study.sweeps:
-        for key in results.runs():
-            sweeps.setdefault(key, []).append(results.plan.name)
-    return [
-        {"sweep": "; ".join(dict.fromkeys(sweeps[key])), **_run_row(spec, study.by_key[key])}
-        for key, spec in all_runs(study.plan.sweeps, study.by_key).items()
-        if key in study.by_key
-    ]
+    columns = ["sweep", *_run_columns()]
+    return [dict(zip(columns, row, strict=True)) for row in _run_rows(study)]
 
 
 def write_csv(analysis: Analysis, folder: str | Path) -> list[Path]:
     """Write `optima.csv` and `runs.csv` and return them; a missing quantity is an empty field."""
     optima = [row for sweep in analysis.sweeps for row in optima_rows(sweep)]
-    run_columns = ["sweep", *_run_columns()]
+    columns = list(optima[0])
     return [
-        write_atomically(Path(folder) / "optima.csv", _csv(optima, list(optima[0]))),
-        write_atomically(Path(folder) / "runs.csv", _csv(runs_rows(analysis.results), run_columns)),
+        write_atomically(Path(folder) / "optima.csv", _csv([list(row.values()) for row in optima], columns)),
+        write_atomically(Path(folder) / "runs.csv", _csv(_run_rows(analysis.results), ["sweep", *_run_columns()])),
     ]
 
 
@@ -126,18 +122,40 @@ def _optimum_row(plan: SweepPlan, tuned: TunedGrid) -> Row:
     }
 
 
-def _run_row(spec: RunSpec, result: RunResult) -> Row:
-    given = {**spec.to_json(), "optimizer": spec.method.label}
-    values = {**given, **{name: getattr(result, name) for name in _result_fields()}}
-    return {
-        "key": spec.key,
-        **values,
-        "learning_rate": spec.learning_rate,
-        "temperature": temperature(spec.effective_learning_rate, spec.batch_size)
-        if has_temperature(spec.method)
-        else None,
-        "outcome": str(result.outcome),
-    }
+def _run_rows(study: StudyResults) -> Iterator[Sequence[Any]]:
+    """Yield the rows of `runs_rows` as values, cell by cell."""
+    sweeps: dict[bytes, list[tuple[str, tuple[int, ...]]]] = {}
+    for sweep in study.plan.sweeps:
+        for cell in all_cells([sweep], study.by_key):
+            sweeps.setdefault(cell_id(cell.spec), []).append((sweep.name, cell.seeds))
+    for cell in distinct_cells(study.plan.sweeps, study.by_key):
+        spec = cell.spec
+        there = np.flatnonzero(codes_of(cell.results) != MISSING).tolist()
+        if not there:
+            continue
+        seeds = [cell.seeds[place] for place in there]
+        values = {field: [value] * len(seeds) for field, value in spec.to_json().items()}
+        values |= {"seed": seeds, "key": keys_of_seeds(spec, seeds)}
+        values["optimizer"] = [spec.method.label] * len(seeds)
+        values["learning_rate"] = [spec.learning_rate] * len(seeds)
+        values["temperature"] = [_temperature(spec)] * len(seeds)
+        values |= result_columns(cell.results, there, _result_fields())
+        unused: list[Any] = [None] * len(seeds)
+        names = _names_by_seed(sweeps[cell_id(spec)], seeds)
+        yield from zip(names, *(values.get(column, unused) for column in _run_columns()), strict=True)
+
+
+def _temperature(spec: RunSpec) -> float | None:
+    has_one = has_temperature(spec.method)
+    return temperature(spec.effective_learning_rate, spec.batch_size) if has_one else None
+
+
+def _names_by_seed(sweeps: Sequence[tuple[str, tuple[int, ...]]], seeds: Sequence[int]) -> list[str]:
+    """Return the names of the sweeps that call for each run of a cell."""
+    if len({name for name, _ in sweeps}) == 1:
+        return [sweeps[0][0]] * len(seeds)
+    sets = [(name, set(members)) for name, members in sweeps]
+    return ["; ".join(dict.fromkeys(name for name, members in sets if seed in members)) for seed in seeds]
 
 
 def _run_columns() -> list[str]:
@@ -149,10 +167,10 @@ def _result_fields() -> list[str]:
     return [field.name for field in dataclasses.fields(RunResult) if field.name != "curve"]
 
 
-def _csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> bytes:
+def _csv(rows: Iterable[Sequence[Any]], columns: Sequence[str]) -> bytes:
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
     writer.writerows(rows)
     return text.getvalue().encode()
 

@@ -7,7 +7,8 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import torch
 
@@ -19,12 +20,16 @@ from isotherm.engine.fleet import run_fleet
 from isotherm.engine.fleet_checks import FleetChecks
 from isotherm.engine.fleet_speed import one_by_one
 from isotherm.engine.memory import is_fault_of_gpu, is_out_of_memory, runs_that_fit
+from isotherm.engine.micro_batch_check import NotSeparable
 from isotherm.engine.placed_task import PlacedTask, checked_device, place_task
 from isotherm.engine.reference import run_reference
 from isotherm.errors import UserError
 from isotherm.running.executors.fleet_times import FleetTimes, StoppedFleet, work_of_fleet
+from isotherm.running.executors.micro_batch_sizes import MicroBatchSizes
 from isotherm.running.executors.options import FleetOptions
+from isotherm.running.executors.progress_watch import ProgressWatch
 from isotherm.running.store import StoredRun
+from isotherm.tasks.raised import message_of
 from isotherm.tasks.task import Task
 from isotherm.version import __version__
 
@@ -74,8 +79,11 @@ class LocalExecutor:
         self._checks: dict[tuple[str, str, Precision], FleetChecks] = {}
         self._sizes: dict[tuple[str, str, Precision, int, int], int] = {}
         self._num_workers = num_workers
+        self._micro_batch_sizes = MicroBatchSizes(self._options.micro_batch_size, shared_by=num_workers)
         self._trained_with: dict[str, int] = {}  # fleet size of every run of the present fleet, which may be halved
         self._times = FleetTimes(self._options.deadline)
+        self._watch = ProgressWatch()
+        self.is_out_of_memory = False  # whether even single runs of the last fleet did not fit into memory
 
     def run(self, specs: Sequence[RunSpec]) -> Iterator[list[StoredRun]]:
         """Yield the finished runs of one fleet after another, the smallest work first.
@@ -85,7 +93,20 @@ class LocalExecutor:
         """
         for fleet in self.fleets(specs):
             self._options.on_fleet(fleet)
-            yield self.run_one_fleet(fleet)
+            with self._watch.over(fleet):
+                runs = self.run_one_fleet(fleet)
+            yield runs
+
+    def close(self) -> None:
+        """Do nothing: there are no workers to end."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def fleets(self, specs: Sequence[RunSpec]) -> list[list[RunSpec]]:
         """Return the specs grouped into fleets; the grouping depends only on the specs and the checkpoints.
@@ -126,8 +147,22 @@ class LocalExecutor:
             by_speed = (
                 GPU_STREAMS if self.checks(spec).wants_own_streams(placed, spec.batch_size) else GPU_RUNS_PER_FLEET
             )
-        kept = num_moments(spec.method)
-        return min(by_speed, runs_that_fit(placed, spec.batch_size, shared_by=self._num_workers, num_moments=kept))
+        fitting = runs_that_fit(
+            placed,
+            spec.batch_size,
+            shared_by=self._num_workers,
+            micro_batch_size=self._micro_batch_sizes.size(spec, placed),
+            num_moments=num_moments(spec.method),
+        )
+        return min(by_speed, fitting)
+
+    def micro_batch_size(self, spec: RunSpec) -> int:
+        """Return how many examples of an update runs like this one compute at once, and say it if these are not all.
+
+        Raises:
+            NotSeparable: the size was asked for, and the model does not allow it.
+        """
+        return self._micro_batch_sizes.settle(spec, self.placed(spec), self.checks(spec))
 
     def placed(self, spec: RunSpec) -> PlacedTask:
         """Return the spec's task on the device."""
@@ -151,7 +186,7 @@ class LocalExecutor:
         Raises:
             StoppedFleet: the deadline came first, or no time is left to start.
         """
-        start, self._seconds_before = time.perf_counter(), 0.0
+        start, self._seconds_before, self.is_out_of_memory = time.perf_counter(), 0.0, False
         self._trained_with.clear()
         self._start_clock(specs)
         try:
@@ -171,8 +206,15 @@ class LocalExecutor:
         else:
             self._times.start(specs, is_saved=self._options.checkpoints is not None)
 
+    def failed(self, spec: RunSpec, reason: str) -> StoredRun:
+        """Return the row of a run that has failed with its worker."""
+        return self._stored([spec], [RunResult(outcome=Outcome.FAILED, error=reason)], seconds=0.0)[0]
+
     def _stored(self, specs: Sequence[RunSpec], results: Sequence[RunResult], *, seconds: float) -> list[StoredRun]:
         provenance = {**_provenance(self._device), "seconds_per_run": seconds / max(1, len(specs))}
+        micro_batch_size = self.micro_batch_size(specs[0]) if specs else 0
+        if specs and micro_batch_size < specs[0].batch_size:
+            provenance["micro_batch_size"] = micro_batch_size
         return [
             StoredRun(
                 spec=spec, result=result, provenance={**provenance, "fleet_size": self._trained_with.get(spec.key, 1)}
@@ -182,6 +224,8 @@ class LocalExecutor:
 
     def _results(self, specs: list[RunSpec]) -> list[RunResult]:
         batch_size = specs[0].batch_size
+        placed, checks = self.placed(specs[0]), self.checks(specs[0])
+        micro_batch_size = self.micro_batch_size(specs[0])
         checkpoint = None
         if self._options.checkpoints is not None:
             checkpoint = self._options.checkpoints.checkpoint(specs, device=self._device)
@@ -191,25 +235,27 @@ class LocalExecutor:
             nonlocal has_begun
             has_begun = True
             self._times.first_update()
+            self._watch.advanced()
             self._tell(self._options.on_steps, batch_size, num)
 
         try:
             results = run_fleet(
-                self.placed(specs[0]),
+                placed,
                 specs,
                 on_steps=on_steps,
                 on_evaluation=lambda index, point: self._tell(self._options.on_evaluation, specs[index], point),
                 checkpoint=checkpoint,
-                checks=self.checks(specs[0]),
+                checks=checks,
                 deadline=self._options.deadline,
+                micro_batch_size=micro_batch_size,
             )
             self._seconds_before += 0.0 if checkpoint is None else checkpoint.seconds_before
-            is_alone = self.checks(specs[0]).are_one_by_one(batch_size)
+            is_alone = checks.are_one_by_one(batch_size)
             self._trained_with.update({spec.key: 1 if is_alone else len(specs) for spec in specs})
             return results
         except UserError:
             raise
-        except Exception as error:  # the user's module may raise anything
+        except (Exception, SystemExit) as error:  # the user's module may raise anything
             if is_fault_of_gpu(error):  # no fault of these runs; their checkpoint stays
                 raise _lost_gpu(error) from error
             if not is_out_of_memory(error):
@@ -218,14 +264,15 @@ class LocalExecutor:
                     checkpoint.remove()
                     return self._results(specs)
                 logger.warning(
-                    "a fleet of %d runs failed, trying them one at a time: %s; %s", len(specs), error, one_by_one()
+                    "a fleet of %d runs failed, trying them one at a time: %s; %s",
+                    len(specs),
+                    message_of(error),
+                    one_by_one(self._device),
                 )
                 return train_in_turn([partial(self._result_alone, spec) for spec in specs], self._options.deadline)
         if len(specs) == 1:
-            raise UserError(
-                f"one run of task {specs[0].task!r} at batch size {batch_size} does not fit into the memory of "
-                f"{self._device}; use a smaller batch or a device with more memory"
-            )
+            remedy = self._cut_smaller(specs[0])
+            return self._results(specs) if remedy is None else [self._does_not_fit(specs[0], remedy)]
         if checkpoint is not None:
             checkpoint.remove()  # the halves have their own
         half = len(specs) // 2
@@ -236,6 +283,15 @@ class LocalExecutor:
         except OutOfTime as stop:
             raise OutOfTime(results=(*first, *stop.results), is_saved=stop.is_saved) from None
 
+    def _cut_smaller(self, spec: RunSpec) -> str | None:
+        """Halve the micro-batches of runs like this one; return what else helps if that is not possible."""
+        try:
+            if self._micro_batch_sizes.shrink(spec, self.placed(spec), self.checks(spec)):
+                return None
+        except NotSeparable as reason:
+            return str(reason)
+        return "use a smaller batch or a device with more memory"
+
     def _tell(self, listener: Callable[..., None], *what: Any) -> None:
         try:
             listener(*what)
@@ -244,25 +300,39 @@ class LocalExecutor:
 
     def _result_alone(self, spec: RunSpec) -> RunResult:
         """Train one run by the reference; an error is recorded with that run and affects no other."""
+        placed, checks = self.placed(spec), self.checks(spec)
 
         def on_steps(num: int) -> None:
             self._options.deadline.check()
+            self._watch.advanced()
             self._tell(self._options.on_steps, spec.batch_size, num)
 
         try:
             return run_reference(
-                self.placed(spec),
+                placed,
                 spec,
                 on_steps=on_steps,
                 on_evaluation=lambda point: self._tell(self._options.on_evaluation, spec, point),
+                micro_batches=checks.micro_batches(placed, spec.batch_size, size=self.micro_batch_size(spec)),
             )
-        except Exception as error:  # the user's module may raise anything
+        except (Exception, SystemExit) as error:  # the user's module may raise anything
             if is_fault_of_gpu(error):
                 raise _lost_gpu(error) from error
-            return RunResult(outcome=Outcome.FAILED, error=f"{type(error).__name__}: {error}")
+            if is_out_of_memory(error):
+                remedy = self._cut_smaller(spec)
+                return self._result_alone(spec) if remedy is None else self._does_not_fit(spec, remedy)
+            return RunResult(outcome=Outcome.FAILED, error=f"{type(error).__name__}: {message_of(error)}")
+
+    def _does_not_fit(self, spec: RunSpec, remedy: str) -> RunResult:
+        self.is_out_of_memory = True
+        return RunResult(
+            outcome=Outcome.FAILED,
+            error=f"one run of task {spec.task!r} at batch size {spec.batch_size} does not fit into the memory of "
+            f"{self._device}; {remedy}",
+        )
 
 
-def _lost_gpu(error: Exception) -> UserError:
+def _lost_gpu(error: BaseException) -> UserError:
     reason = str(error).strip().partition("\n")[0]
     return UserError(
         f"the GPU cannot be used by this process any more: {reason}; run it again, which continues from what is "

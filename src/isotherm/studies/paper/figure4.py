@@ -6,7 +6,7 @@ Run:     isotherm reproduce figure4 --scale smoke
 from __future__ import annotations
 
 from isotherm.analysis.verdicts.claim import Verdict
-from isotherm.core.run_schedule import multipliers
+from isotherm.core.multipliers import multipliers
 from isotherm.studies.paper.definition import Form, PaperClaim, PaperObject, Scale, ScaledStudy, TextValue
 
 NUM_STEPS, HOLD, INTERVAL = 9765, 4882, 488

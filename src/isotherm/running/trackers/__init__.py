@@ -1,0 +1,1 @@
+"""Runs told to an experiment tracker as they are stored; the store remains the record."""

@@ -1,0 +1,164 @@
+"""Models that take their worker down with them: the sweep goes on, and says what happened."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from helpers_faults import (
+    assert_only_bad_runs_failed,
+    exits,
+    faulty_sweep,
+    hangs,
+    healthy,
+    is_killed,
+    leaves_python,
+    once,
+    raises_unspeakably,
+    rows,
+    rows_without_fault,
+)
+from helpers_protocol import Recorder, blobs_task, tiny_sweep
+from isotherm.core.records import Outcome
+from isotherm.errors import UserError
+from isotherm.running.executors import dispatch
+from isotherm.running.executors.fleet_times import work_of
+from isotherm.running.runner import run
+from isotherm.running.store import Store
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux"),
+    pytest.mark.filterwarnings("ignore::isotherm.errors.UnseenWarning"),  # faults depend on the process they are in
+]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _warm() -> None:
+    """Let this process train first: PyTorch's first fleet takes seconds, and a worker is as warm as its parent."""
+    rows_without_fault()
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"), [(exits, "exit code 7"), (is_killed, "killed by SIGKILL, often because memory ran out")]
+)
+def test_a_worker_that_dies_at_one_batch_size_costs_those_runs_alone(
+    fault: Callable[[], None], reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    recorder = Recorder()
+    store = tmp_path / "a.sqlite"
+    with caplog.at_level(logging.WARNING, logger="isotherm"):
+        results = run(faulty_sweep(fault), workers=2, store=store, progress=recorder)
+    assert_only_bad_runs_failed(results, reason=reason)
+    assert "a fleet of 6 runs of task 'blobs' at batch size 16 was lost" in caplog.text
+    assert "it is tried again" in caplog.text
+    assert "its runs are tried one by one" in caplog.text
+    assert recorder.work == sum(work_of(s.batch_size, s.num_steps) for s in recorder.specs if s.batch_size != 16)
+    with Store.read(store) as opened:
+        failed = [stored for stored in opened.runs() if stored.result.outcome is Outcome.FAILED]
+        assert len(failed) == 6
+        assert all(stored.provenance["torch"] == torch.__version__ for stored in failed)
+
+
+def test_failed_runs_are_tried_again_and_the_rest_is_not(tmp_path: Path) -> None:
+    store, recorder = tmp_path / "a.sqlite", Recorder()
+    sweep = faulty_sweep(exits)
+    first = run(sweep, workers=2, store=store)
+    again = run(sweep, workers=2, store=store, progress=recorder)
+    assert {spec.batch_size for spec in recorder.specs} == {16}
+    assert rows(again) == rows(first)
+
+
+def test_a_worker_that_dies_once_costs_nothing(tmp_path: Path) -> None:
+    recorder = Recorder()
+    results = run(faulty_sweep(once(is_killed, tmp_path / "marker")), workers=2, progress=recorder)
+    assert (tmp_path / "marker").exists()
+    assert rows(results) == rows_without_fault()
+    assert recorder.work == sum(work_of(s.batch_size, s.num_steps) for s in recorder.specs)
+
+
+def test_a_worker_killed_from_outside_is_replaced(tmp_path: Path) -> None:
+    """Again and again, while the sweep goes on; a fleet that is hit twice in a row goes on run by run."""
+    killed: list[int] = []
+
+    class Killer(Recorder):
+        def fleet_started(self, specs: object) -> None:
+            if len(killed) < 4:
+                victims = [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+                killed.append(victims[len(killed) % len(victims)])
+                os.kill(killed[-1], signal.SIGKILL)
+
+    results = run(faulty_sweep(healthy), workers=2, fleet_size=3, progress=Killer())
+    assert len(set(killed)) == 4
+    assert results.counts() == {"finished": 18, "diverged": 0, "failed": 0, "missing": 0}
+    assert rows(results) == rows_without_fault(), "float64, so a fleet of another size changes no digit that shows"
+
+
+ONE_EACH = {"effective_learning_rates": [0.25], "num_seeds": 1}
+
+
+def test_a_model_that_hangs_is_ended_by_the_run_timeout() -> None:
+    results = run(faulty_sweep(hangs, **ONE_EACH), workers=2, run_timeout=2 / 60)
+    assert_only_bad_runs_failed(results, reason="no progress for 2", num_failed=1)
+
+
+def test_a_model_that_hangs_is_warned_of(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(dispatch, "NO_PROGRESS_SECONDS", 1.0)
+    with caplog.at_level(logging.WARNING, logger="isotherm"):
+        run(faulty_sweep(hangs, **ONE_EACH), workers=2, run_timeout=2 / 60)
+    lines = [record.getMessage() for record in caplog.records if "has made no update" in record.getMessage()]
+    assert lines, caplog.text
+    assert all("one run of task 'blobs' at batch size 16 (process " in line for line in lines)
+    assert all("--run-timeout" in line for line in lines)
+
+
+def test_a_timeout_needs_workers() -> None:
+    with pytest.raises(UserError, match=r"executor pool, in Python executor='pool'"):
+        run(faulty_sweep(healthy), run_timeout=1.0)
+    with pytest.raises(UserError, match="is no time"):
+        run(faulty_sweep(healthy), workers=2, run_timeout=0.0)
+
+
+def test_more_threads_are_refused_in_a_worker_instead_of_a_deadlock(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="isotherm"):
+        results = run(faulty_sweep(lambda: torch.set_num_threads(2)), workers=2, run_timeout=1.0)
+    assert results.counts()["finished"] == 18
+    assert "torch.set_num_threads(2) has no effect in a worker" in caplog.text
+    assert rows(results) == rows_without_fault()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [(leaves_python, "SystemExit: 3"), (raises_unspeakably, "Unspeakable: (its message cannot be shown)")],
+)
+def test_what_a_model_raises_is_the_reason_of_its_runs(fault: Callable[[], None], reason: str, workers: int) -> None:
+    assert_only_bad_runs_failed(run(faulty_sweep(fault, also_here=True), workers=workers), reason=reason)
+
+
+def test_a_model_that_changes_the_folder_moves_no_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, away = tmp_path / "home", tmp_path / "away"
+    home.mkdir()
+    away.mkdir()
+    monkeypatch.chdir(home)
+
+    class Wandering(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            os.chdir(away)
+            self.layer = torch.nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x)
+
+    for workers in (1, 2):
+        run(tiny_sweep(task=blobs_task(model=Wandering)), store="a.sqlite", workers=workers, checkpoint_seconds=1e-9)
+        assert Path.cwd() == home
+    assert [file.name for file in home.iterdir() if file.suffix == ".sqlite"] == ["a.sqlite"]
+    assert list(away.iterdir()) == []
