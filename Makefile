@@ -34,6 +34,7 @@ docs: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/api_reference.py
 	$(BIN)/python benchmarks/results_report.py
 	$(BIN)/python benchmarks/quickstart_report.py
+	$(BIN)/python benchmarks/gallery.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 $(VENV)/.created:

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from isotherm.analysis.analysis import Analysis, SweepAnalysis, analyse
 from isotherm.analysis.series import tuned_grids
-from isotherm.core.one_screen import one_screen
+from isotherm.core.one_screen import columns_text, one_screen
 from isotherm.core.shown_table import ShownTable, ShownTables
 from isotherm.diagnose.diagnosis import Diagnosis
 from isotherm.errors import UserError, nearest
@@ -33,6 +33,7 @@ from isotherm.sweep.results import Results, StudyResults
 
 Findings = Results | StudyResults | Analysis
 _DOTS_PER_INCH_ON_SCREEN = 100
+_OPEN = "not determined: "
 _NO_PANDAS = "pandas is not installed; install it with pip install 'isotherm[pandas]', or use .table().rows"
 
 
@@ -94,8 +95,23 @@ def as_html(findings: Findings | Diagnosis) -> str:
 
 
 def diagnosis_text(diagnosis: Diagnosis) -> str:
-    """Return the answer of a diagnosis and its choices for a console."""
-    return one_screen([*diagnosis_lines(diagnosis), "", *_choices(diagnosis).lines()])
+    """Return the answer of a diagnosis and its choices for a console; what fits on one screen."""
+    names = ("B", "momentum", "effective learning rate", "interval", "learning rate", "updates", "")
+    rows = [
+        (
+            f"{row['batch_size']:,}",
+            f"{row['momentum']:g}",
+            f"{row['effective_learning_rate']:.3g}",
+            f"[{row['interval_low']:.3g}, {row['interval_high']:.3g}]",
+            f"{row['learning_rate']:.3g}",
+            f"{row['num_steps']:,}",
+            "<- use" if row["is_recommended"] else "",
+        )
+        for row in _choices(diagnosis).values
+    ]
+    answer = [line for line in diagnosis_lines(diagnosis) if not line.startswith(_OPEN)]
+    missing = [line for line in diagnosis_lines(diagnosis) if line.startswith(_OPEN)]
+    return one_screen([*answer, *(columns_text(names, rows) if rows else []), *missing])
 
 
 def diagnosis_lines(diagnosis: Diagnosis) -> list[str]:
@@ -105,7 +121,7 @@ def diagnosis_lines(diagnosis: Diagnosis) -> list[str]:
         f"{diagnosis.task}: {headline(diagnosis)}",
         *answer_sentences(diagnosis),
         *([] if now is None else [now]),
-        *(f"not determined: {sentence}" for sentence in diagnosis.missing),
+        *(f"{_OPEN}{sentence}" for sentence in diagnosis.missing),
     ]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import sqlite3
 import weakref
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from isotherm.errors import StoreError, UserError
+from isotherm.running.file_lock import lock_now
 
 _DAMAGED = "the file is damaged; restore it from a copy, or move it away and start again"
 _NOT_WRITABLE = "it cannot be written; check the permissions of the file and its folder"
@@ -39,7 +39,8 @@ def _let_go() -> None:
         lock.close()
 
 
-os.register_at_fork(after_in_child=_let_go)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_let_go)
 
 
 def checked_path(path: object) -> Path:
@@ -72,7 +73,7 @@ def take_lock(file: Path) -> IO[str]:
             f"the store {file} cannot be written: {error.strerror} ({path}); choose a folder you may write to"
         ) from error
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_now(lock)
     except OSError as error:
         lock.seek(0)
         owner = lock.read().strip() or "unknown"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 
 import pytest
@@ -57,3 +58,17 @@ def test_a_worker_of_another_pool_reads_by_itself(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(multiprocessing.process._current_process, "_config", {"daemon": True})  # type: ignore[attr-defined]
     assert torch.equal(ours.read([1])[0], X[[1]])
     assert ours._pool is None
+
+
+def test_they_end_with_what_reads_and_can_be_started_again() -> None:
+    ours = reader(pairs(), num_workers=1)
+    first = ours._workers()
+    ours.close()
+    assert torch.equal(ours.read([4])[0], X[[4]])
+    second = ours._workers()
+    assert second is not first
+    del ours
+    gc.collect()
+    for pool in (first, second):
+        with pytest.raises(RuntimeError, match="after shutdown"):
+            pool.submit(print)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.reduction import ForkingPickler
@@ -70,8 +71,8 @@ class Reader:
 
     def close(self) -> None:
         """End the workers; a later block starts them again."""
-        if self._pool is not None and self._pool_process == os.getpid():
-            self._pool.shutdown()
+        if self._pool is not None:
+            _end(self._pool, self._pool_process)
         self._pool = None
 
     def _workers(self) -> ProcessPoolExecutor:
@@ -85,6 +86,7 @@ class Reader:
                 initargs=(self.items, self.form),
             )
             self._pool_process = os.getpid()
+            weakref.finalize(self, _end, self._pool, self._pool_process)  # at the latest when Python ends
         return self._pool
 
     def _check_can_be_sent(self) -> None:
@@ -95,6 +97,12 @@ class Reader:
                 f"{self.items.where}: the data set or its adapter cannot be sent to worker processes ({error}); "
                 "define them in a module, without lambdas, or read with num_workers=0"
             ) from error
+
+
+def _end(pool: ProcessPoolExecutor, process: int) -> None:
+    """End a pool in the process that made it; a forked one has a copy that is not its own."""
+    if os.getpid() == process:
+        pool.shutdown()
 
 
 def _starts(parts: Sequence[list[int]]) -> list[tuple[int, list[int]]]:
