@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -164,8 +165,18 @@ def output_of(*arguments: str) -> tuple[str, str]:
     return result.stdout, result.stderr
 
 
-def interrupted(*arguments: str, after: str, seconds: float) -> tuple[int, str]:
-    """Start a command, press Ctrl-C some seconds after a line with some text; return exit code and output."""
+def interrupted(
+    *arguments: str, after: str, seconds: float, signals: Sequence[int] = (signal.SIGINT,), to_group: bool = True
+) -> tuple[int, str]:
+    """Start a command, press Ctrl-C some seconds after a line with some text; return exit code and output.
+
+    Args:
+        arguments: of the command.
+        after: text of the line.
+        seconds: after it.
+        signals: what is sent instead, one after another.
+        to_group: to all its processes, as a terminal does it, or to the command alone, as a scheduler does.
+    """
     process = subprocess.Popen(
         [sys.executable, "-m", "isotherm", *arguments],
         stdout=subprocess.PIPE,
@@ -178,7 +189,9 @@ def interrupted(*arguments: str, after: str, seconds: float) -> tuple[int, str]:
     while after not in process.stdout.readline():
         pass
     time.sleep(seconds)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the whole group
+    for number in signals:
+        (os.killpg if to_group else os.kill)(process.pid, number)
+        time.sleep(0.1)
     output, _ = process.communicate(timeout=30)
     return process.returncode, output
 

@@ -78,9 +78,8 @@ def test_results_without_an_optimum_say_nothing_and_break_nothing() -> None:
 
 def test_in_words_the_answer_comes_first() -> None:
     analysis = analyse(embedded_study())
-    lines = str(analysis).splitlines()
-    assert lines[: len(analysis.recommendations)] == [str(advice) for advice in analysis.recommendations]
-    assert lines[len(analysis.recommendations) :] == [str(verdict) for verdict in analysis.verdicts]
+    advice = "\n".join(map(str, analysis.recommendations))
+    assert str(analysis) == "\n".join([advice, *map(str, analysis.verdicts)])
     assert str(Verdict(claim="c", holds=False, evidence="e")) == "does not hold: c (e)"
     open_ = Verdict(claim="c", holds=None, evidence="e", remedy="run more seeds")
     assert str(open_) == "not determined: c (e; to decide it, run more seeds)"

@@ -12,6 +12,7 @@ from isotherm.analysis.recommend import Recommendation, _smaller_batches
 from isotherm.analysis.verdicts import Verdict
 from isotherm.core.records import Direction, RunResult
 from isotherm.core.statistics import Interval
+from isotherm.core.torch_code import torch_code
 from isotherm.sweep.plan import GridAxes
 from isotherm.sweep.results import Results
 
@@ -30,6 +31,17 @@ def test_the_largest_batch_that_loses_nothing_is_recommended() -> None:
     assert "batch size 128" in str(advice)
     assert "the largest batch size shown to lose less than 0.5 points there" in advice.evidence
     assert "Larger ones lose: B = 256 (10.0 [" in advice.evidence
+
+
+def test_it_ends_in_the_lines_that_train_what_the_sweep_trained() -> None:
+    study = landscape_study(optimum=LINE, peak=lambda b, _m: 0.7 if b <= 128 else 0.6, momenta=(0.9,), noise=0.001)
+    (advice,) = analyse(study).recommendations
+    (plan,) = study.plan.sweeps
+    (axes,) = [axes for axes in plan.grids() if axes.batch_size == 128]
+    assert advice.code == torch_code(plan.run_spec(axes, effective_learning_rate=4.0, seed=0))
+    assert "lr=0.4, momentum=0.9" in "".join(advice.code)
+    assert str(advice).splitlines()[1:] == list(advice.code)
+    assert str(advice).splitlines()[0] == advice.words == f"{advice.answer} {advice.evidence}"
 
 
 def test_one_answer_per_momentum() -> None:
@@ -109,6 +121,7 @@ def test_an_optimum_at_the_end_of_its_grid_gives_no_confident_answer() -> None:
     assert not advice.is_determined
     assert "may lie beyond" in advice.evidence
     assert ": not determined; best so far batch size" in str(advice)
+    assert advice.code[0] == "# not determined; the best so far:"
 
 
 def test_a_batch_size_whose_optimum_lies_at_the_end_of_its_grid_is_not_said_to_cost_nothing() -> None:

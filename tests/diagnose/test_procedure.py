@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -112,6 +113,18 @@ def test_the_present_setting_is_judged(found: Diagnosis) -> None:
     assert found.current.factor is not None
     assert found.current.is_stable is not None
     assert 16 in [choice.batch_size for choice in found.choices]
+
+
+def test_the_answer_has_lines_to_paste_for_every_momentum(found: Diagnosis) -> None:
+    assert found.code.keys() == found.recommended.keys()
+    for momentum, lines in found.code.items():
+        choice = found.choice_with(momentum)
+        assert choice is not None
+        assert lines[0] == f"# batch size {choice.batch_size:,}, {choice.num_steps:,} updates"
+        rate = float(re.search(r"lr=([\d.e-]+)", "".join(lines)).group(1))  # type: ignore[union-attr]
+        assert rate == pytest.approx(choice.learning_rate(momentum), rel=5e-3)  # three digits
+        assert "LambdaLR" in "".join(lines)  # the paper's schedule
+    assert found.choice_code in found.code.values()
 
 
 def test_the_cost_counts_all_runs(found: Diagnosis) -> None:

@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 import cases
+from isotherm.core.budget import Budget
 from isotherm.core.records import Outcome
 from isotherm.core.run_schedule import RunSchedule
 from isotherm.core.schedule import Schedule
-from isotherm.diagnose.options import DiagnoseOptions
-from isotherm.diagnose.procedure import _schedule_at
+from isotherm.diagnose.intended import Intended
 from isotherm.diagnose.short_runs import MOST_HELD_OUT, TEST_EXAMPLES, Clock, ShortGridSpec, ShortRuns, held_out_tasks
 from isotherm.engine.fleet import run_fleet
 from isotherm.engine.placed_task import place_task
@@ -75,9 +75,9 @@ def test_seeds_take_turns_with_the_held_out_parts() -> None:
 def test_runs_have_the_schedule_of_their_batch_size_at_their_own_length() -> None:
     task = make_task()
     tasks, judged_by = held_out_tasks(task)
-    options = DiagnoseOptions(steps=200, schedule=Schedule.cosine(warmup_steps=20, final_effective_learning_rate=0.01))
-    schedule_at = _schedule_at(task, options)
-    runs = ShortRuns(tasks, judged_by=judged_by, first_seed=0, device="cpu", workers=1, schedule_at=schedule_at)
+    schedule = Schedule.cosine(warmup_steps=20, final_effective_learning_rate=0.01)
+    at = Intended(task=task, budget=Budget.steps(200), schedule=schedule).schedule_at
+    runs = ShortRuns(tasks, judged_by=judged_by, first_seed=0, device="cpu", workers=1, schedule_at=at)
     for num_steps in (50, 200):
         spec = runs.spec(replace(GRID_SPEC, num_steps=num_steps), rate=0.1, seed=0)
         assert spec.schedule == RunSchedule(shape="cosine", warmup_steps=num_steps // 10, final_fraction=0.1)

@@ -69,7 +69,7 @@ class Analysis(Shown):
     def __repr__(self) -> str:
         counts = ", ".join(f"{num:,} {name}" for name, num in self.counts.items() if num)
         title = f"Analysis of {self.plan.name!r}: {counts or 'no runs'}"
-        advice = [f"- {one}" for one in self.recommendations]
+        advice = [f"- {one.words}" for one in self.recommendations]
         return one_screen([title, *advice, *(f"- {one.state}: {one.claim}" for one in self.verdicts)])
 
 

@@ -23,6 +23,7 @@ from isotherm.core.optimizers import has_temperature
 from isotherm.core.rates import tidy
 from isotherm.core.statistics import Interval, percentile_limits
 from isotherm.core.temperature import bare_learning_rate
+from isotherm.core.torch_code import torch_code
 from isotherm.sweep.protocol import Estimate, Optimum
 
 _DATA = {"validation": "the validation set", "test": "the test set", "train": "the training set"}
@@ -37,7 +38,7 @@ class Recommendation:
     `is_determined` is False where the numbers may still move: the optimum lies at the end of its grid, or runs are
     missing. `test_metric` and its interval are over `num_runs` runs: the confirming seeds where `is_confirmed`, else
     all seeds, the best k of n never. Optimisers other than SGD have no temperature, and their own learning rate stands
-    for the effective one. `optimizer` names the optimiser, `line` makes it in Python.
+    for the effective one. `optimizer` names the optimiser, `code` are the lines of PyTorch that train like this.
     """
 
     sweep: str
@@ -58,18 +59,28 @@ class Recommendation:
     is_confirmed: bool
     evidence: str
     optimizer: str
-    line: str
+    code: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        return "\n".join([self.words, *self.code])
+
+    @property
+    def words(self) -> str:
+        """The answer and its evidence, without the lines to paste."""
+        return f"{self.answer} {self.evidence}"
+
+    @property
+    def answer(self) -> str:
+        """What to use, in one sentence."""
         low, high = self.interval
         so_far = "" if self.is_determined else "not determined; best so far "
         head = f"{self.sweep}, {self.budget}, {self.optimizer}: {so_far}batch size {self.batch_size}, learning rate "
         interval = f"interval [{low:.4g}, {high:.4g}]"
         if self.temperature is None:
-            return f"{head}{self.learning_rate:.4g} ({interval}): {self.line}. {self.evidence}"
+            return f"{head}{self.learning_rate:.4g} ({interval})."
         return (
             f"{head}{self.learning_rate:.4g} (ε_eff = {self.effective_learning_rate:.4g}, {interval}; "
-            f"temperature {self.temperature:.3g}). {self.evidence}"
+            f"temperature {self.temperature:.3g})."
         )
 
     def __repr__(self) -> str:
@@ -117,8 +128,21 @@ def recommendation(series: Series, scaling: Verdict | None) -> Recommendation | 
         is_confirmed=chosen.grid.is_confirmed,
         evidence=" ".join(evidence),
         optimizer=series.method.label,
-        line=series.method.at(chosen.size).line(tidy(bare_learning_rate(rate, momentum=series.momentum))),
+        code=_code(series, chosen),
     )
+
+
+def _code(series: Series, chosen: _Choice) -> tuple[str, ...]:
+    """Return the lines of PyTorch for the learning rate that was chosen, and the final one where there are several."""
+    cell = chosen.grid.grid.cells[chosen.optimum.index]
+    spec = series.plan.run_spec(
+        chosen.grid.axes,
+        effective_learning_rate=cell.effective_learning_rate,
+        seed=series.plan.seeds[0],
+        final_learning_rate=cell.final_learning_rate,
+    )
+    so_far = () if chosen.is_determined else ("# not determined; the best so far:",)
+    return (*so_far, *torch_code(spec, unroll=series.plan.unroll))
 
 
 class _Choice:

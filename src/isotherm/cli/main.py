@@ -16,6 +16,7 @@ from isotherm.cli.common import EXITS_BY_SIGNAL, errors
 from isotherm.cli.consoles import take_any_text
 from isotherm.cli.data import app as data_app
 from isotherm.cli.diagnose import diagnose
+from isotherm.cli.merge import merge
 from isotherm.cli.plan import plan
 from isotherm.cli.quickstart import quickstart
 from isotherm.cli.report import report
@@ -33,7 +34,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for _command in (quickstart, plan, run, status, watch, report, reproduce, diagnose, theory, bench):
+for _command in (quickstart, plan, run, merge, status, watch, report, reproduce, diagnose, theory, bench):
     app.command(cls=Command)(_command)
 app.add_typer(data_app)
 

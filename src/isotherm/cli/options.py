@@ -78,7 +78,8 @@ ExecutorOption = Annotated[
     typer.Option(
         "--executor",
         metavar="NAME",
-        help="Train in this process (local) or in processes on this machine (pool); default: pool for several workers.",
+        help="Train in this process (local), in processes on this machine (pool), on a Ray cluster (ray) or as jobs "
+        "of Slurm (slurm); default: pool for several workers.",
     ),
 ]
 RunTimeoutOption = Annotated[
@@ -87,6 +88,36 @@ RunTimeoutOption = Annotated[
         "--run-timeout",
         metavar="M",
         help="End a fleet that makes no progress for M minutes and go on with the others; default: only warn.",
+    ),
+]
+RayAddressOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ray-address",
+        metavar="ADDRESS",
+        help="Address of the Ray cluster; 'auto' for the one of this machine; by default Ray is started here.",
+    ),
+]
+SlurmOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--slurm", metavar="KEY=VALUE", help="Parameter of Slurm's jobs, e.g. partition=gpu; may be repeated."
+    ),
+]
+PartOption = Annotated[
+    str | None,
+    typer.Option(
+        "--part",
+        metavar="I/N",
+        help="Run only this share of every round; merge the stores of all parts with isotherm merge.",
+    ),
+]
+KnownOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--known",
+        metavar="STORE",
+        help="Store whose results count as known, such as the merged one of all parts; may be repeated.",
     ),
 ]
 SeedOption = Annotated[int, typer.Option("--seed", metavar="SEED", min=0, help="Seed of all random numbers.")]
@@ -104,11 +135,18 @@ class ComputeOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExecutorOptions:
-    """Which executor trains, and how long it waits for a fleet; none of it changes results."""
+    """Which executor trains, how long it waits for a fleet, and which part it trains; none of it changes results."""
 
     executor: ExecutorOption = None
+    ray_address: RayAddressOption = None
+    slurm: SlurmOption = None
     run_timeout: RunTimeoutOption = None
+    part: PartOption = None
+    known: KnownOption = None
 
     def given(self) -> list[str]:
         """Return the names of the options that are not left at their defaults."""
-        return [f"--{f.name.replace('_', '-')}" for f in dataclasses.fields(self) if getattr(self, f.name) != f.default]
+        # An option that may be repeated is an empty list where it is not given.
+        return [
+            f"--{f.name.replace('_', '-')}" for f in dataclasses.fields(self) if getattr(self, f.name) not in (None, [])
+        ]

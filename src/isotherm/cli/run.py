@@ -117,7 +117,7 @@ def _check_trackers(options: RunOptions) -> None:
 
 def _run_study(options: RunOptions, console: Console, start: float) -> None:
     from isotherm.analysis.analysis import analyse
-    from isotherm.cli.show.left import exit_if_out_of_time
+    from isotherm.cli.show.left import exit_if_out_of_time, part_content, print_part
     from isotherm.cli.show.study import exit_if_failed, print_results
     from isotherm.cli.stores import default_store, run_command
     from isotherm.cli.training import minutes_left, train_study
@@ -138,6 +138,11 @@ def _run_study(options: RunOptions, console: Console, start: float) -> None:
         minutes=minutes_left(options.minutes, since=start),
         track=options.track,
     )
+    if options.executor.part is not None:
+        print_part(options.executor.part, results.next_round(), store=store, console=console)
+        give_json(options.json_path, part_content(options.executor.part, results.next_round()))
+        exit_if_failed(results)
+        return
     exit_if_out_of_time(results.next_round(), store=store, json_path=options.json_path, console=console)
     analysis = analyse(results, run=run_command(options.study, study.name, store))
     print_results(analysis, console)

@@ -13,7 +13,8 @@ from rich.console import Console
 from isotherm.cli.options import ComputeOptions, ExecutorOptions
 from isotherm.cli.progress import RunProgress
 from isotherm.errors import UserError
-from isotherm.running.executors.choice import default_workers
+from isotherm.running.executors.choice import ExecutorChoice, default_workers
+from isotherm.running.parts import Part
 from isotherm.running.progress import Progress, Several
 from isotherm.running.runner import CHECKPOINT_SECONDS, run_study
 from isotherm.running.trackers.tracking import Tracking
@@ -48,14 +49,14 @@ def train_study(
         return run_study(
             study,
             store=store,
-            device=compute.device,
-            workers=_workers(compute, executor),
             fleet_size=compute.fleet_size,
             micro_batch_size=compute.micro_batch_size,
             checkpoint_seconds=checkpoint_seconds,
             minutes=minutes,
-            executor=executor.executor,
+            executor=_choice(compute, executor),
             run_timeout=executor.run_timeout,
+            part=None if executor.part is None else Part.parse(executor.part),
+            known=executor.known or (),
             progress=Several(bar, *trackers),
         )
 
@@ -67,7 +68,26 @@ def tracked(names: Sequence[str] | None, *, study: str, store: Path) -> Iterator
         yield [stack.enter_context(Tracking.to(name, study=study, store=store)) for name in dict.fromkeys(names or ())]
 
 
-def _workers(compute: ComputeOptions, executor: ExecutorOptions) -> int:
-    if compute.workers is not None:
-        return compute.workers
-    return 1 if executor.executor == "local" else default_workers(compute.device)
+def _choice(compute: ComputeOptions, executor: ExecutorOptions) -> ExecutorChoice:
+    workers = compute.workers
+    if workers is None and executor.executor in (None, "local"):
+        workers = default_workers(compute.device) if executor.executor is None else 1
+    return ExecutorChoice(
+        name=executor.executor,
+        device=compute.device,
+        workers=workers,
+        ray_address=executor.ray_address,
+        slurm=dict(_parameter(text) for text in executor.slurm or ()),
+    )
+
+
+def _parameter(text: str) -> tuple[str, str]:
+    """Return a parameter's name and value.
+
+    >>> _parameter("partition=gpu")
+    ('partition', 'gpu')
+    """
+    name, sign, value = text.partition("=")
+    if not (name and sign and value):
+        raise UserError(f"--slurm {text}: give a parameter and its value, e.g. --slurm partition=gpu")
+    return name, value

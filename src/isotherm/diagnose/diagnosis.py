@@ -228,6 +228,7 @@ class Diagnosis(Shown):
         missing: what could not be determined, why, and what would help.
         cost: of the diagnosis.
         settings: that reproduce it.
+        code: the lines of PyTorch that train as recommended, by momentum, to paste.
     """
 
     task: str
@@ -249,11 +250,18 @@ class Diagnosis(Shown):
     cost: Cost
     settings: Mapping[str, Any]
     schedule: Schedule = field(default_factory=Schedule)
+    code: Mapping[float, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def choice(self) -> Choice | None:
         """The recommended choice with momentum, or of plain SGD if nothing is known about momentum."""
         return self.choice_with(self.momentum) or self.choice_with(0.0)
+
+    @property
+    def choice_code(self) -> tuple[str, ...]:
+        """The lines to paste of the recommended choice."""
+        momentum = 0.0 if self.choice_with(self.momentum) is None else self.momentum
+        return self.code.get(momentum, ())
 
     def choice_with(self, momentum: float) -> Choice | None:
         """Return the recommended choice of one optimiser."""

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from isotherm.core.schedule import Schedule
 from isotherm.core.statistics import Interval
 from isotherm.core.temperature import effective_learning_rate
 from isotherm.diagnose.answer import Training, choices, current_setting, expectations, recommended_sizes
 from isotherm.diagnose.baseline import constant_loss, has_learned
-from isotherm.diagnose.batch_sizes import intended_steps, large_batch_size, three_batch_sizes
+from isotherm.diagnose.batch_sizes import large_batch_size, three_batch_sizes
 from isotherm.diagnose.boundary import SGD, Line, boundaries, ceiling, crossing
 from isotherm.diagnose.diagnosis import Cost, Current, Diagnosis, Isotherm, Probe, Stability
 from isotherm.diagnose.explanations import (
@@ -77,7 +76,8 @@ def diagnose(
     tasks, judged_by = held_out_tasks(task)
     sizes = three_batch_sizes(tasks[0], options.batch_sizes, centre=options.batch_size, budget=options.budget)
     own = [] if options.batch_size is None else [options.batch_size]
-    _check_schedule(task, options, (*sizes, large_batch_size(tasks[0], sizes, options.budget), *own))
+    intended = Intended(task=task, budget=options.budget, schedule=options.intended_schedule)
+    intended.check_room((*sizes, large_batch_size(tasks[0], sizes, options.budget), *own))
     check_start(tasks[0])
     missing: list[str] = []
     if judged_by == "test":
@@ -90,26 +90,12 @@ def diagnose(
         first_seed=1000 * options.seed,
         device=options.device,
         workers=options.workers,
-        schedule_at=_schedule_at(task, options),
+        schedule_at=intended.schedule_at,
         now=_now,
     ) as runs:
         return _Diagnostician(
-            task=task, runs=runs, clock=clock, sizes=sizes, options=options, on_stage=on_stage, missing=missing
+            intended=intended, runs=runs, clock=clock, sizes=sizes, options=options, on_stage=on_stage, missing=missing
         ).diagnosis()
-
-
-def _schedule_at(task: Task, options: DiagnoseOptions) -> Callable[[int], Schedule]:
-    """Return the schedule of short runs: at every batch size in the form that it has at the intended length."""
-    return lambda size: options.intended_schedule.refitted(intended_steps(task, options.budget, size))
-
-
-def _check_schedule(task: Task, options: DiagnoseOptions, sizes: Sequence[int]) -> None:
-    """Refuse a warm-up that is longer than the intended training at a batch size that will be tried."""
-    for size in sizes:
-        try:
-            options.intended_schedule.check_length(intended_steps(task, options.budget, size))
-        except UserError as error:
-            raise error.within(f"task {task.name!r}, batch size {size}") from error
 
 
 def _check_batch_size(task: Task, options: DiagnoseOptions) -> None:
@@ -125,7 +111,7 @@ class _Diagnostician:
     def __init__(
         self,
         *,
-        task: Task,
+        intended: Intended,
         runs: ShortRuns,
         clock: Clock,
         sizes: tuple[int, ...],
@@ -133,7 +119,8 @@ class _Diagnostician:
         on_stage: Callable[[str], None],
         missing: list[str],
     ) -> None:
-        self._task, self._runs, self._clock, self._sizes = task, runs, clock, sizes
+        self._task, self._intended = intended.task, intended
+        self._runs, self._clock, self._sizes = runs, clock, sizes
         self._options, self._on_stage, self._missing = options, on_stage, missing
         self._momentum = options.momentum or _OTHER_MOMENTUM
         self._prober = Prober(
@@ -141,7 +128,6 @@ class _Diagnostician:
         )
         self._unroll = runs.task.unroll or 1
         self._large = large_batch_size(runs.task, sizes, options.budget)
-        self._intended = Intended(task=task, budget=options.budget)
         self._training_examples = self._intended.length(sizes[len(sizes) // 2])
 
     def _miss(self, sentence: str) -> None:
@@ -175,12 +161,13 @@ class _Diagnostician:
         found, agreement = boundaries(stability, line, probes)
         training = self._intended.training(searches, law)
         answers = choices(shown, line=line, limits=limits, speeds=speeds, training=training)
+        recommended = recommended_sizes(answers, _borders(line, limits))
         return Diagnosis(
             task=self._task.name,
             momentum=self._momentum,
             num_train=self._task.num_train,
             budget=str(self._options.budget),
-            schedule=self._options.intended_schedule,
+            schedule=self._intended.schedule,
             metric=self._task.metric_definition.name,
             stability=stability,
             grids=tuple(search.result() for search in searches),
@@ -190,11 +177,12 @@ class _Diagnostician:
             agreement=agreement,
             current=self._current(line, limits, law, training, speeds),
             choices=answers,
-            recommended=recommended_sizes(answers, _borders(line, limits)),
+            recommended=recommended,
             expectations=expectations(isotherm, line, limits, budget=str(self._options.budget)),
             missing=tuple(self._missing),
             cost=Cost(seconds=self._clock.spent, num_runs=self._runs.num_runs, num_examples=self._runs.num_examples),
             settings=self._settings(),
+            code=self._intended.code(self._runs, answers, recommended),
         )
 
     def _settings(self) -> dict[str, Any]:
@@ -363,7 +351,7 @@ class _Diagnostician:
         while size <= min(most, last) and len(sizes) < _MOST_CHOICES:
             sizes.append(size)
             size *= 2
-        fitting = [size for size in sizes if self._options.intended_schedule.fits(self._intended.steps(size))]
+        fitting = [size for size in sizes if self._intended.has_room(size)]
         own = self._options.batch_size
         return sorted({*(fitting or [self._sizes[0]]), *([] if own is None else [own])})
 

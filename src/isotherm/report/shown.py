@@ -90,7 +90,7 @@ def as_html(findings: Findings | Diagnosis) -> str:
         sentences = diagnosis_lines(findings)
     elif isinstance(findings, Analysis):
         sentences = [*map(str, findings.recommendations), *map(str, findings.verdicts)]
-    shown = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in sentences)
+    shown = "".join(f"<p>{html.escape(sentence)}</p>".replace("\n", "<br>") for sentence in sentences)
     return f"<div>{shown}{table(findings)._repr_html_()}</div>"
 
 

@@ -20,6 +20,7 @@ from isotherm.running.executors.contract import Executor
 from isotherm.running.executors.fleet_times import StoppedFleet, work_of
 from isotherm.running.executors.options import FleetOptions
 from isotherm.running.heartbeat import Heartbeat
+from isotherm.running.parts import Part, runs_of
 from isotherm.running.progress import Progress, Several
 from isotherm.running.stopping import Stopping
 from isotherm.running.store import Store, StoredRun
@@ -42,13 +43,15 @@ def run(
     *,
     store: str | Path | Store | None = None,
     device: str = "cpu",
-    workers: int = 1,
+    workers: int | None = None,
     fleet_size: int | None = None,
     micro_batch_size: int | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     minutes: float | None = None,
-    executor: str | None = None,
+    executor: str | ExecutorChoice | None = None,
     run_timeout: float | None = None,
+    part: Part | None = None,
+    known: Sequence[str | Path] = (),
     progress: Progress | bool | None = True,
 ) -> Results:
     """Run what is missing of a sweep and return all its results.
@@ -57,16 +60,20 @@ def run(
         sweep: what to run.
         store: a path or an open store; runs already in it are not repeated. None keeps results in memory.
         device: "cpu" or "cuda".
-        workers: processes that train on the CPU; 1 trains in this process with PyTorch's threads.
+        workers: processes that train; 1, the default without an executor, trains in this process with PyTorch's
+            threads.
         fleet_size: runs per fleet; chosen automatically by default.
         micro_batch_size: most examples of an update that are computed at once; gradients of larger batches are summed
             over micro-batches. By default, as many as memory holds.
         checkpoint_seconds: time between checkpoints of a fleet, from which a killed run resumes; inf for none.
         minutes: time from now on; by default as long as it takes. Nothing is started that can neither finish nor be
             checkpointed in it, and what is stored by then is returned: the same call goes on from there.
-        executor: "local" in this process or "pool" in worker processes, which is the default for several workers.
+        executor: "local" in this process, "pool" in processes on this machine, which is the default for several
+            workers, "ray" or "slurm"; or an `ExecutorChoice`, which says more.
         run_timeout: minutes without an update after which a worker is ended and its fleet tried again, and then its
             runs one by one; by default a fleet without progress is only warned of.
+        part: the share of every round that this call runs; others run the rest into stores of their own.
+        known: stores whose results count as known, such as those of all parts so far, merged.
         progress: receives progress reports; by default they are shown in a terminal and in a notebook, with False
             nowhere.
     """
@@ -81,6 +88,8 @@ def run(
         minutes=minutes,
         executor=executor,
         run_timeout=run_timeout,
+        part=part,
+        known=known,
         progress=progress,
     )
     return results.sweeps[0]
@@ -91,13 +100,15 @@ def run_study(
     *,
     store: str | Path | Store | None = None,
     device: str = "cpu",
-    workers: int = 1,
+    workers: int | None = None,
     fleet_size: int | None = None,
     micro_batch_size: int | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     minutes: float | None = None,
-    executor: str | None = None,
+    executor: str | ExecutorChoice | None = None,
     run_timeout: float | None = None,
+    part: Part | None = None,
+    known: Sequence[str | Path] = (),
     progress: Progress | bool | None = True,
 ) -> StudyResults:
     """Run what is missing of a study and return all its results; arguments as for `run`.
@@ -110,7 +121,9 @@ def run_study(
     deadline = _deadline(minutes, stopping.flag)
     store = _fixed(store)
     checkpoints = _checkpoints_of(store, seconds=checkpoint_seconds)
-    choice = ExecutorChoice(name=executor, device=device, workers=workers)
+    choice = executor
+    if not isinstance(choice, ExecutorChoice):
+        choice = ExecutorChoice(name=choice, device=device, workers=workers)
     with working_folder_kept(), contextlib.ExitStack() as stack:
         prepared = prepared_study(study)
         plan = prepared.plan
@@ -129,7 +142,7 @@ def run_study(
             on_evaluation=told.evaluated,
         )
         # Workers are forked before the store is opened, so that none of them holds its lock.
-        workforce = stack.enter_context(choice.executor(prepared.tasks, options))
+        workforce = stack.enter_context(choice.executor(prepared.tasks, options, folder=_jobs_folder(store)))
         if progress is True:
             told.add(stack.enter_context(view("progress")()))
         if isinstance(store, Store):
@@ -137,16 +150,18 @@ def run_study(
         else:
             opened = stack.enter_context(Store.in_memory() if store is None else Store.write(store))
         if not opened.is_in_memory:
-            told.add(stack.enter_context(Heartbeat(opened.path, num_workers=workers)))
+            told.add(stack.enter_context(Heartbeat(opened.path, num_workers=choice.workers or 1)))
         if num := opened.num_unidentified():
             told.noted(earlier_runs(num))
         for identity in prepared.identities.values():
             opened.put_identity(identity)
         opened.put_study(plan.name, plan.to_json())
         results = opened.table(prepared.tasks)
+        done = set(results) - results.failed_keys() if known else set()
+        results.add((spec, result) for spec, result in runs_of(known) if spec.key not in done)
         if checkpoints is not None and checkpoints.path.is_dir():
             checkpoints.clean(_wanted_keys(opened, results))
-        training = _Training(plan=plan, store=opened, checkpoints=checkpoints, told=told, results=results)
+        training = _Training(plan=plan, store=opened, checkpoints=checkpoints, told=told, results=results, part=part)
         with stopping:
             training.run(workforce, minutes=minutes, stopping=stopping)
         if checkpoints is not None:
@@ -163,12 +178,13 @@ class _Training:
     checkpoints: CheckpointFolder | None
     told: Progress
     results: RunTable
+    part: Part | None = None
     failed: set[str] = field(default_factory=set)  # tried in this call; tried again by the next one
     num_stored: int = 0
 
     def run(self, executor: Executor, *, minutes: float | None, stopping: Stopping) -> None:
         """Train until nothing is missing, time is up, or a signal asks for an end."""
-        while (round_ := next_round(self.plan.sweeps, self.results, skip=self.failed)) is not None:
+        while (round_ := self.next_round()) is not None:
             self.told.round_started(round_)
             try:
                 for fleet in executor.run(round_.specs):
@@ -179,6 +195,11 @@ class _Training:
                 if not self.num_stored and not stop.is_saved:
                     raise _too_short(minutes, round_) from None
                 return
+
+    def next_round(self) -> Round | None:
+        """Return what is to be run next; of a part, its share of the round, and None once that is done."""
+        found = next_round(self.plan.sweeps, self.results, skip=self.failed)
+        return found if found is None or self.part is None else self.part.of_round(found)
 
     def keep(self, fleet: Sequence[StoredRun]) -> None:
         """Store the results of a fleet."""
@@ -212,6 +233,14 @@ def _checkpoints_of(store: str | Path | Store | None, *, seconds: float) -> Chec
     if store is None or (isinstance(store, Store) and store.is_in_memory):
         return None
     return CheckpointFolder.beside(store.path if isinstance(store, Store) else checked_path(store), seconds=seconds)
+
+
+def _jobs_folder(store: Path | Store | None) -> Path | None:
+    """Return where the jobs of a cluster and this process meet: beside the store."""
+    if store is None or (isinstance(store, Store) and store.is_in_memory):
+        return None
+    file = Path(store.path if isinstance(store, Store) else store).absolute()
+    return file.with_name(f"{file.name}.slurm")
 
 
 def _fixed(store: str | Path | Store | None) -> Path | Store | None:

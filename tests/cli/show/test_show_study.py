@@ -32,4 +32,6 @@ def test_the_answer_comes_first() -> None:
     assert not answer.strip()
     assert "not determined" in rest.split("test accuracy", 1)[0]
     (advice,) = analysis.recommendations
-    assert str(advice) in " ".join(text.split())
+    assert advice.words in " ".join(text.split())
+    assert f"\n\n{chr(10).join(advice.code)}\n" in text  # not indented and not broken: as they are pasted
+    assert advice.code[-1] == "# scheduler.step() after every update"

@@ -120,6 +120,15 @@ def test_the_answer_has_what_an_optimiser_wants() -> None:
     assert headline(one) == "For 30 epochs, train with batch size 32"
 
 
+def test_the_lines_to_paste_are_those_of_the_choice(tmp_path: Path) -> None:
+    code = {0.0: ("optimizer = plain",), 0.9: ("optimizer = with_momentum", "scheduler = one")}
+    assert make_diagnosis(code=code).choice_code == code[0.9]
+    words = page_of(make_diagnosis(code=code), tmp_path).words
+    assert words.index("optimizer = with_momentum scheduler = one") < words.index("What to use at each batch size")
+    assert "optimizer = plain" not in words
+    assert make_diagnosis().choice_code == ()
+
+
 def test_a_slope_that_is_not_one_and_a_plateau_are_told() -> None:
     isotherm = make_diagnosis().isotherm
     half = make_diagnosis(isotherm=dataclasses.replace(isotherm, used_slope=0.5))

@@ -98,7 +98,14 @@ def test_plotly_is_embedded_once_and_may_not_upload(page: Page) -> None:
 
 def test_sections_come_in_order(page: Page) -> None:
     words = page.words
-    order = ["quickstart", "Does SGD have", "576 runs finished", "What to use", "Verdicts"]
+    order = [
+        "quickstart",
+        "Does SGD have",
+        "What to use",
+        "optimizer = torch.optim.SGD(",
+        "576 runs finished",
+        "Verdicts",
+    ]
     order += ["At the optimal learning rate", "Optima", "Every learning rate", "Protocol", "Reproduce"]
     places = [words.index(part) for part in order]
     assert places == sorted(places)

@@ -243,7 +243,7 @@ def test_fits_are_those_of_the_analysis_and_say_when_and_of_how_many_runs(tmp_pa
     assert law is not None
     shown = found["laws"][live.state()["map"]["id"]]
     assert shown["words"][:2] == [law.slope_words, law.kink_words]
-    assert found["recommendations"] == [str(advice) for advice in analysis.recommendations]
+    assert found["recommendations"] == [advice.words for advice in analysis.recommendations]
     assert [v["claim"] for v in found["verdicts"]] == [v.claim for v in analysis.verdicts]
     json.loads(json_line(found))
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from isotherm.cli.common import escaped
+from isotherm.cli.show.code import print_code
 from isotherm.diagnose import Diagnosis
 from isotherm.report.diagnosis.text import (
     RANGE_SIGN,
@@ -51,6 +52,7 @@ def _print_answer(found: Diagnosis, console: Console) -> None:
     if found.choice is not None:
         console.print(f"[bold green]{escaped(headline(found))}[/]", highlight=False)
         _print_items(console, answer_sentences(found))
+        print_code(found.choice_code, console)
         return
     console.print(f"[bold red]{escaped(headline(found))}.[/] Missing:", highlight=False)
     _print_items(console, found.missing)

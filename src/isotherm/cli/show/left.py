@@ -12,6 +12,7 @@ from rich.console import Console
 from isotherm.cli.common import EXIT_OUT_OF_TIME, escaped, give_json
 from isotherm.report.wording import count_text
 from isotherm.running.executors.checkpoints import CheckpointFolder
+from isotherm.running.parts import Part
 from isotherm.sweep.rounds import Round
 
 
@@ -27,6 +28,33 @@ def exit_if_out_of_time(left: Round | None, *, store: Path, json_path: Path | No
     console.print(f"Store: {where}. What there is so far: isotherm report {where}", highlight=False, soft_wrap=True)
     give_json(json_path, left_content(left, num_begun=num_begun))
     raise typer.Exit(EXIT_OUT_OF_TIME)
+
+
+def print_part(part: str, left: Round | None, *, store: Path, console: Console) -> None:
+    """Say what a part has left: its own runs for want of time, or those of other parts."""
+    console.print(f"\n{escaped(part_sentence(part, left))}", highlight=False, soft_wrap=True)
+    console.print(f"Store: {escaped(str(store))}", highlight=False, soft_wrap=True)
+
+
+def part_sentence(part: str, left: Round | None) -> str:
+    """Return where a part of a study stands, and what to do next."""
+    if left is None:
+        return f"Part {part}: nothing of the study is missing, in this part or any other."
+    num_own = sum(Part.parse(part).has(spec.key) for spec in left.specs)
+    if num_own:
+        return f"Part {part}: {count_text(num_own, 'run')} of {left} are left. The same command goes on from here."
+    others = count_text(len(left.specs), "run")
+    return (
+        f"Part {part} is done with {left}; {others} of it belong to other parts. When they are done too, merge all "
+        "stores with isotherm merge, and run the parts again with --known and the merged store."
+    )
+
+
+def part_content(part: str, left: Round | None) -> dict[str, Any]:
+    """Return the same for JSON."""
+    num_own = 0 if left is None else sum(Part.parse(part).has(spec.key) for spec in left.specs)
+    num_others = 0 if left is None else len(left.specs) - num_own
+    return {"part": part, "complete": left is None, "runs_left": num_own, "runs_of_other_parts": num_others}
 
 
 def left_sentence(left: Round, *, num_begun: int) -> str:

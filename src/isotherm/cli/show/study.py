@@ -12,8 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 from isotherm.analysis.analysis import Analysis, analyse
+from isotherm.analysis.recommend import Recommendation
 from isotherm.analysis.verdicts import Verdict
 from isotherm.cli.common import EXIT_FAILED_RUNS, errors, escaped
+from isotherm.cli.show.code import print_code
 from isotherm.report.study.folder import write_report
 from isotherm.report.study.summary import study_summary
 from isotherm.report.study.tables import optima_table
@@ -50,16 +52,25 @@ def present(
 
 def print_results(analysis: Analysis, console: Console) -> None:
     """Print what to use, the optima of every sweep, then the verdicts."""
-    if analysis.recommendations:
-        console.print("\n[bold]What to use[/]")
-    for advice in analysis.recommendations:
-        console.print(escaped(str(advice)), highlight=False)
+    print_recommendations(analysis.recommendations, console)
     for sweep in analysis.sweeps:
         console.print()
         console.print(optima_table(sweep))
         for finding in (*sweep.budgets, *([] if sweep.saving is None else [sweep.saving])):
             console.print(escaped(f"{finding}."), highlight=False)
     print_verdicts(analysis.verdicts, console)
+
+
+def print_recommendations(advice: Sequence[Recommendation], console: Console) -> None:
+    """Print what to use, with the lines of PyTorch to paste, and why."""
+    if advice:
+        console.print("\n[bold]What to use[/]")
+    for place, one in enumerate(advice):
+        if place:
+            console.print()
+        console.print(f"[bold green]{escaped(one.answer)}[/]" if one.is_determined else escaped(one.answer))
+        console.print(escaped(one.evidence), highlight=False)
+        print_code(one.code, console)
 
 
 def print_verdicts(verdicts: Sequence[Verdict], console: Console) -> None:

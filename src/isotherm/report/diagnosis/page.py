@@ -86,6 +86,7 @@ def _content(diagnosis: Diagnosis) -> dict[str, Any]:
         "headline": headline(diagnosis),
         "is_answered": diagnosis.choice is not None,
         "answer": answer_sentences(diagnosis),
+        "code": "\n".join(diagnosis.choice_code),
         "current": current_sentence(diagnosis),
         "missing": diagnosis.missing,
         "choices": choices_table(diagnosis) if diagnosis.choices else None,

@@ -66,7 +66,7 @@ def _content(analysis: Analysis, records: StudyFigures, seconds: float | None, g
         "question": analysis.plan.question,
         "summary": _summary(analysis, seconds),
         "notices": _notices(analysis, records.sweeps),
-        "recommendations": [str(advice) for advice in analysis.recommendations],
+        "recommendations": analysis.recommendations,
         "verdicts": analysis.verdicts,
         "figures": figures,
         "rate_figures": rate_figures,

@@ -79,7 +79,7 @@ def law_content(series: Series, law: Regimes) -> Plain:
 
 def _words(analysis: Analysis) -> Plain:
     return {
-        "recommendations": [visible(str(advice)) for advice in analysis.recommendations],
+        "recommendations": [visible(advice.words) for advice in analysis.recommendations],
         "verdicts": [
             {
                 "mark": verdict.mark,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, get_args
 
 from isotherm.core.checks import require_choice
@@ -15,7 +16,7 @@ from isotherm.running.executors.options import FleetOptions
 from isotherm.running.executors.pool import PoolExecutor, can_fork, num_cores
 from isotherm.tasks.task import Task
 
-ExecutorName = Literal["local", "pool"]
+ExecutorName = Literal["local", "pool", "ray", "slurm"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,29 +26,58 @@ class ExecutorChoice:
     Args:
         name: of the executor; by default "local" for one worker and "pool" for several.
         device: "cpu" or "cuda".
-        workers: processes that train, one fleet each.
+        workers: processes that train, one fleet each; by default as many as suit the executor.
+        ray_address: of a Ray cluster; "auto" for the one of this machine, None to start Ray here.
+        slurm: parameters of Slurm's jobs, by submitit's names.
     """
 
     name: str | None = None
     device: str = "cpu"
-    workers: int | None = 1
+    workers: int | None = None
+    ray_address: str | None = None
+    slurm: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.name is not None:
             require_choice("executor", self.name, get_args(ExecutorName))
+        for given, name in ((self.ray_address, "ray"), (self.slurm, "slurm")):
+            if given and self.name != name:
+                raise UserError(f"{given!r} is for the {name} executor; choose it with --executor {name}")
 
-    def executor(self, tasks: Mapping[tuple[str, str], Task], options: FleetOptions) -> Executor:
+    def executor(
+        self, tasks: Mapping[tuple[str, str], Task], options: FleetOptions, *, folder: Path | None = None
+    ) -> Executor:
         """Return the executor, which has started its workers.
+
+        Args:
+            tasks: by (data_id, model_id).
+            options: of the fleets.
+            folder: where the machines of a Slurm cluster can meet; None where results are kept in memory.
 
         Raises:
             UserError: it cannot do what it is asked for here.
         """
-        name = self.name or ("local" if self.workers == 1 else "pool")
+        name = self.name or ("local" if self.workers in (None, 1) else "pool")
         if name == "local":
             self._check_local(options)
             return LocalExecutor(tasks, options, device=self.device)
+        if name == "ray":
+            from isotherm.running.executors.ray import RayExecutor
+
+            return RayExecutor(tasks, options, address=self.ray_address, device=self.device, num_workers=self.workers)
+        if name == "slurm":
+            return self._slurm(tasks, options, folder)
         self._check_pool()
         return PoolExecutor(tasks, options, num_workers=num_cores() if self.workers is None else self.workers)
+
+    def _slurm(self, tasks: Mapping[tuple[str, str], Task], options: FleetOptions, folder: Path | None) -> Executor:
+        from isotherm.running.executors.slurm import SlurmExecutor
+
+        if folder is None:
+            raise UserError("the slurm executor needs a store on a disk that all machines share; name one with store=")
+        return SlurmExecutor(
+            tasks, options, folder=folder, device=self.device, num_workers=self.workers, parameters=self.slurm
+        )
 
     def _check_local(self, options: FleetOptions) -> None:
         if self.workers not in (None, 1):

@@ -110,15 +110,15 @@ class Dispatcher:
         self._workers.start(job)
 
     def _pass_on_stop(self, queue: FleetQueue) -> None:
+        """Hand out no more once time is up, and tell the workers where a flag asks for an end."""
         flag = self._options.deadline.stop
-        if flag is None or not flag.is_set():
-            return
-        if not self._is_stopping:
-            self._is_stopping = True
-            self._workers.stop()
-        if queue:
+        is_asked = flag is not None and flag.is_set()
+        if queue and (is_asked or self._options.deadline.seconds_left <= 0):
             queue.clear()
             self._stops.append(StoppedFleet())
+        if is_asked and not self._is_stopping:
+            self._is_stopping = True
+            self._workers.stop()
 
     def _heard(self, event: Event, queue: FleetQueue) -> Iterator[list[StoredRun]]:
         job, content = event.job, event.content

@@ -59,7 +59,7 @@ class LocalExecutor:
     Args:
         tasks: by (data_id, model_id), as the specs name them.
         options: of the fleets.
-        device: "cpu" or "cuda".
+        device: "cpu" or "cuda"; a `torch.device` is taken as it is, by those who plan for other machines.
         num_workers: processes that train at the same time and share the memory.
     """
 
@@ -68,12 +68,12 @@ class LocalExecutor:
         tasks: Mapping[tuple[str, str], Task],
         options: FleetOptions | None = None,
         *,
-        device: str = "cpu",
+        device: str | torch.device = "cpu",
         num_workers: int = 1,
     ) -> None:
         self._tasks = dict(tasks)
         self._options = options or FleetOptions()
-        self._device = checked_device(device)
+        self._device = device if isinstance(device, torch.device) else checked_device(device)
         self._seconds_before = 0.0  # of training the present fleet before a kill
         self._placed: dict[tuple[str, str, Precision], PlacedTask] = {}
         self._checks: dict[tuple[str, str, Precision], FleetChecks] = {}
@@ -208,7 +208,8 @@ class LocalExecutor:
 
     def failed(self, spec: RunSpec, reason: str) -> StoredRun:
         """Return the row of a run that has failed with its worker."""
-        return self._stored([spec], [RunResult(outcome=Outcome.FAILED, error=reason)], seconds=0.0)[0]
+        provenance = {**_provenance(self._device), "seconds_per_run": 0.0, "fleet_size": 1}
+        return StoredRun(spec=spec, result=RunResult(outcome=Outcome.FAILED, error=reason), provenance=provenance)
 
     def _stored(self, specs: Sequence[RunSpec], results: Sequence[RunResult], *, seconds: float) -> list[StoredRun]:
         provenance = {**_provenance(self._device), "seconds_per_run": seconds / max(1, len(specs))}
@@ -341,6 +342,7 @@ def _lost_gpu(error: BaseException) -> UserError:
 
 
 def _provenance(device: torch.device) -> dict[str, Any]:
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    on_gpu = device.type == "cuda" and torch.cuda.is_available()
+    name = torch.cuda.get_device_name(device) if on_gpu else platform.processor() or platform.machine()
     threads = {"num_threads": torch.get_num_threads()} if device.type == "cpu" else {}
     return {"isotherm": __version__, "torch": torch.__version__, "device": f"{device.type}: {name}", **threads}

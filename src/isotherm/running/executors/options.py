@@ -43,8 +43,8 @@ class FleetOptions:
     on_evaluation: Callable[[RunSpec, CurvePoint], None] = _ignore
 
     def for_worker(self) -> FleetOptions:
-        """Return what a worker needs to know: the listeners stay behind."""
-        return replace(self, on_fleet=_ignore, on_steps=_ignore, on_evaluation=_ignore)
+        """Return what a worker needs to know: listeners and deadline are of this process."""
+        return replace(self, deadline=Deadline(), on_fleet=_ignore, on_steps=_ignore, on_evaluation=_ignore)
 
     def __post_init__(self) -> None:
         if self.run_timeout is not None and not self.run_timeout > 0:

@@ -8,13 +8,15 @@ unpacked.
 
 from __future__ import annotations
 
+import hashlib
+import os
 import site
 import sys
 import sysconfig
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from isotherm.errors import UserError
 from isotherm.tasks.task import Task
 
 Tasks = Mapping[tuple[str, str], Task]
@@ -40,6 +43,34 @@ class PackedTasks:
             parts = {name: _parts(task) for name, task in self.tasks.items()}
             functions = {name: cloudpickle.dumps(rest) for name, (rest, _) in parts.items()}
         return unpacked, (functions, {name: arrays for name, (_, arrays) in parts.items()})
+
+
+def write_tasks(tasks: Tasks, folder: Path) -> TaskFile:
+    """Write tasks to a file in a folder that the machines share; return what to tell them of it."""
+    content = cloudpickle.dumps(PackedTasks(tasks))
+    digest = hashlib.sha256(content).hexdigest()
+    path = folder / f"tasks-{digest[:16]}"
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary.write_bytes(content)
+    os.replace(temporary, path)
+    return TaskFile(path=path, digest=digest)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskFile:
+    """A file with tasks, and the hash of what this program wrote into it."""
+
+    path: Path
+    digest: str
+
+    def read(self) -> PackedTasks:
+        """Return the tasks; another content than was written is refused before it is unpacked."""
+        content = self.path.read_bytes()
+        if hashlib.sha256(content).hexdigest() != self.digest:
+            raise UserError(f"{self.path} is not what was written there; use a folder of your own and run again")
+        found = cloudpickle.loads(content)
+        assert isinstance(found, PackedTasks)
+        return found
 
 
 def unpacked(functions: Mapping[Any, bytes], arrays: Mapping[Any, Mapping[str, Any]]) -> PackedTasks:

@@ -31,10 +31,10 @@ from isotherm.core.records import RunSpec
 from isotherm.errors import UserError
 from isotherm.running.executors.dispatch import Dispatcher, Event
 from isotherm.running.executors.fleet_queue import Job
-from isotherm.running.executors.fleet_times import StoppedFleet
 from isotherm.running.executors.local import LocalExecutor
 from isotherm.running.executors.options import FleetOptions
 from isotherm.running.executors.packing import PackedTasks
+from isotherm.running.executors.remote import outcome_of
 from isotherm.running.store import StoredRun
 from isotherm.tasks.seeding import cuda_is_in_use
 from isotherm.tasks.task import Task
@@ -312,22 +312,6 @@ def _work(
                 return
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
-
-
-def outcome_of(executor: LocalExecutor, fleet: list[RunSpec]) -> tuple[Any, Any]:
-    """Train a fleet in a worker and return what to report of it.
-
-    Where memory ran out with a single run, the worker is at its end, whoever has filled it: another one tries.
-    """
-    try:
-        runs = executor.run_one_fleet(fleet)
-    except UserError as error:
-        return "error", error
-    except StoppedFleet as stop:
-        return "stopped", stop
-    if executor.is_out_of_memory:
-        return "lost", next(run.result.error for run in runs if run.result.error)
-    return "done", runs
 
 
 def end_with_parent(parent: int) -> None:

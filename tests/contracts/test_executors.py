@@ -1,0 +1,161 @@
+"""The contract of `executors.contract`: the same study gives the same rows with every executor."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from helpers_faults import exits, faulty_sweep
+from helpers_protocol import blobs_task, tiny_sweep
+from helpers_ray import RAY_WARNINGS, cluster_of
+from isotherm.core.budget import Budget
+from isotherm.core.records import Outcome, RunResult, RunSpec
+from isotherm.engine.deadline import Deadline, StopFlag
+from isotherm.running.executors.checkpoints import CheckpointFolder
+from isotherm.running.executors.contract import Executor
+from isotherm.running.executors.fleet_times import StoppedFleet
+from isotherm.running.executors.local import LocalExecutor
+from isotherm.running.executors.options import FleetOptions
+from isotherm.running.executors.pool import PoolExecutor
+from isotherm.sweep.rounds import missing_runs
+from isotherm.sweep.sweep import Sweep
+
+Maker = Callable[[Any, FleetOptions], Executor]
+EXECUTORS = ["local", "pool", "ray", "slurm"]
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::isotherm.errors.UnseenWarning"),
+    *(pytest.mark.filterwarnings(line) for line in RAY_WARNINGS),
+]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("Ray is not installed: pip install 'isotherm[ray]'")
+    with cluster_of(1, 1) as found:
+        yield found
+
+
+@pytest.fixture(params=EXECUTORS)
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Maker:
+    """Return how to make an executor."""
+    if request.param == "local":
+        return LocalExecutor
+    if request.param == "pool":
+        return lambda tasks, options: PoolExecutor(tasks, options, num_workers=2)
+    if request.param == "ray":
+        request.getfixturevalue("cluster")
+        from isotherm.running.executors.ray import RayExecutor
+
+        return lambda tasks, options: RayExecutor(tasks, options, num_workers=2)
+    if importlib.util.find_spec("submitit") is None:
+        pytest.skip("submitit is not installed: pip install 'isotherm[slurm]'")
+    from isotherm.running.executors.slurm import SlurmExecutor
+
+    return lambda tasks, options: SlurmExecutor(tasks, options, folder=tmp_path / "jobs", cluster="local")
+
+
+def parts(sweep: Sweep) -> tuple[dict[Any, Any], list[RunSpec]]:
+    task = sweep.prepared_task
+    return {task.identify().ids: task}, missing_runs([sweep.plan()], {})
+
+
+def by_key(fleets: Iterator[list[Any]]) -> dict[str, RunResult]:
+    """Return the results by key; fail where a run comes twice."""
+    runs = [run for fleet in fleets for run in fleet]
+    found = {run.spec.key: run.result for run in runs}
+    assert len(found) == len(runs)
+    return found
+
+
+def test_the_same_rows_once_each_with_progress_that_adds_up(make: Maker) -> None:
+    """With a closure for a model, and a learning rate at which runs diverge: a value like any other."""
+    width = 3
+
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Linear(2, width), nn.ReLU(), nn.Linear(width, 2))
+
+    task = blobs_task(model=model, loss="mse", train=_regression(0), test=_regression(1))
+    sweep = tiny_sweep(task=task, effective_learning_rates=[0.125, 1e200])
+    tasks, specs = parts(sweep)
+    told: list[tuple[int, int]] = []
+    seen: list[str] = []
+    handed: list[str] = []
+    options = FleetOptions(
+        on_steps=lambda size, num: told.append((size, num)),
+        on_evaluation=lambda spec, _point: seen.append(spec.key),
+        on_fleet=lambda fleet: handed.extend(spec.key for spec in fleet),
+    )
+    with make(tasks, options) as executor:
+        found = by_key(executor.run(specs))
+    expected = by_key(LocalExecutor(tasks).run(specs))
+    assert found == expected
+    assert found.keys() == {spec.key for spec in specs} == set(handed)
+    assert {result.outcome for result in found.values()} == {Outcome.FINISHED, Outcome.DIVERGED}
+    finished = [key for key, result in found.items() if result.outcome is Outcome.FINISHED]
+    assert all(seen.count(key) == 2 for key in finished)
+    assert {size for size, _ in told} == {8}
+    assert sum(num for _, num in told) >= 10 * len(finished)
+
+
+def _regression(seed: int) -> Any:
+    x = torch.randn(32, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return x, x @ torch.tensor([[1.0, 0.0], [2.0, 1.0]], dtype=torch.float64)
+
+
+def test_a_flag_stops_a_fleet_which_goes_on_from_its_checkpoint(make: Maker, tmp_path: Path) -> None:
+    tasks, specs = parts(tiny_sweep(budget=Budget.steps(200_000), effective_learning_rates=[0.125], num_evaluations=1))
+    flag = StopFlag()
+    folder = CheckpointFolder(path=tmp_path / "a.checkpoints", seconds=0.2)
+    options = FleetOptions(checkpoints=folder, deadline=Deadline(stop=flag), on_steps=lambda *_: flag.set())
+    with make(tasks, options) as executor, pytest.raises(StoppedFleet) as stopped:
+        list(executor.run(specs))
+    assert stopped.value.is_saved
+    assert folder.saved_runs() == {spec.key for spec in specs}
+
+
+def test_after_the_deadline_nothing_is_trained(make: Maker) -> None:
+    tasks, specs = parts(tiny_sweep())
+    with make(tasks, FleetOptions(deadline=Deadline(at=-math.inf))) as executor, pytest.raises(StoppedFleet) as stopped:
+        list(executor.run(specs))
+    assert (stopped.value.done, stopped.value.is_saved) == ([], False)
+
+
+def test_a_model_that_ends_its_worker_costs_its_own_runs_alone(make: Maker, tmp_path: Path) -> None:
+    if make is LocalExecutor:
+        pytest.skip("there is no worker but this process")
+    sweep = faulty_sweep(exits, batch_sizes=[8, 16], effective_learning_rates=[0.25], num_seeds=1)
+    tasks, specs = parts(sweep)
+    with make(tasks, FleetOptions()) as executor:
+        found = by_key(executor.run(specs))
+    good, bad = (found[spec.key] for spec in sorted(specs, key=lambda spec: spec.batch_size))
+    assert good.outcome is Outcome.FINISHED
+    assert bad.outcome is Outcome.FAILED
+    assert "ended" in str(bad.error)
+
+
+def test_leaving_ends_the_workers_at_once(make: Maker) -> None:
+    tasks, specs = parts(tiny_sweep(budget=Budget.steps(2_000_000), num_evaluations=1))
+    started: list[int] = []
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        make(tasks, FleetOptions(on_steps=interrupt_after(started))) as executor,
+    ):
+        list(executor.run(specs))
+    assert started
+
+
+def interrupt_after(started: list[int]) -> Callable[[int, int], None]:
+    def interrupt(_size: int, num: int) -> None:
+        started.append(num)
+        raise KeyboardInterrupt
+
+    return interrupt
