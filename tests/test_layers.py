@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -97,7 +98,7 @@ def test_nothing_but_the_command_line_and_the_papers_report_imports_studies() ->
 def test_no_unsafe_loading_anywhere() -> None:
     for path in FILES:
         text = path.read_text()
-        assert "pickle" not in imports(path) or path == SOURCE / "data" / "restricted_pickle.py", path
+        assert "pickle" not in imports(path), path
         # What the process that starts workers sends to them, over its own pipes, is unpacked there and nothing else.
         assert "pickle.load" not in text or path == SOURCE / "running" / "executors" / "packing.py", path
         assert "eval(" not in text.replace(".eval(", ""), path
@@ -105,6 +106,11 @@ def test_no_unsafe_loading_anywhere() -> None:
     restricted = SOURCE / "data" / "restricted_pickle.py"
     nodes = list(ast.walk(ast.parse(restricted.read_text())))
     used = [ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute | ast.ImportFrom)]
-    assert [name for name in used if name.startswith(("pickle", "from pickle"))] == ["pickle.Unpickler"]
-    (unpickler,) = [n for n in nodes if isinstance(n, ast.ClassDef) and "pickle.Unpickler" in map(ast.unparse, n.bases)]
-    assert any(isinstance(n, ast.FunctionDef) and n.name == "find_class" for n in unpickler.body)
+    # It parses instructions and follows them itself: nothing is loaded.
+    assert [name for name in used if name.startswith(("pickle", "from pickle"))] == ["pickletools.genops"]
+
+
+def test_no_two_test_files_have_one_name() -> None:
+    """Tests are no package, so pytest takes the second for the first and collects nothing."""
+    names = Counter(path.name for path in Path(__file__).parent.rglob("test_*.py"))
+    assert [name for name, num in names.items() if num > 1] == []

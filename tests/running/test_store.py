@@ -88,7 +88,8 @@ def test_second_writer_is_refused_and_told_who_writes(path: Path) -> None:
         for _ in range(3):  # a refused writer disturbs neither the lock nor who holds it
             with pytest.raises(
                 StoreError,
-                match=rf"being written by another process \(pid {os.getpid()}\); wait for it, or use another",
+                match=rf"being written by another process \(pid {os.getpid()} on \S+ since [\d-]+ [\d:]+\); "
+                "wait for it, or use another",
             ):
                 Store.write(path)
         store.put([stored(seed=4)])
@@ -144,7 +145,7 @@ def test_killed_writer_leaves_its_rows_and_no_lock(path: Path) -> None:
         try:
             assert process.stdout is not None
             assert [process.stdout.readline().strip() for _ in range(2)] == ["stored", "deleting"]
-            with pytest.raises(StoreError, match=rf"\(pid {process.pid}\)"):
+            with pytest.raises(StoreError, match=rf"\(pid {process.pid} on "):
                 Store.write(path)
             assert seeds_in(path) == [0, 1]  # readers do not wait
         finally:

@@ -14,9 +14,11 @@ from typing import Any, ParamSpec, TypeVar
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.text import Text
 
 from isotherm.cli.consoles import has_unicode
 from isotherm.core.json import json_text
+from isotherm.core.visible import printable
 from isotherm.errors import UserError
 from isotherm.report.files import write_json
 
@@ -83,7 +85,15 @@ def errors() -> Console:
 
 
 def _console(*, stderr: bool) -> Console:
-    return Console(stderr=stderr, emoji=False)  # a sweep may be called ":one:"
+    return _SafeConsole(stderr=stderr, emoji=False)  # a sweep may be called ":one:"
+
+
+class _SafeConsole(Console):
+    """Shows control characters of names and messages instead of sending them to the terminal."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return a string as text to print."""
+        return super().render_str(printable(text), **options)
 
 
 def escaped(text: str) -> str:

@@ -25,6 +25,7 @@ from isotherm.cli.run import run
 from isotherm.cli.status import status
 from isotherm.cli.theory import theory
 from isotherm.cli.watch import watch
+from isotherm.core.visible import printable
 from isotherm.version import __version__
 
 app = typer.Typer(
@@ -65,7 +66,7 @@ def main() -> None:
 
 
 class _OncePerText(logging.Filter):
-    """Lets every text through once; the fleets of a study have the same things to say."""
+    """Lets every text through once, fit for a terminal; the fleets of a study have the same things to say."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,8 +74,9 @@ class _OncePerText(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Tell whether a line is new."""
-        is_new = record.getMessage() not in self._seen
-        self._seen.add(record.getMessage())
+        record.msg, record.args = printable(record.getMessage()), ()
+        is_new = record.msg not in self._seen
+        self._seen.add(record.msg)
         return is_new
 
 

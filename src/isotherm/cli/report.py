@@ -56,13 +56,16 @@ def report(options: ReportOptions) -> None:
 def _report_store(options: ReportOptions, given: str) -> None:
     from isotherm.cli.show.study import exit_if_failed, present
     from isotherm.cli.stores import store_path
+    from isotherm.report.files import unique_stems
     from isotherm.running.stored import stored_studies
 
     console = console_for(options.json_path)
     path = store_path(given)
     found = stored_studies(path, study=options.study)
     base = options.output or (path.with_suffix("") if path.suffix else path.with_name(f"{path.name}_report"))
-    folders = [base] if len(found) == 1 else [base / results.plan.name for results in found]
+    folders = (
+        [base] if len(found) == 1 else [base / stem for stem in unique_stems([results.plan.name for results in found])]
+    )
     summaries = [
         present(results, folder, console=console, run=_run(given, path, results))
         for results, folder in zip(found, folders, strict=True)

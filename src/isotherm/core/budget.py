@@ -17,6 +17,9 @@ from fractions import Fraction
 from isotherm.core.checks import is_number, require_positive, require_whole
 from isotherm.errors import UserError
 
+# Updates that no training reaches: eleven days of a microsecond each.
+MOST_STEPS = 10**12
+
 
 class BudgetUnit(enum.StrEnum):
     """What a budget counts."""
@@ -47,6 +50,8 @@ class Budget:
             raise UserError(f"a budget of {self.amount} {self.unit} is not positive; use a number above 0")
         if self.unit is BudgetUnit.STEPS and self.amount != int(self.amount):
             raise UserError(f"a budget of {self.amount} steps is not a whole number; round it")
+        if self.amount > MOST_STEPS:
+            raise UserError(f"a budget of {self.amount:g} {self.unit} would never end; use at most {MOST_STEPS:,}")
         whole = self.amount == int(self.amount)
         object.__setattr__(self, "amount", int(self.amount) if whole else float(self.amount))
 
@@ -95,7 +100,7 @@ class Budget:
                     f"a budget of {self} is less than one update at batch_size={batch_size}, where an epoch is "
                     f"{windows} windows of {unroll} tokens; use at least {_rounded_up(1 / windows)} epochs"
                 )
-            return steps
+            return self._ending(steps)
         # Fraction of the decimal as written: 0.1 epochs of 1,000 examples are 100 examples, not 99.
         steps = math.floor(Fraction(str(self.amount)) * num_train / batch_size)
         if steps < 1:
@@ -103,6 +108,11 @@ class Budget:
                 f"a budget of {self} on {num_train} examples is less than one update at batch_size={batch_size}; "
                 f"use at least {_rounded_up(batch_size / num_train)} epochs, or a smaller batch"
             )
+        return self._ending(steps)
+
+    def _ending(self, steps: int) -> int:
+        if steps > MOST_STEPS:
+            raise UserError(f"a budget of {self} is {steps:,} updates, which would never end; use fewer epochs")
         return steps
 
     def __repr__(self) -> str:
@@ -128,6 +138,8 @@ class Until:
     def __post_init__(self) -> None:
         require_positive("the first budget of Budget.until", self.first)
         require_positive("at_most of Budget.until", self.at_most)
+        if self.at_most > MOST_STEPS:
+            raise UserError(f"at_most={self.at_most:g} epochs would never end; use at most {MOST_STEPS:,}")
         require_whole("patience of Budget.until", self.patience, at_least=1)
         if self.at_most < 2 * self.first:
             raise UserError(

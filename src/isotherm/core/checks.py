@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 import numbers
+import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
 from isotherm.errors import UserError
+
+# Names of files have at most 255 bytes, and ours add to them.
+MOST_NAME_BYTES = 150
 
 
 def is_number(value: object) -> bool:
@@ -32,6 +36,17 @@ def require_whole(name: str, value: Any, *, at_least: int, at_most: int | None =
         raise UserError(f"{name} must be a whole number of at least {at_least}, not {value!r}{_as_whole(value)}")
     if at_most is not None and int(value) > at_most:
         raise UserError(f"{name} must be at most {at_most:,}, not {value!r}")
+
+
+def require_name(name: str, value: object) -> None:
+    """Refuse what is no name: it is shown in terminals and on pages, and files are named after it."""
+    if not isinstance(value, str) or not value.strip():
+        raise UserError(f"{name} is {value!r}; give a non-empty string")
+    num_bytes = len(value.encode(errors="surrogatepass"))
+    if num_bytes > MOST_NAME_BYTES:
+        raise UserError(f"{name} has {num_bytes:,} bytes, {value[:20]!r}...; use at most {MOST_NAME_BYTES}")
+    if odd := [character for character in value if unicodedata.category(character) in ("Cc", "Cs")]:
+        raise UserError(f"{name} is {value!r}, with the control character {odd[0]!r}; use printable characters")
 
 
 def require_some(name: str, values: object) -> None:

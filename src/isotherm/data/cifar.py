@@ -16,6 +16,9 @@ from isotherm.errors import UserError
 # Examples in all files of a split; any other number means that a file is not the published one.
 NUM_EXAMPLES = {"train": 50_000, "test": 10_000}
 
+# CIFAR-100's training file has 154 MB.
+MOST_BYTES = 2**28
+
 _PIXELS = 3 * 32 * 32
 
 _Arrays = tuple[np.ndarray, np.ndarray]
@@ -79,7 +82,7 @@ def _load_split(own: Path, name: str, num_classes: int, split: str) -> Split:
 
 def _read_binary(path: Path, name: str, num_classes: int) -> _Arrays:
     """Return pixels (n, 3072) and labels (n,) of a file of records: label bytes, then red, green and blue planes."""
-    content = read_bytes(path, name=name)
+    content = read_bytes(path, name=name, at_most=MOST_BYTES)
     num_labels = 1 if num_classes == 10 else 2  # CIFAR-100 has the coarse label first, then the fine one
     record = num_labels + _PIXELS
     if not content or len(content) % record:
@@ -95,7 +98,7 @@ def _read_pickle(path: Path, name: str, num_classes: int) -> _Arrays:
     """Return pixels (n, 3072) and labels (n,) of a file in the python layout."""
     if not path.is_file():
         raise UserError(f"{path} is missing; {remedy(name)}")
-    content = restricted_pickle.read(read_bytes(path, name=name), path)
+    content = restricted_pickle.read(read_bytes(path, name=name, at_most=MOST_BYTES), path)
     key = "labels" if num_classes == 10 else "fine_labels"
     pixels, labels = content.get("data"), content.get(key)
     if not isinstance(pixels, np.ndarray) or pixels.ndim != 2 or pixels.shape[1] != _PIXELS:

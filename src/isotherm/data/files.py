@@ -10,8 +10,10 @@ import enum
 import gzip
 import hashlib
 import http.client
+import io
 import os
 import shutil
+import stat
 import tarfile
 import tempfile
 import urllib.error
@@ -28,6 +30,7 @@ from isotherm.errors import UserError
 # (name, bytes so far, bytes in all), called after every block and once when a download is complete.
 Progress = Callable[[str, int, int], None]
 
+MOST_BYTES = 2**31  # of a file that is read as a whole, packed or not
 _BLOCK = 1 << 18  # bytes per read
 _TIMEOUT = 30.0  # seconds without a byte
 
@@ -76,13 +79,14 @@ def require_folder(folder: Path, name: str) -> Path:
     return folder / name
 
 
-def read_bytes(path: Path, *, name: str) -> bytes:
+def read_bytes(path: Path, *, name: str, at_most: int = MOST_BYTES) -> bytes:
     """Return the content of a file of the data set `name`.
 
     Raises:
-        UserError: it is missing or cannot be read.
+        UserError: it is missing, cannot be read, is no regular file, or is larger than what may be read at once.
     """
     try:
+        require_regular(path, at_most=at_most)
         return path.read_bytes()
     except FileNotFoundError as error:
         raise UserError(f"{path} is missing; {remedy(name)}") from error
@@ -92,19 +96,37 @@ def read_bytes(path: Path, *, name: str) -> bytes:
         ) from error
 
 
-def read_gzip(path: Path, *, name: str) -> bytes:
+def require_regular(path: Path, *, at_most: int = MOST_BYTES) -> None:
+    """Refuse pipes and devices, which may never end, and files larger than `at_most` bytes.
+
+    Raises:
+        UserError: the file is one of these.
+        OSError: it is missing, or may not be looked at.
+    """
+    status = path.stat()
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):  # a folder has its own error when opened
+        raise UserError(f"{path} is a pipe or a device, not a file; put a regular file there")
+    if status.st_size > at_most:
+        raise UserError(f"{path} has {status.st_size:,} bytes, more than the {at_most:,} that can be read at once")
+
+
+def read_gzip(path: Path, *, name: str, at_most: int = MOST_BYTES) -> bytes:
     """Return the decompressed content of a gzip file of the data set `name`.
 
     Raises:
-        UserError: it is missing, unreadable, truncated or damaged.
+        UserError: it is missing, unreadable, truncated or damaged, or unpacks to more than `at_most` bytes.
     """
-    packed = read_bytes(path, name=name)
+    packed = read_bytes(path, name=name, at_most=at_most)
     try:
-        return gzip.decompress(packed)
+        with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
+            content = file.read(at_most + 1)
     except EOFError as error:
         raise UserError(f"{path} is truncated after {len(packed):,} bytes; {fetch_again(path, name)}") from error
     except (OSError, zlib.error) as error:
         raise UserError(f"{path} is not an intact gzip file ({error}); {fetch_again(path, name)}") from error
+    if len(content) > at_most:
+        raise UserError(f"{path} unpacks to more than {at_most:,} bytes; {fetch_again(path, name)}")
+    return content
 
 
 def fetch_again(path: Path, name: str) -> str:

@@ -11,6 +11,7 @@ import io
 import math
 import os
 import tarfile
+import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -244,13 +245,22 @@ def _scan_classes(path: Path) -> tuple[list[_Entry], tuple[str, ...]]:
         raise UserError(f"{path} has no class folders; put one folder for every class there, with its images inside")
     entries = []
     for label, name in enumerate(classes):
-        images = sorted(file.name for file in os.scandir(path / name) if file.name.lower().endswith(_SUFFIXES))
+        with os.scandir(path / name) as files:
+            images = sorted(file.name for file in files if _is_image(file))
         if not images and path.name == "train":
             raise UserError(f"{path / name} has no images ({', '.join(_SUFFIXES)}); add some or remove the folder")
         entries += [_Entry(file=f"{path.name}/{name}/{image}", label=label) for image in images]
     if not entries:
         raise UserError(f"the class folders in {path} have no images ({', '.join(_SUFFIXES)}); add some")
     return entries, classes
+
+
+def _is_image(file: os.DirEntry[str]) -> bool:
+    if not file.name.lower().endswith(_SUFFIXES):
+        return False
+    if not file.is_file():
+        raise UserError(f"{file.path} is a pipe, a device or a broken link, not an image; remove it")
+    return True
 
 
 def _check_same_classes(own: Path, train: tuple[str, ...], val: tuple[str, ...]) -> None:
@@ -273,6 +283,9 @@ def _check_shard_labels(own: Path, entries: list[_Entry], num_classes: int) -> N
 
 def _scan_shard(shard: Path) -> list[_Entry]:
     """Return the images of a shard with their labels, from its headers alone."""
+    if not shard.is_file():
+        raise UserError(f"{shard} is not a regular file; put a tar file there")
+    num_bytes = shard.stat().st_size
     images: dict[str, tarfile.TarInfo] = {}
     labels: dict[str, int] = {}
     try:
@@ -280,6 +293,11 @@ def _scan_shard(shard: Path) -> list[_Entry]:
             for member in tar:
                 if not member.isfile() or member.issparse():
                     continue
+                if not (member.size >= 0 and member.offset_data + member.size <= num_bytes):
+                    raise UserError(
+                        f"{shard} has {num_bytes:,} bytes, and its header of {member.name!r} claims {member.size:,} "
+                        f"from byte {member.offset_data:,} on; the shard was cut off: replace it"
+                    )
                 key, extension = _key_and_extension(member.name)
                 if extension in _SUFFIXES:
                     if key in images:
@@ -287,7 +305,15 @@ def _scan_shard(shard: Path) -> list[_Entry]:
                     images[key] = member
                 elif extension == ".cls":
                     labels[key] = _read_label(tar, member, shard)
-    except (tarfile.TarError, EOFError, OSError) as error:
+    except UserError:
+        raise
+    except (
+        tarfile.TarError,
+        EOFError,
+        OSError,
+        ValueError,
+        OverflowError,
+    ) as error:  # damaged headers raise many kinds
         raise UserError(
             f"{shard} is not an intact, uncompressed tar file ({error}); replace it, or unpack its compression"
         ) from error
@@ -322,7 +348,26 @@ def _read_label(tar: tarfile.TarFile, member: tarfile.TarInfo, shard: Path) -> i
     return int(text)
 
 
+_PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def _require_whole_png(content: bytes) -> None:
+    """Refuse a PNG that is cut off or damaged, which Pillow may fill up with black."""
+    place = len(_PNG)
+    while place + 12 <= len(content):
+        length = int.from_bytes(content[place : place + 4], "big")
+        kind, end = content[place + 4 : place + 8], place + 8 + length
+        if zlib.crc32(content[place + 4 : end]) != int.from_bytes(content[end : end + 4], "big"):
+            raise ValueError(f"its part at byte {place:,} is damaged or cut off")
+        if kind == b"IEND":
+            return
+        place = end + 4
+    raise ValueError(f"it is cut off after {len(content):,} bytes")
+
+
 def _decode(content: bytes) -> Image.Image:
+    if content.startswith(_PNG):
+        _require_whole_png(content)
     with Image.open(io.BytesIO(content), formats=("JPEG", "PNG")) as image:
         limit = Image.MAX_IMAGE_PIXELS
         if limit is not None and image.width * image.height > limit:

@@ -1,15 +1,20 @@
 """Read the pickles of CIFAR's python layout without running any code that a pickle could name.
 
-A pickle may call whatever it can import. Here the few NumPy names that an array needs are replaced by inert records of
-the call, every other name is refused, and the array is rebuilt afterwards from its checked parts.
+A pickle may call whatever it can import. Here its instructions are read one by one and followed by `_Machine`, which
+knows those that plain values and arrays need: the few NumPy names of an array become inert records of the call, every
+other name is refused, and the array is rebuilt afterwards from its checked parts. What an instruction says of itself,
+such as a length or a place in the memo, reserves no memory, and nothing is hashed but names and numbers: nested tuples
+that share their parts would take for ever.
 """
 
 from __future__ import annotations
 
 import io
 import math
-import pickle  # only to subclass its Unpickler
+import pickletools
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -47,20 +52,159 @@ class _Inert:
                 return text.encode("latin-1")
         raise ValueError("bytes in an unknown form")
 
-    def __setstate__(self, state: object) -> None:
-        self.state = state
 
+class _Machine:
+    """Follows the instructions of a pickle; what it is not meant to follow is a ValueError."""
 
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, content: bytes, path: Path) -> None:
-        super().__init__(io.BytesIO(content), encoding="bytes")
+    def __init__(self, path: Path) -> None:
         self._path = path
+        self._stack: list[Any] = []
+        self._below: list[list[Any]] = []  # the stacks below every mark
+        self._memo: dict[int, Any] = {}
 
-    def find_class(self, module: str, name: str) -> _Inert:
+    def run(self, content: bytes) -> object:
+        """Return the value of a pickle."""
+        for operation, argument, _ in pickletools.genops(io.BytesIO(content)):
+            name = operation.name
+            if name == "STOP":
+                return self._stack.pop()
+            if name in _CONSTANTS:
+                self._stack.append(_CONSTANTS[name])
+            elif name in _LITERALS:
+                self._stack.append(argument)
+            elif name in _BYTE_STRINGS:
+                self._stack.append(str(argument).encode("latin-1"))
+            elif name in _ACTIONS:
+                _ACTIONS[name](self, argument)
+            elif name not in ("PROTO", "FRAME"):
+                raise ValueError(f"the instruction {name} is not one of plain values and arrays")
+        raise ValueError("it has no end")
+
+    def mark(self, _: Any) -> None:
+        self._below.append(self._stack)
+        self._stack = []
+
+    def _above_mark(self) -> list[Any]:
+        above, self._stack = self._stack, self._below.pop()
+        return above
+
+    def tuple_of_mark(self, _: Any) -> None:
+        values = tuple(self._above_mark())
+        self._stack.append(values)
+
+    def tuple_of(self, num: int) -> None:
+        if len(self._stack) < num:
+            raise ValueError("a tuple of more values than there are")
+        self._stack[-num:] = [tuple(self._stack[-num:])]
+
+    def list_of_mark(self, _: Any) -> None:
+        values = self._above_mark()
+        self._stack.append(values)
+
+    def dict_of_mark(self, _: Any) -> None:
+        values = self._above_mark()
+        self._stack.append({})
+        self._set(values)
+
+    def append(self, _: Any) -> None:
+        self._extend([self._stack.pop()])
+
+    def appends(self, _: Any) -> None:
+        self._extend(self._above_mark())
+
+    def _extend(self, values: list[Any]) -> None:
+        if not isinstance(self._stack[-1], list):
+            raise ValueError("values for what is no list")
+        self._stack[-1].extend(values)
+
+    def set_item(self, _: Any) -> None:
+        value, key = self._stack.pop(), self._stack.pop()
+        self._set([key, value])
+
+    def set_items(self, _: Any) -> None:
+        self._set(self._above_mark())
+
+    def _set(self, values: list[Any]) -> None:
+        target = self._stack[-1]
+        if type(target) is not dict or len(values) % 2:
+            raise ValueError("items for what is no dictionary")
+        for key, value in zip(values[::2], values[1::2], strict=True):
+            if not isinstance(key, str | bytes | int):
+                raise UserError(
+                    f"{self._path} has a dictionary key of type {type(key).__name__}, expected a name; {_REMEDY}"
+                )
+            target[key] = value
+
+    def put(self, index: int) -> None:
+        self._memo[int(index)] = self._stack[-1]
+
+    def memoize(self, _: Any) -> None:
+        self._memo[len(self._memo)] = self._stack[-1]
+
+    def get(self, index: int) -> None:
+        self._stack.append(self._memo[int(index)])
+
+    def name(self, words: str) -> None:
+        module, _, name = words.partition(" ")
+        self._stack.append(self._known(module, name))
+
+    def name_on_stack(self, _: Any) -> None:
+        name, module = self._stack.pop(), self._stack.pop()
+        if not (isinstance(name, str) and isinstance(module, str)):
+            raise ValueError("a name that is no text")
+        self._stack.append(self._known(module, name))
+
+    def _known(self, module: str, name: str) -> _Inert:
         kind = _CONSTRUCTORS.get((module, name))
         if kind is None:
             raise UserError(f"{self._path} is a pickle that names {module}.{name}, which is not allowed; {_REMEDY}")
         return _Inert(kind)
+
+    def call(self, _: Any) -> None:
+        arguments, function = self._stack.pop(), self._stack.pop()
+        if not isinstance(function, _Inert) or not isinstance(arguments, tuple):
+            raise ValueError("a call of what cannot be called")
+        self._stack.append(function(*arguments))
+
+    def build(self, _: Any) -> None:
+        state, target = self._stack.pop(), self._stack[-1]
+        if not isinstance(target, _Inert):
+            raise ValueError("a state for what has none")
+        target.state = state
+
+
+_CONSTANTS: dict[str, object] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
+_LITERALS = {
+    *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "FLOAT", "BINFLOAT"),
+    *("UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8"),
+}
+_BYTE_STRINGS = {"STRING", "BINSTRING", "SHORT_BINSTRING"}
+_ACTIONS: dict[str, Callable[[_Machine, Any], None]] = {
+    "MARK": _Machine.mark,
+    "TUPLE": _Machine.tuple_of_mark,
+    "TUPLE1": lambda machine, _: machine.tuple_of(1),
+    "TUPLE2": lambda machine, _: machine.tuple_of(2),
+    "TUPLE3": lambda machine, _: machine.tuple_of(3),
+    "LIST": _Machine.list_of_mark,
+    "EMPTY_LIST": lambda machine, _: machine._stack.append([]),
+    "DICT": _Machine.dict_of_mark,
+    "EMPTY_DICT": lambda machine, _: machine._stack.append({}),
+    "APPEND": _Machine.append,
+    "APPENDS": _Machine.appends,
+    "SETITEM": _Machine.set_item,
+    "SETITEMS": _Machine.set_items,
+    "PUT": _Machine.put,
+    "BINPUT": _Machine.put,
+    "LONG_BINPUT": _Machine.put,
+    "MEMOIZE": _Machine.memoize,
+    "GET": _Machine.get,
+    "BINGET": _Machine.get,
+    "LONG_BINGET": _Machine.get,
+    "GLOBAL": _Machine.name,
+    "STACK_GLOBAL": _Machine.name_on_stack,
+    "REDUCE": _Machine.call,
+    "BUILD": _Machine.build,
+}
 
 
 def read(content: bytes, path: Path) -> dict[str, object]:
@@ -70,7 +214,7 @@ def read(content: bytes, path: Path) -> dict[str, object]:
         UserError: the pickle names anything but arrays, is damaged, or is not a dictionary with string keys.
     """
     try:
-        value = _Unpickler(content, path).load()
+        value = _Machine(path).run(content)
     except UserError:
         raise
     except Exception as error:  # a damaged pickle can raise nearly anything

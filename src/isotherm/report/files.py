@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +14,19 @@ from isotherm.core.json import json_text
 from isotherm.errors import UserError
 
 
-def write_atomically(path: Path, content: bytes) -> Path:
-    """Write a temporary file, then move it to its path; folders are created as needed."""
+def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> Path:
+    """Write a temporary file, then move it to its path; folders are created as needed.
+
+    Args:
+        path: of the file.
+        content: in one piece, or in pieces for what is too large.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "wb") as stream:
-                stream.write(content)
+                stream.writelines([content] if isinstance(content, bytes) else content)
             Path(temporary).chmod(0o644)  # mkstemp's 0600 would hide a report from its readers
             os.replace(temporary, path)
         except BaseException:
@@ -37,13 +44,21 @@ def write_json(path: Path, content: Any) -> Path:
     return write_atomically(path, json_text(content).encode())
 
 
+# In bytes; a name of a file has at most 255, and endings are added.
+_LONGEST_STEM = 180
+
+
 def file_stem(name: str) -> str:
     """Return a name as part of a file name: letters, digits, '.', '_' and '-' stay, the rest becomes '_'.
 
     >>> file_stem("constant steps: 1/2"), file_stem("../..")
     ('constant_steps_1_2', 'figure')
     """
-    return re.sub(r"[^\w.\-]+", "_", name).strip("._") or "figure"
+    stem = re.sub(r"[^\w.\-]+", "_", name).strip("._") or "figure"
+    if len(stem.encode()) <= _LONGEST_STEM:
+        return stem
+    digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:8]
+    return f"{stem.encode()[: _LONGEST_STEM - 9].decode(errors='ignore')}_{digest}"
 
 
 def unique_stems(names: list[str]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import unicodedata
 
 from isotherm.sweep.plan import SweepPlan
 from isotherm.sweep.protocol import Edge, Grid, Optimum
@@ -163,26 +162,6 @@ def count_text(number: int, noun: str) -> str:
     ('1 run', '1,200 runs')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def visible(text: str) -> str:
-    r"""Return a name or message as a page may show it: control characters and those that turn the text are visible.
-
-    Line breaks and tabs become spaces; escaping what HTML reads as markup is left to whoever writes HTML.
-
-    >>> visible("a\x1b[31m\u202eb\n\x00")
-    'a␛[31m�b ␀'
-    """
-    return "".join(_visible(character) for character in text)
-
-
-def _visible(character: str) -> str:
-    if character in "\n\r\t":
-        return " "
-    kind = unicodedata.category(character)
-    if kind == "Cc":
-        return chr(0x2400 + ord(character)) if ord(character) < 0x20 else "\N{REPLACEMENT CHARACTER}"
-    return "\N{REPLACEMENT CHARACTER}" if kind in ("Cf", "Cs", "Co", "Cn", "Zl", "Zp") else character
 
 
 def _exponent(value: float) -> int | None:

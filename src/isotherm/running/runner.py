@@ -21,6 +21,7 @@ from isotherm.running.executors.fleet_times import StoppedFleet, work_of
 from isotherm.running.executors.options import FleetOptions
 from isotherm.running.heartbeat import Heartbeat
 from isotherm.running.parts import Part, runs_of
+from isotherm.running.plans import damage_note, put_plan
 from isotherm.running.progress import Progress, Several
 from isotherm.running.stopping import Stopping
 from isotherm.running.store import Store, StoredRun
@@ -155,7 +156,10 @@ def run_study(
             told.noted(earlier_runs(num))
         for identity in prepared.identities.values():
             opened.put_identity(identity)
-        opened.put_study(plan.name, plan.to_json())
+        saved = checkpoints.saved_runs() if checkpoints is not None else frozenset()
+        for note in (damage_note(opened, prepared.tasks), put_plan(opened, plan, saved=saved)):
+            if note is not None:
+                told.noted(note)
         results = opened.table(prepared.tasks)
         done = set(results) - results.failed_keys() if known else set()
         results.add((spec, result) for spec, result in runs_of(known) if spec.key not in done)
@@ -166,6 +170,7 @@ def run_study(
             training.run(workforce, minutes=minutes, stopping=stopping)
         if checkpoints is not None:
             checkpoints.remove_if_empty()
+        opened.check_file()
         return StudyResults(plan=plan, by_key=results.everything() if opened.is_in_memory else results)
 
 

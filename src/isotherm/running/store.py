@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import sqlite3
 import time
@@ -26,7 +27,8 @@ from isotherm.core.records import Identity, Outcome, RunResult
 from isotherm.core.run_keys import cell_id
 from isotherm.core.run_table import RECORD, RunTable, record_of
 from isotherm.errors import StoreError
-from isotherm.running.store_file import check_header, checked_path, stores_like, take_lock, translated
+from isotherm.running.store_file import check_header, checked_path, journal_mode, stores_like, take_lock, translated
+from isotherm.running.store_guard import FileGuard, rescued
 from isotherm.running.store_numbers import DamagedNumbersError, Ids, pack_rows, put_numbers, read_numbers, read_origins
 from isotherm.running.store_rows import (
     ALL_ROWS,
@@ -62,6 +64,10 @@ class Store:
         self._connection = connection
         self._lock = lock
         self._is_closed = False
+        self._guard: FileGuard | None = None
+        # What this process put, should the file be lost.
+        self._put: list[StoredRun] = []
+        self._studies_put: dict[str, dict[str, Any]] = {}
 
     def __repr__(self) -> str:
         try:
@@ -73,7 +79,7 @@ class Store:
     @classmethod
     def write(cls, path: str | os.PathLike[str]) -> Self:
         """Open for writing and create if absent; refused while another process writes."""
-        file = checked_path(path)
+        file = Path(os.path.realpath(checked_path(path)))  # a link, or another folder later on, changes nothing
         if file.is_dir():
             raise StoreError(f"the store {file} is a folder; name a file, e.g. {file / 'results.sqlite'}")
         try:
@@ -97,11 +103,12 @@ class Store:
             if not store._is_empty():  # before the first write: a refused file stays unchanged
                 store._check_schema()
             with translated(file):
-                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute(f"PRAGMA journal_mode = {journal_mode(file)}")
                 connection.execute("PRAGMA synchronous = FULL")
             store._create_schema()
             store._raise_schema()
             store._tidy()
+            store._guard = FileGuard(file)
             return store
         except BaseException:
             store.close()
@@ -113,6 +120,7 @@ class Store:
         file = checked_path(path)
         if not file.is_file():
             raise StoreError(f"there is no store at {file}; {stores_like(file)}")
+        file = file.absolute()  # also after the folder has changed
         check_header(file)
         # SQLite needs to write beside a WAL file even to read it; without permission the file itself must do. With it,
         # a connection that may write tidies up behind itself when it is the last.
@@ -158,6 +166,16 @@ class Store:
             if key not in keyed or keyed[key].result.outcome is Outcome.FAILED:
                 keyed[key] = run
         rows = {key: insertable(run, key) for key, run in keyed.items()}
+        self._put += keyed.values() if self._guard is not None else []
+        self.check_file()
+        try:
+            self._insert(keyed, rows)
+        except StoreError:
+            self.check_file()
+            raise
+        self.check_file()
+
+    def _insert(self, keyed: Mapping[str, StoredRun], rows: Mapping[str, tuple[Any, ...]]) -> None:
         with self._transaction() as cursor:
             known = cursor.execute(_OUTCOMES, (exact_json(list(keyed)),)).fetchall()
             there = {key: Outcome(outcome) for key, outcome in known}
@@ -166,6 +184,32 @@ class Store:
             put_numbers(cursor, [(key, cell_id(keyed[key].spec), keyed[key]) for key in new])
             _tally(cursor, [there[key] for key in new if key in there], -1)
             _tally(cursor, [keyed[key].result.outcome for key in new], 1)
+
+    def check_file(self) -> None:
+        """Make sure that what was stored is in the file of this name; else save it beside it.
+
+        Raises:
+            StoreError: the file was deleted, emptied or replaced since it was opened; the message says what was saved.
+        """
+        fault = None if self._guard is None else self._guard.fault()
+        if fault is None:
+            return
+        self._guard = None
+        file = Path(self.path)
+        saved = rescued(file, self._connection, self._write_known)
+        if saved is None:
+            raise StoreError(f"the store {file} was {fault} while it was written, and {file.parent} cannot be written")
+        raise StoreError(
+            f"the store {file} was {fault} while it was written; what it held was saved to {saved}: move that file "
+            f"back to {file.name} and run the same command again, which goes on from there"
+        )
+
+    def _write_known(self, path: Path) -> None:
+        """Write what this process put, and the studies, to another file."""
+        with Store.write(path) as store:
+            store.put(self._put)
+            for name, definition in self._studies_put.items():
+                store.put_study(name, definition)
 
     def results(self) -> dict[str, RunResult]:
         """Return every result by key: an object for every run, where `table` has numbers."""
@@ -239,11 +283,19 @@ class Store:
     def put_study(self, name: str, definition: dict[str, Any]) -> None:
         """Store what a study asks for, so that status and reports need only the store."""
         text = exact_json(definition)
+        self._studies_put[name] = definition
         with self._transaction() as cursor:
+            (last,) = cursor.execute("SELECT COALESCE(MAX(stored_at), 0) FROM studies").fetchone()
+            now = max(time.time(), math.nextafter(last, math.inf))  # a clock may be set back
             cursor.execute(
-                "INSERT OR REPLACE INTO studies VALUES (?, ?, ?, ?)",
-                (name, text, time.time(), text_checksum(name, text)),
+                "INSERT OR REPLACE INTO studies VALUES (?, ?, ?, ?)", (name, text, now, text_checksum(name, text))
             )
+
+    def remove_study(self, name: str) -> None:
+        """Forget what a study asks for; its runs stay."""
+        self._studies_put.pop(name, None)
+        with self._transaction() as cursor:
+            cursor.execute("DELETE FROM studies WHERE name = ?", (name,))
 
     def studies(self) -> dict[str, dict[str, Any]]:
         """Return the definitions of the studies run into this store, by name."""

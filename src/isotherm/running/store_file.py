@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import socket
 import sqlite3
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +20,7 @@ from isotherm.running.file_lock import lock_now
 _DAMAGED = "the file is damaged; restore it from a copy, or move it away and start again"
 _NOT_WRITABLE = "it cannot be written; check the permissions of the file and its folder"
 _HELD = "another program holds it; close that and run again"
+_NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "lustre", "beegfs", "gpfs", "ceph", "afs", "glusterfs")
 # By SQLite's primary error code.
 _REMEDIES = {
     sqlite3.SQLITE_FULL: "no space is left; what was stored is intact: free some space and run the same command again",
@@ -64,7 +68,12 @@ def stores_like(file: Path) -> str:
 
 
 def take_lock(file: Path) -> IO[str]:
-    """Take the lock of a store, or say who holds it; the operating system releases it when this process ends."""
+    """Take the lock of a store, or say who holds it; the operating system releases it when this process ends.
+
+    Args:
+        file: the store, links resolved: its lock has the same name under whatever name it is opened.
+    """
+    _refuse_hard_links(file)
     path = file.with_name(file.name + ".lock")
     try:
         lock = path.open("a+")
@@ -76,22 +85,71 @@ def take_lock(file: Path) -> IO[str]:
         lock_now(lock)
     except OSError as error:
         lock.seek(0)
-        owner = lock.read().strip() or "unknown"
+        owner = " ".join(lock.read(1_000).split()) or "unknown"
         lock.close()
         raise StoreError(
             f"the store {file} is being written by another process (pid {owner}); wait for it, or use another store"
         ) from error
-    _held.add(lock)
     try:
         lock.seek(0)
         lock.truncate()
-        lock.write(f"{os.getpid()}\n")
+        lock.write(f"{os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
         lock.flush()
     except OSError as error:
         with contextlib.suppress(OSError):  # closing tries once more to write what did not fit
             lock.close()
         raise StoreError(f"the store {file} cannot be written: {error.strerror} ({path}); make room first") from error
     return lock
+
+
+def _refuse_hard_links(file: Path) -> None:
+    """Refuse a file with two names: each has its own lock and journal, so that two writers would ruin it."""
+    try:
+        num_names = file.stat().st_nlink
+    except OSError:  # it is yet to be made
+        return
+    if num_names > 1:
+        raise StoreError(
+            f"the store {file} has {num_names} names (hard links), and another program may write it under another one; "
+            f"make a copy and write that: cp {file} {file.with_name(file.stem + '-copy' + file.suffix)}"
+        )
+
+
+def journal_mode(file: Path) -> str:
+    """Return how SQLite may keep a store consistent: a write-ahead log, but not where other machines see the disk.
+
+    The log's index is shared memory, which a network disk does not share between machines.
+    """
+    return "DELETE" if file_system(file) in _NETWORK or file_system(file).startswith("fuse.") else "WAL"
+
+
+def file_system(file: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
+    """Return the kind of file system that a file is on, e.g. "ext4"; nothing where the system does not say.
+
+    The longest mount point that holds the file counts, of equal ones the last.
+    """
+    try:
+        lines = mounts.read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return ""
+    folder, found = str(file.parent.absolute()) + "/", ("", "")
+    for line in lines:
+        place, _, kind = line.partition(" - ")
+        fields = place.split()
+        if len(fields) > 4 and kind:
+            point = _unescaped(fields[4]).rstrip("/") + "/"
+            if folder.startswith(point) and len(point) >= len(found[0]):
+                found = point, kind.split()[0]
+    return found[1]
+
+
+def _unescaped(text: str) -> str:
+    r"""Return a path of the mount table as it is.
+
+    >>> _unescaped(r"/media/my\040disk")
+    '/media/my disk'
+    """
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
 def check_header(file: Path) -> None:

@@ -15,6 +15,7 @@ from isotherm.core.optimizers import Optimizer, optimizer_of
 from isotherm.core.rates import IsothermGrid
 from isotherm.core.records import Precision
 from isotherm.core.schedule import Schedule
+from isotherm.data.files import require_regular
 from isotherm.errors import UserError, nearest
 from isotherm.studies import STUDIES
 from isotherm.studies.paper.registry import objects
@@ -112,6 +113,12 @@ def _listed_by_name(value: Any) -> Any:
 
 def _named(value: Any) -> Any:
     return {"shape": value} if isinstance(value, str) else value
+
+
+# A study is a few kB. Longer texts, and more mistakes than these, help nobody.
+_MOST_BYTES = 2**20
+_MOST_ERRORS = 10
+_MOST_SHOWN = 60
 
 
 class _Table(BaseModel):
@@ -234,6 +241,7 @@ def read_study(path: Path, *, data: Path | None = None) -> Study:
 
 def _read_file(path: Path) -> _File:
     try:
+        require_regular(path, at_most=_MOST_BYTES)
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise UserError(f"there is no file {path}; {_files_beside(path)}") from error
@@ -244,10 +252,26 @@ def _read_file(path: Path) -> _File:
             f'{path} is not valid TOML: {error}; texts stand in quotes and lists in brackets, e.g. name = "mine" and '
             "batch_sizes = [8, 16]"
         ) from error
+    except RecursionError as error:
+        raise UserError(
+            f"{path} is not a study: its tables or lists are nested too deeply; see docs/studies.md"
+        ) from error
+    except UserError:
+        raise
+    except (ValueError, OverflowError) as error:  # numbers and dates that Python does not have
+        raise UserError(f"{path} holds a value that cannot be read ({error}); write a shorter number") from error
     try:
         return _File.model_validate(content)
     except ValidationError as error:
-        raise UserError(f"{path}: " + "; ".join(_sentence(dict(e)) for e in error.errors())) from error
+        raise UserError(f"{path}: {_sentences(error)}") from error
+
+
+def _sentences(error: ValidationError) -> str:
+    """Return the first of pydantic's errors as sentences, and how many more there are."""
+    found = error.errors(include_url=False, include_context=False)
+    told = [_sentence(dict(e)) for e in found[:_MOST_ERRORS]]
+    more = [f"and {len(found) - _MOST_ERRORS:,} more mistakes"] if len(found) > _MOST_ERRORS else []
+    return "; ".join([*told, *more])
 
 
 def _files_beside(path: Path) -> str:
@@ -338,23 +362,36 @@ def _exactly_one(table: _Sweep, *names: str) -> None:
 
 def _sentence(error: dict[str, Any]) -> str:
     """Return one of pydantic's errors as location, value, reason and remedy."""
-    location = ".".join(str(part + 1) if isinstance(part, int) else str(part) for part in error["loc"])
+    location = ".".join(str(part + 1) if isinstance(part, int) else _short(str(part)) for part in error["loc"])
     kind, value = error["type"], error.get("input")
     if kind == "extra_forbidden":
-        return f"unknown key {location!r}; {nearest(str(error['loc'][-1]), _keys_at(error['loc'][:-1]))}"
+        return f"unknown key {location!r}; {nearest(_short(str(error['loc'][-1])), _keys_at(error['loc'][:-1]))}"
     if kind == "missing":
         return f"the key {location!r} is missing; add it"
     if kind == "list_type" and error["loc"] == ("sweep",):
         return "the table [sweep] stands for one of several; write [[sweep]], in double brackets"
-    shown = repr(value) if len(repr(value)) < 60 else type(value).__name__
+    shown = _shown(value)
     return f"{location} = {shown}: {_reason(error)}"
+
+
+def _shown(value: Any) -> str:
+    """Return a value as it is written, or its type where that is long."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits, lists in lists
+        return type(value).__name__
+    return text if len(text) < _MOST_SHOWN else type(value).__name__
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 def _reason(error: dict[str, Any]) -> str:
     """Return why a value cannot be used, and what to write."""
     kind, value = error["type"], error.get("input")
     if kind == "list_type" and isinstance(value, int | float | str):
-        written = f'"{value}"' if isinstance(value, str) else value
+        written = f'"{_short(value)}"' if isinstance(value, str) else _shown(value)
         return f"a list is needed; write [{written}]"
     if kind in ("int_type", "int_from_float"):
         if isinstance(value, float) and value.is_integer():
@@ -363,7 +400,7 @@ def _reason(error: dict[str, Any]) -> str:
     if kind == "float_type":
         return "a number is needed, without quotes, e.g. 0.5"
     if kind == "string_type":
-        return f'a text is needed; write it in quotes, e.g. "{value}"'
+        return f'a text is needed; write it in quotes, e.g. "{_shown(value)}"'
     return f"{error['msg'][0].lower() + error['msg'][1:]}; change it"
 
 

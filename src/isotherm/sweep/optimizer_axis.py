@@ -10,6 +10,9 @@ from isotherm.core.optimizers import OPTIMIZERS, Optimizer, decays_weights, has_
 from isotherm.core.rates import IsothermGrid
 from isotherm.errors import UserError
 
+# Extensions multiply learning rates, which must not leave what a float holds.
+_RATES = (1e-30, 1e30)
+
 
 def checked_optimizers(given: object, *, momentum: object, l2: float | None) -> tuple[Optimizer, ...]:
     """Return the optimisers that were given, one or several, as records or by name.
@@ -61,7 +64,13 @@ def check_learning_rates(methods: Sequence[Optimizer], *, effective: Any, bare: 
     if not isinstance(values, IsothermGrid):
         require_some(name, values)
         for value in values:
-            require_positive(name.removesuffix("s").replace("_", " "), value)
+            one = name.removesuffix("s").replace("_", " ")
+            require_positive(one, value)
+            if not _RATES[0] <= value <= _RATES[1]:
+                article = "a" if effective is None else "an"
+                raise UserError(
+                    f"{article} {one} of {value:g} is none that trains; use one between {_RATES[0]:g} and {_RATES[1]:g}"
+                )
 
 
 def _optimizer(given: object) -> Optimizer:

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Self
 
+from isotherm.core.checks import require_name
 from isotherm.core.one_screen import one_screen
 from isotherm.core.records import Identity
 from isotherm.errors import UserError
@@ -29,6 +30,7 @@ class Study:
                 f"study name {self.name!r}: use letters, digits, spaces, '.', '_' and '-', a letter or digit first; "
                 "it names files"
             )
+        require_name("a study's name", self.name)
         if not isinstance(self.sweeps, tuple | list):
             raise UserError(
                 f"study {self.name!r}: sweeps is {type(self.sweeps).__name__}; give a list, e.g. sweeps=[sweep]"

@@ -14,7 +14,7 @@ from typing import get_args
 import numpy as np
 
 from isotherm.core.budget import Budget, Until
-from isotherm.core.checks import is_number, require_choice, require_positive, require_some, require_whole
+from isotherm.core.checks import is_number, require_choice, require_name, require_positive, require_some, require_whole
 from isotherm.core.l2 import L2Scope
 from isotherm.core.one_screen import fields_text
 from isotherm.core.optimizers import SGD, Optimizer, decays_weights, has_temperature, heavy_ball_momentum
@@ -122,8 +122,7 @@ class Sweep:
                 object.__setattr__(self, name, getattr(self, name).tolist())
         if not isinstance(self.task, Task):
             raise UserError(f"task is {type(self.task).__name__}; give an isotherm.Task, or isotherm.get_task(name)")
-        if not isinstance(self.name, str) or not self.name:
-            raise UserError(f"a sweep's name is {self.name!r}; give a non-empty string")
+        require_name("a sweep's name", self.name)
         object.__setattr__(self, "schedule", checked_schedule(self.schedule))
         self._check_choices()
         self._check_counts()

@@ -179,12 +179,22 @@ def check_packed(inputs: Any, layout: InputLayout, where: str) -> None:
 
 
 def are_several(inputs: Any, *, num: int | None = None) -> bool:
-    """Tell whether inputs are several tensors, with `num` rows each if that is given."""
+    """Tell whether inputs are several tensors, with `num` rows each if that is given.
+
+    A tuple of numbers is one vector, whether they are Python's or NumPy's.
+
+    >>> are_several((torch.zeros(3), torch.zeros(2))), are_several((np.float64(1.0), np.float64(2.0)))
+    (True, False)
+    """
     if isinstance(inputs, Mapping):
         return len(inputs) > 0
-    if not isinstance(inputs, tuple) or not inputs or not all(hasattr(value, "__array__") for value in inputs):
+    if not isinstance(inputs, tuple) or not inputs or not all(map(_is_array, inputs)):
         return False
     return num is None or (len(inputs) != num and all(_length(value) == num for value in inputs))
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "__array__") and not isinstance(value, np.generic)
 
 
 def _length(values: Any) -> int | None:

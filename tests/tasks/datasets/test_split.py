@@ -33,9 +33,10 @@ def identity(train: object, **changes: object) -> tuple[str, str]:
         TensorDataset(X, Y),
         Subset(TensorDataset(X, Y), range(NUM)),
         Listed([(x.numpy(), np.int64(y)) for x, y in zip(X, Y, strict=True)]),
+        Listed([(tuple(x.numpy()), y) for x, y in zip(X, Y.tolist(), strict=True)]),
         Listed([[x.tolist(), y] for x, y in zip(X, Y.tolist(), strict=True)]),
     ],
-    ids=["pairs", "TensorDataset", "Subset", "arrays", "lists"],
+    ids=["pairs", "TensorDataset", "Subset", "arrays", "numbers", "lists"],
 )
 def test_a_data_set_is_the_task_that_its_tensors_are(dataset: object) -> None:
     assert identity(dataset) == identity((X, Y))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import itertools
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -48,6 +49,7 @@ MAX_WIDTH = 78
 HEADER_WIDTH = 9  # in the terminal; headers wrap so that columns are no wider than their numbers
 DIVERGED = "div."  # a column that is left out where no run diverged
 OPTIMIZER, OPTIMIZER_WIDTH = "optimizer", 20  # a column whose text wraps
+_ROWS_AT_ONCE = 10_000
 _NOTHING = "–"
 
 
@@ -167,12 +169,14 @@ def _result_fields() -> list[str]:
     return [field.name for field in dataclasses.fields(RunResult) if field.name != "curve"]
 
 
-def _csv(rows: Iterable[Sequence[Any]], columns: Sequence[str]) -> bytes:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)
-    return text.getvalue().encode()
+def _csv(rows: Iterable[Sequence[Any]], columns: Sequence[str]) -> Iterator[bytes]:
+    """Yield a table in pieces: one of a million runs is larger than all the rest of a report."""
+    left = iter([columns, *itertools.islice(rows := iter(rows), _ROWS_AT_ONCE)])
+    while piece := list(left):
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(piece)
+        yield text.getvalue().encode()
+        left = itertools.islice(rows, _ROWS_AT_ONCE)
 
 
 # -- the optima as people read them ---------------------------------------------------------------------------------

@@ -9,9 +9,10 @@ from typing import Any
 from isotherm.analysis.cells import learning_curve, state_of
 from isotherm.core.records import CurvePoint, Outcome, RunResult, RunSpec
 from isotherm.core.temperature import bare_learning_rate, temperature
+from isotherm.core.visible import visible
 from isotherm.report.watch.content import Plain
 from isotherm.report.watch.grids import WatchedGrid
-from isotherm.report.wording import is_percent, power_text, rate_symbol, rate_text, visible
+from isotherm.report.wording import is_percent, power_text, rate_symbol, rate_text
 from isotherm.running.heartbeat import Training
 from isotherm.sweep.growth import runs_at
 from isotherm.sweep.plan import SweepPlan

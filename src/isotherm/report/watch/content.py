@@ -17,6 +17,7 @@ from isotherm.core.optimizers import has_temperature
 from isotherm.core.records import Direction, Outcome, RunSpec
 from isotherm.core.run_keys import cell_id
 from isotherm.core.run_table import CODES, MISSING, codes_of
+from isotherm.core.visible import visible
 from isotherm.report.watch.grids import GridBook, WatchedGrid
 from isotherm.report.wording import (
     EDGE_FLAGS,
@@ -29,7 +30,6 @@ from isotherm.report.wording import (
     rate_symbol,
     rate_text,
     seeds_words,
-    visible,
 )
 from isotherm.running.heartbeat import Training
 from isotherm.sweep.growth import CellOfRuns, growth

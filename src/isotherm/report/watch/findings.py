@@ -9,7 +9,7 @@ from typing import Any
 from isotherm.analysis.analysis import Analysis, analyse
 from isotherm.analysis.regimes import Regimes
 from isotherm.analysis.series import Series
-from isotherm.report.wording import visible
+from isotherm.core.visible import visible
 from isotherm.sweep.results import StudyResults
 
 Plain = dict[str, Any]

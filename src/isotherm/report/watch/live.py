@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from isotherm.core.visible import visible
 from isotherm.errors import UserError
 from isotherm.report.watch.cell import cell_content, cell_keys
 from isotherm.report.watch.content import (
@@ -26,7 +27,6 @@ from isotherm.report.watch.content import (
 from isotherm.report.watch.findings import Findings
 from isotherm.report.watch.grids import GridBook, WatchedGrid
 from isotherm.report.watch.source import Reading, StoreSource
-from isotherm.report.wording import visible
 from isotherm.running.heartbeat import Training
 from isotherm.running.store import Store
 from isotherm.sweep.results import StudyResults
@@ -92,7 +92,7 @@ class Live:
         head = {"version": self.version, "store": visible(self.path.name), "problem": self.problem}
         if shown is None:
             return {**head, "is_read": False}
-        name = map_name if map_name in shown.maps else next(iter(shown.maps), None)
+        name = map_name if map_name in shown.maps else self._first_map(shown)
         return {
             **head,
             "is_read": True,
@@ -101,6 +101,11 @@ class Live:
             "map": None if name is None else self.map(name),
             "findings": self.findings.content,
         }
+
+    def _first_map(self, shown: Shown) -> str | None:
+        """Return the map with runs in training, where there is one; else the first."""
+        names = (name for name, (_, grids) in shown.maps.items() if running_cells(grids, self._training))
+        return next(names, next(iter(shown.maps), None))
 
     def map(self, name: str) -> Plain | None:
         """Return all cells and optima of a map; None where there is no such map."""

@@ -1,0 +1,265 @@
+"""Files from outside that mean harm: each is refused with a sentence, at once, and without its memory."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import pickle
+import resource
+import struct
+import tarfile
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers_data import png
+from isotherm.data import imagenet, mnist, ptb, restricted_pickle
+from isotherm.data.files import read_bytes, read_gzip
+from isotherm.errors import UserError
+from isotherm.studies.load import read_study
+
+MOST_MIB, MOST_SECONDS = 400, 5.0
+HEAD = 'name = "hostile"\ntask = "mlp_mnist1d"\n[[sweep]]\nname = "one"\n'
+
+
+@contextmanager
+def cheap() -> Iterator[None]:
+    """Allow little processor time and little more memory than there is now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * os.sysconf("SC_PAGE_SIZE") + MOST_MIB * 2**20, hard))
+    start = time.process_time()
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    assert time.process_time() - start < MOST_SECONDS
+
+
+# -- pickles ----------------------------------------------------------------------------------------------------------
+
+
+def nested(depth: int) -> bytes:
+    """Return a pickle whose key is a tuple of twice the same tuple, and so on: to hash it takes 2^depth steps."""
+    steps = b""
+    for k in range(depth):
+        steps += b"h" + bytes([k]) + b"h" + bytes([k]) + b"\x86q" + bytes([k + 1])
+    return b"\x80\x02}K\x01\x85q\x00" + steps + b"Ns."
+
+
+PICKLES = {
+    "a key that takes for ever to hash": nested(40),
+    "a place of four billion in the memo": b"\x80\x02Nr\xff\xff\xff\xff.",
+    "four gigabytes of an array that is not there": b"\x80\x05\x96\x00\x00\x00\x00\x01\x00\x00\x00.",
+    "as many bytes": b"\x80\x04\x8e\x00\x00\x00\x00\x01\x00\x00\x00.",
+    "as long a text": b"\x80\x04\x8d\x00\x00\x00\x00\x01\x00\x00\x00.",
+    "a frame of sixteen exabytes": b"\x80\x04\x95" + b"\xff" * 8 + b"N.",
+    "a number of a billion digits": b"\x80\x02\x8b\xff\xff\xff\x7f.",
+    "a list of itself": b"\x80\x02]q\x00h\x00a.",
+    "a mark that is never used": b"((((.",
+    "a dictionary of odd length": b"\x80\x02}(K\x01u.",
+    "a persistent name": b"Pname\n.",
+}
+
+
+@pytest.mark.parametrize("content", PICKLES.values(), ids=PICKLES.keys())
+def test_a_pickle_costs_no_more_than_it_holds(content: bytes) -> None:
+    with cheap(), pytest.raises(UserError, match=r"some/file (is not an intact pickle|holds a|has a dictionary key)"):
+        restricted_pickle.read(content, Path("some/file"))
+
+
+def test_a_dictionary_that_holds_itself_is_read_as_far_as_it_is_used() -> None:
+    value: dict[str, object] = {"labels": [1]}
+    value["self"] = value
+    assert restricted_pickle.read(pickle.dumps(value), Path("some/file"))["labels"] == [1]
+
+
+# -- packed files, pipes and headers that lie -------------------------------------------------------------------------
+
+
+def test_a_gzip_bomb_is_stopped(tmp_path: Path) -> None:
+    bomb = tmp_path / "bomb.gz"
+    with gzip.open(bomb, "wb", compresslevel=1) as file:
+        for _ in range(48):
+            file.write(bytes(2**20))
+    with cheap(), pytest.raises(UserError, match=r"bomb\.gz unpacks to more than 1,048,576 bytes; remove bomb\.gz"):
+        read_gzip(bomb, name="mnist", at_most=2**20)
+
+
+def test_what_mnist_unpacks_to_has_a_limit() -> None:
+    largest = 16 + 60_000 * 28 * 28
+    assert largest < mnist.MOST_BYTES <= 2**28
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_a_pipe_or_a_device_is_no_file(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "train-images-idx3-ubyte.gz"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    with cheap(), pytest.raises(UserError, match="is a pipe or a device, not a file; put a regular file there"):
+        read_bytes(path, name="mnist")
+
+
+def test_a_pipe_among_texts_and_studies(tmp_path: Path) -> None:
+    (tmp_path / "ptb").mkdir()
+    for path in (tmp_path / "ptb" / "ptb.train.txt", tmp_path / "study.toml"):
+        os.mkfifo(path)
+    with pytest.raises(UserError, match="is a pipe or a device"):
+        ptb.load(tmp_path)
+    with pytest.raises(UserError, match="is a pipe or a device"):
+        read_study(tmp_path / "study.toml")
+
+
+def test_a_sparse_file_of_terabytes_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "large"
+    with path.open("wb") as file:
+        file.truncate(2**40)
+    with cheap(), pytest.raises(UserError, match=r"has 1,099,511,627,776 bytes, more than the"):
+        read_bytes(path, name="ptb")
+
+
+@pytest.mark.parametrize("shape", [(2**32 - 1, 28, 28), (2**32 - 1,) * 3, (60_000, 28, 28), (0, 28, 28)])
+def test_an_idx_header_claims_what_it_likes(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    (tmp_path / "mnist").mkdir()
+    content = struct.pack(">BBBB3I", 0, 0, 8, 3, *shape) + b"xx"
+    (tmp_path / "mnist" / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(content))
+    with cheap(), pytest.raises(UserError, match="has 2 bytes of values, expected"):
+        mnist.load(tmp_path)
+
+
+def shard(folder: Path, split: str, image: bytes, *, keep: int | None = None) -> None:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        for name, content in (("1.cls", b"0"), ("1.png", image)):
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    (folder / "imagenet").mkdir(exist_ok=True)
+    (folder / "imagenet" / f"{split}-0.tar").write_bytes(packed.getvalue()[:keep])
+
+
+def picture(size: int = 64) -> bytes:
+    return png(np.random.default_rng(0).integers(0, 256, (size, size, 3), dtype=np.uint8))
+
+
+@pytest.mark.parametrize("keep", [0.3, 0.5, 0.9, 0.999])
+def test_a_png_that_is_cut_off_is_no_black_picture(tmp_path: Path, keep: float) -> None:
+    whole = picture()
+    for split, content in (("train", whole[: int(keep * len(whole))]), ("val", whole)):
+        shard(tmp_path, split, content)
+    (train, _), (val, _) = imagenet.load(tmp_path, image_size=8, num_workers=0)
+    assert val.fetch([0]).float().mean() > 50
+    with pytest.raises(UserError, match=r"1\.png of the shard .*cannot be decoded .*(cut off|damaged).*; replace or"):
+        train.fetch([0])
+
+
+@pytest.mark.parametrize("place", [40, 60, 2_000])
+def test_a_png_with_a_flipped_bit_is_damaged(tmp_path: Path, place: int) -> None:
+    content = bytearray(picture())
+    content[place] ^= 4
+    for split in ("train", "val"):
+        shard(tmp_path, split, bytes(content))
+    (train, _), _ = imagenet.load(tmp_path, image_size=8, num_workers=0)
+    with pytest.raises(UserError, match="cannot be decoded"):
+        train.fetch([0])
+
+
+def test_a_png_bomb_is_refused_by_its_header(tmp_path: Path) -> None:
+    small = bytearray(png(np.zeros((1, 1, 3), dtype=np.uint8)))
+    small[16:24] = struct.pack(">2I", 100_000, 100_000)
+    small[29:33] = struct.pack(">I", zlib.crc32(small[12:29]))
+    for split in ("train", "val"):
+        shard(tmp_path, split, bytes(small))
+    (train, _), _ = imagenet.load(tmp_path, image_size=8, num_workers=0)
+    with cheap(), pytest.raises(UserError, match="has too many pixels to be safe"):
+        train.fetch([0])
+
+
+def test_a_shard_that_ends_before_its_image(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        shard(tmp_path, split, picture(), keep=3_000)
+    with pytest.raises(UserError, match=r"claims 1\d,\d{3} from byte 1,536 on; the shard was cut off: replace it"):
+        imagenet.load(tmp_path)
+
+
+def test_links_in_a_shard_lead_nowhere(tmp_path: Path) -> None:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        for name in ("1.png", "../../1.cls"):
+            link = tarfile.TarInfo(name)
+            link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+            tar.addfile(link)
+    (tmp_path / "imagenet").mkdir()
+    for split in ("train", "val"):
+        (tmp_path / "imagenet" / f"{split}-0.tar").write_bytes(packed.getvalue())
+    with pytest.raises(UserError, match="has no images; replace or remove it"):
+        imagenet.load(tmp_path)
+
+
+def test_a_pipe_among_pictures(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        (tmp_path / "imagenet" / split / "cat").mkdir(parents=True)
+        os.mkfifo(tmp_path / "imagenet" / split / "cat" / "1.png")
+    with pytest.raises(UserError, match=r"1\.png is a pipe, a device or a broken link, not an image; remove it"):
+        imagenet.load(tmp_path)
+
+
+# -- studies as TOML --------------------------------------------------------------------------------------------------
+
+GRID = "batch_sizes = [32]\neffective_learning_rates = [0.5]\n"
+STUDIES = {
+    "ten megabytes": (HEAD + "# " + "x" * 10_000_000, "has 10,000,0.. bytes, more than the 1,048,576"),
+    "nested lists": (HEAD + GRID + "epochs = " + "[" * 5_000 + "]" * 5_000, "nested too deeply"),
+    "nested tables": (HEAD + GRID + "epochs = " + "{a=" * 3_000 + "1" + "}" * 3_000, "nested too deeply"),
+    "5,000 digits": (HEAD + GRID + "steps = " + "9" * 5_000, "a value that cannot be read"),
+    "4,000 digits": (HEAD + GRID + "num_seeds = " + "9" * 4_000 + "\nepochs = 1", "one"),
+    "no end": (HEAD + GRID + "epochs = 1e300", "a budget of 1e.300 epochs would never end; use at most 1,000,000"),
+    "no end in updates": (HEAD + GRID + "epochs = 1e11", "updates, which would never end; use fewer epochs"),
+    "no end of doubling": (HEAD + GRID + "until = { first = 1, at_most = 1e300 }", "would never end"),
+    "an absurd rate": (
+        HEAD + "batch_sizes = [32]\neffective_learning_rates = [1e300]\nepochs = 1",
+        r"an effective learning rate of 1e.300 is none that trains; use one between 1e-30 and 1e.30",
+    ),
+    "a batch of everything": (
+        HEAD + "batch_sizes = [99999999999999999999]\neffective_learning_rates = [1.0]\nepochs = 1",
+        "99999999999999999999",
+    ),
+    "no number": (HEAD + GRID + "epochs = nan", "not positive"),
+    "a bell": ('name = "a\\u0007"\n' + GRID, r"a\.toml"),
+    "an escape in a sweep": (HEAD.replace("one", "\\u001b[31m") + GRID + "epochs = 1", "control character"),
+    "a name of 300 bytes": (HEAD.replace("one", "x" * 300) + GRID + "epochs = 1", "has 300 bytes.* use at most 150"),
+    "a study of 300 bytes": (HEAD.replace("hostile", "x" * 300) + GRID + "epochs = 1", "has 300 bytes"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), STUDIES.values(), ids=STUDIES.keys())
+def test_a_study_is_refused_in_a_sentence(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=message) as refused:
+        read_study(path).plan()
+    assert len(str(refused.value)) < 10_000
+
+
+def test_a_hundred_thousand_unknown_keys_are_not_all_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text(HEAD + GRID + "epochs = 1\n" + "".join(f"unknown_{k} = 1\n" for k in range(50_000)))
+    with pytest.raises(UserError, match=r"unknown key 'sweep\.1\.unknown_0'.*and 49,990 more mistakes") as refused:
+        read_study(path)
+    assert len(str(refused.value)) < 20_000
+
+
+def test_a_long_key_is_cut_short(tmp_path: Path) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text(HEAD + GRID + "epochs = 1\n" + "k" * 500_000 + " = 1\n")
+    with pytest.raises(UserError, match="unknown key") as refused:
+        read_study(path)
+    assert len(str(refused.value)) < 2_000
