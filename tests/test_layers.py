@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,9 @@ def test_no_unsafe_loading_anywhere() -> None:
     used = [ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute | ast.ImportFrom)]
     # It parses instructions and follows them itself: nothing is loaded.
     assert [name for name in used if name.startswith(("pickle", "from pickle"))] == ["pickletools.genops"]
+
+
+def test_no_two_test_files_have_one_name() -> None:
+    """Tests are no package, so pytest takes the second for the first and collects nothing."""
+    names = Counter(path.name for path in Path(__file__).parent.rglob("test_*.py"))
+    assert [name for name, num in names.items() if num > 1] == []

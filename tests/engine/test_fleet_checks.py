@@ -74,3 +74,12 @@ def test_without_a_folder_they_are_known_to_this_process_alone() -> None:
     assert checks.has_right_gradients(8, as_one=True)
     again = FleetChecks.on(torch.device("cpu"), name="data model mixed", is_built_in=False)
     assert not again.has_right_gradients(8, as_one=True)
+
+
+def test_more_work_is_worth_compiling_for_fewer_updates(placed: PlacedTask) -> None:
+    assert FleetChecks().updates_worth_compiling(placed, 8, num_runs=2) is None
+    checks = FleetChecks.on(torch.device("cpu"), name="", is_built_in=False, flop_per_example=1e9)
+    few, many = (checks.updates_worth_compiling(placed, size, num_runs=2) for size in (64, 1024))
+    assert few is not None
+    assert many is not None
+    assert few == pytest.approx(16 * many, rel=0.01)

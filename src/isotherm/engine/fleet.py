@@ -217,6 +217,7 @@ class _Fleet:
             micro_batches=self.micro_batches,
             updates_per_window=self.updates_per_window,
             first_index=first_index,
+            compiles_from=self.checks.updates_worth_compiling(self.placed, self.batch_size, num_runs=len(self.specs)),
         )
         return RunStack.of(plan, self.listeners)
 

@@ -9,6 +9,7 @@ import torch
 from isotherm.engine.micro_batch_check import micro_batches_of
 from isotherm.engine.micro_batches import MicroBatches
 from isotherm.engine.placed_task import PlacedTask
+from isotherm.engine.stack.plan import updates_worth_compiling
 from isotherm.kernels.saved_checks import SavedChecks
 
 logger = logging.getLogger("isotherm")
@@ -22,6 +23,7 @@ class FleetChecks:
         name: of the task among them, different for every model, data set and precision.
         is_built_in: the model is one of ours, so gradients that are right at one batch size are so at all of them; a
             user's model might tell batch sizes apart, and is checked at each.
+        flop_per_example: of a forward and a backward pass; of a text, per window. None where it is not known.
 
     >>> checks = FleetChecks()
     >>> checks.add_passed(64, as_one=True)
@@ -29,8 +31,16 @@ class FleetChecks:
     (True, False)
     """
 
-    def __init__(self, *, saved: SavedChecks | None = None, name: str = "", is_built_in: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        saved: SavedChecks | None = None,
+        name: str = "",
+        is_built_in: bool = False,
+        flop_per_example: float | None = None,
+    ) -> None:
         self._saved, self._name, self._is_built_in = saved or SavedChecks(folder=None), name, is_built_in
+        self._flop_per_example = flop_per_example
         self._with_gradients: set[tuple[str | int, ...]] = set()
         self._passed: set[tuple[int, int | None, bool]] = set()
         self._without_kernels: set[int] = set()
@@ -39,9 +49,19 @@ class FleetChecks:
         self._micro_batches: dict[tuple[int, int], MicroBatches] = {}
 
     @classmethod
-    def on(cls, device: torch.device, *, name: str, is_built_in: bool) -> FleetChecks:
+    def on(
+        cls, device: torch.device, *, name: str, is_built_in: bool, flop_per_example: float | None = None
+    ) -> FleetChecks:
         """Return the checks of a task on a device; on a GPU they are remembered on disk."""
-        return cls(saved=SavedChecks.on(device), name=name, is_built_in=is_built_in)
+        saved = SavedChecks.on(device)
+        return cls(saved=saved, name=name, is_built_in=is_built_in, flop_per_example=flop_per_example)
+
+    def updates_worth_compiling(self, placed: PlacedTask, batch_size: int, *, num_runs: int) -> int | None:
+        """Return how many updates of some runs are worth compiling a program for; None where that is not known."""
+        if self._flop_per_example is None:
+            return None
+        flop = self._flop_per_example * batch_size * num_runs
+        return updates_worth_compiling(flop=flop, num_parameters=placed.num_parameters * num_runs)
 
     def add_passed(self, batch_size: int, *, as_one: bool, micro_batch_size: int | None = None) -> None:
         """Note that the module was trained correctly at a batch size, several runs as one or a run by itself."""

@@ -13,7 +13,12 @@ import cases
 from isotherm.core.records import RunSpec
 from isotherm.engine import placed_task
 from isotherm.engine.placed_task import place_task
-from isotherm.engine.stack.plan import UPDATES_WORTH_COMPILING, StackPlan
+from isotherm.engine.stack.plan import (
+    SECONDS_WORTH_COMPILING,
+    UPDATES_WORTH_COMPILING,
+    StackPlan,
+    updates_worth_compiling,
+)
 
 ENGINE = Path(placed_task.__file__).parent
 
@@ -76,3 +81,26 @@ def test_frozen_classes_of_the_engine_hold_nothing_that_can_be_added_to(path: Pa
             if isinstance(field, ast.AnnAssign):
                 kind = ast.unparse(field.annotation).split("[")[0]
                 assert kind not in ("list", "dict", "set"), f"{frozen.name}.{ast.unparse(field)}"
+
+
+# FLOP and parameters of an update of all runs, and seconds of one as measured on an H200 (docs/performance.md).
+MEASURED = {
+    "wrn16x4_cifar10, B = 64, 24 runs": (24 * 64 * 2.36e9, 24 * 2.75e6, 24 * 64 / 140_000),
+    "wrn16x4_cifar10, B = 1,024, 3 runs": (3 * 1024 * 2.36e9, 3 * 2.75e6, 3 * 1024 / 151_000),
+    "autoencoder_mnist, B = 64, 35 runs": (35 * 64 * 6 * 2.84e6, 35 * 2.84e6, 35 / 42_200),
+    "lstm_ptb, B = 64, 21 runs": (21 * 64 * 35 * 6 * 13.3e6, 21 * 19.8e6, 21 / 1_280),
+}
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_what_is_worth_compiling_follows_from_the_time_that_it_takes(name: str) -> None:
+    flop, num_parameters, seconds = MEASURED[name]
+    found = updates_worth_compiling(flop=flop, num_parameters=num_parameters)
+    assert found * seconds == pytest.approx(SECONDS_WORTH_COMPILING, rel=0.6)
+
+
+def test_a_fixed_number_stands_for_work_that_is_not_known() -> None:
+    task = cases.blobs_task()
+    on_gpu = dataclasses.replace(place_task(task, precision="float32"), device=torch.device("cuda"))
+    plans = [StackPlan.of(on_gpu, [cases.spec(task)], convolves=False, compiles_from=n) for n in (None, 70_000)]
+    assert [plan.compiles_from for plan in plans] == [UPDATES_WORTH_COMPILING, 70_000]

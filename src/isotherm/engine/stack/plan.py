@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,8 +16,29 @@ from isotherm.kernels import availability
 
 # Updates between two checks of the losses; a diverged run wastes at most this many.
 UPDATES_PER_WINDOW = 64
-# On a GPU a program that will run this often is compiled first, which takes a minute.
+# On a GPU a program that will run this often is compiled first, which takes a minute; for work that is not known.
 UPDATES_WORTH_COMPILING = 5_000
+# Training that is worth that minute. Seconds of an update are estimated from the speeds that compiled programs reach on
+# an H200 (docs/performance.md): of matmuls and convolutions, or of the memory that the update of all parameters reads
+# and writes, whichever is slower.
+SECONDS_WORTH_COMPILING = 55.0
+_FLOP_PER_SECOND = 3.3e14
+_BYTES_PER_SECOND = 3e12
+_BYTES_PER_PARAMETER = 24  # value, velocity and gradient, once read and once written
+
+
+def updates_worth_compiling(*, flop: float, num_parameters: int) -> int:
+    """Return how many updates a program has to run for before it is worth compiling.
+
+    Args:
+        flop: of an update of all runs.
+        num_parameters: of all runs.
+
+    >>> updates_worth_compiling(flop=24 * 64 * 2.36e9, num_parameters=24 * 2_750_000)  # 24 runs of WRN-16-4, B = 64
+    5008
+    """
+    seconds = max(flop / _FLOP_PER_SECOND, num_parameters * _BYTES_PER_PARAMETER / _BYTES_PER_SECOND)
+    return math.ceil(SECONDS_WORTH_COMPILING / seconds)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -62,6 +84,7 @@ class StackPlan:
         micro_batches: MicroBatches | None = None,
         updates_per_window: int = UPDATES_PER_WINDOW,
         first_index: int = 0,
+        compiles_from: int | None = None,
     ) -> StackPlan:
         """Return the plan that suits the task's device and precision."""
         is_on_gpu = placed.device.type == "cuda"
@@ -82,7 +105,7 @@ class StackPlan:
             and micro_batches.is_whole
             and specs[0].clip_norm is None
             and heavy_ball_momentum(specs[0].method) is not None,
-            compiles_from=UPDATES_WORTH_COMPILING if is_on_gpu else None,
+            compiles_from=(compiles_from or UPDATES_WORTH_COMPILING) if is_on_gpu else None,
         )
 
     @property

@@ -28,6 +28,7 @@ from isotherm.running.executors.fleet_times import FleetTimes, StoppedFleet, wor
 from isotherm.running.executors.micro_batch_sizes import MicroBatchSizes
 from isotherm.running.executors.options import FleetOptions
 from isotherm.running.executors.progress_watch import ProgressWatch
+from isotherm.running.flop import flop_per_example
 from isotherm.running.store import StoredRun
 from isotherm.tasks.raised import message_of
 from isotherm.tasks.task import Task
@@ -176,8 +177,14 @@ class LocalExecutor:
         """Return what fleets of the spec's task have shown so far."""
         name = (spec.data_id, spec.model_id, spec.precision)
         if name not in self._checks:
-            is_built_in = self._tasks[spec.data_id, spec.model_id].is_built_in
-            self._checks[name] = FleetChecks.on(self._device, name=" ".join(name), is_built_in=is_built_in)
+            task = self._tasks[spec.data_id, spec.model_id]
+            self._checks[name] = FleetChecks.on(
+                self._device,
+                name=" ".join(name),
+                is_built_in=task.is_built_in,
+                # What is worth compiling depends on it; on a CPU nothing is compiled.
+                flop_per_example=flop_per_example(task) if self._device.type == "cuda" else None,
+            )
         return self._checks[name]
 
     def run_one_fleet(self, specs: Sequence[RunSpec]) -> list[StoredRun]:

@@ -37,6 +37,7 @@ const SIGNS = {
   failed: '<path d="M8 2l7 12H1z" fill="#b3261e"/>',
   optimum: '<circle cx="8" cy="8" r="5.5" fill="none" stroke="#1f2933" stroke-width="2"/><path d="M8 0v16" stroke="#1f2933" stroke-width="1.4"/>',
   open: '<path d="M4.5 2.5h7L15 8l-3.5 5.5h-7L1 8z" fill="none" stroke="#7b8794" stroke-width="2"/>',
+  other: '<path d="M8 2l6 6-6 6-6-6z" fill="none" stroke="#d55e00" stroke-width="2"/>',
   isotherm: '<path d="M1 15L15 1" stroke="#9aa5b1" stroke-width="1.4" stroke-dasharray="2 2"/>',
 };
 const SVG = "http://www.w3.org/2000/svg";
@@ -246,7 +247,7 @@ class CellMap {
     for (const cell of cells) counts[cell.state] = (counts[cell.state] || 0) + 1;
     const told = Object.entries(counts).map(([name, n]) => plural(n, "cell") + " " + STATES[name].words).join(", ");
     this.place.setAttribute("aria-label", "Map of batch size by learning rate, " + head.title + ": " + told);
-    if (this.store === 0) this.legends(scale, counts, law);
+    if (this.store === 0) this.legends(scale, counts, law, Boolean(other));
     if (document.activeElement === this.place && this.cursor) this.mark(this.cursor);
   }
 
@@ -325,10 +326,11 @@ class CellMap {
       error_y: {type: "data", symmetric: false, color: colour, thickness: 1.6 + halo, width: 6, array: found.map(([g, o]) => at(g, o.high) - at(g, o.rate)), arrayminus: found.map(([g, o]) => at(g, o.rate) - at(g, o.low))},
     };
   }
-  legends(scale, counts, law) {
+  legends(scale, counts, law, isCompared) {
     const items = Object.keys(STATES).filter((name) => counts[name]).map((name) => element("li", {}, sign(name), STATES[name].words));
     items.push(element("li", {}, sign("optimum"), chosen.data === "test" ? "optimum of " + this.head.tuned_on + ", with the rates within one standard deviation" : "least " + this.head.train_label));
     if (this.head.grids.some((grid) => this.isOpen(grid))) items.push(element("li", {}, sign("open"), "optimum so far, runs are missing"));
+    if (isCompared) items.push(element("li", {}, sign("other"), "optimum of the second store"));
     items.push(element("li", {}, sign("isotherm"), element("span", {}, ...formula("isotherm, T = ε_eff / B"))));
     if (law && law.kink) items.push(element("li", {}, "shaded: 95 % interval of the kink"));
     fill("legend", items);
@@ -595,7 +597,12 @@ async function refresh() {
   isBusy = true;
   const start = performance.now();
   try {
-    do { isStale = false; state = await getState(chosen.map); await drawAll(); } while (isStale && performance.now() - start < 200);
+    do {
+      isStale = false;
+      state = await getState(chosen.map);
+      if (state.map && !chosen.map && state.version > 1) chosen.map = state.map.id;  // and stays there
+      await drawAll();
+    } while (isStale && performance.now() - start < 200);
   } catch (error) { tellProblem(error.message); }
   // No more than half of the time goes into drawing.
   window.setTimeout(() => { isBusy = false; if (isStale) refresh(); }, Math.max(300, performance.now() - start));
