@@ -174,7 +174,7 @@ class CellMap {
     const head = this.head, temperature = cell.rate / cell.size;
     const k = Math.round(log2(temperature));
     const isPower = Math.abs(2 ** k / temperature - 1) < 1e-9 && look.powers[k];
-    const lines = ["B = " + whole(cell.size) + ", ε_eff = " + cell.label + ", T = " + (isPower || Number(temperature.toPrecision(3)))];
+    const lines = ["B = " + whole(cell.size) + ", " + head.symbol + " = " + cell.label + ", " + head.ratio + " = " + (isPower || Number(temperature.toPrecision(3)))];
     const parts = [STATES[cell.state].words];
     parts.push(cell.done + " of " + plural(head.num_seeds, "run") + " done");
     if (cell.inTraining) parts.push(cell.inTraining + " in training");
@@ -330,7 +330,7 @@ class CellMap {
     items.push(element("li", {}, sign("optimum"), chosen.data === "test" ? "optimum of " + this.head.tuned_on + ", with the rates within one standard deviation" : "least " + this.head.train_label));
     if (this.head.grids.some((grid) => this.isOpen(grid))) items.push(element("li", {}, sign("open"), "optimum so far, runs are missing"));
     if (isCompared) items.push(element("li", {}, sign("other"), "optimum of the second store"));
-    items.push(element("li", {}, sign("isotherm"), element("span", {}, ...formula("isotherm, T = ε_eff / B"))));
+    items.push(element("li", {}, sign("isotherm"), element("span", {}, ...formula(this.head.has_temperature ? "isotherm, T = ε_eff / B" : "ε / B constant"))));
     if (law && law.kink) items.push(element("li", {}, "shaded: 95 % interval of the kink"));
     fill("legend", items);
     by("scale-bar").style.background = "linear-gradient(90deg, " + look.colours.join(", ") + ")";
@@ -407,6 +407,7 @@ function octaveTicks([low, high]) {
   return found;
 }
 function rateTitle() {
+  if (state.map && !state.map.has_temperature) return chosen.rate === "temperature" ? "learning rate over batch size ε / B" : "learning rate ε";
   return {effective: "effective learning rate ε_eff", bare: "learning rate ε", temperature: "temperature T = ε_eff / B"}[chosen.rate];
 }
 
@@ -526,7 +527,7 @@ function drawTables() {
   const head = state.map;
   show("optima-card", Boolean(head));
   if (!head) return;
-  table("optima", ["B", "ε_eff (interval)", "T", head.test_label + " [95 %]", "n", ""], head.optima);
+  table("optima", ["B", head.symbol + " (interval)", head.ratio, head.test_label + " [95 %]", "n", ""], head.optima);
   setText("optima-note", "Tuned on " + head.tuned_on + "; " + head.seeds + ". The test value is over all runs reported at the optimum. ◂ ▸: the interval touches an end of the learning rates tried; …: runs are missing; !: no stable learning rate.");
   const other = state.other;
   show("difference-card", Boolean(other && state.difference));
