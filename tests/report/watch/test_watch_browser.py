@@ -171,6 +171,7 @@ def test_the_map_can_be_used_by_keyboard(browser: Any, site: Site) -> None:
     page.keyboard.press("ArrowLeft")
     assert page.locator("#here").inner_text() != first
     assert page.locator("#here").inner_text().startswith("B = 8, ")
+    assert page.locator("#map .ring").is_visible()
     page.keyboard.press("Enter")
     page.wait_for_selector("dialog[open] #curves .main-svg")
     assert "n = " in page.locator("#curves-note").inner_text()

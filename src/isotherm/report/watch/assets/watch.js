@@ -223,9 +223,8 @@ class CellMap {
       this.optimaTrace(head.grids, "#fff", "circle-open", "", 0, 3),
       this.optimaTrace(head.grids.filter((grid) => !this.isOpen(grid)), INK, "circle-open", "optimum", 0),
       this.optimaTrace(head.grids.filter((grid) => this.isOpen(grid)), "#7b8794", "hexagon-open", "optimum so far", 0),
-      {type: "scatter", mode: "markers", x: [], y: [], hoverinfo: "skip", marker: {symbol: "square-open", size: marker + 8, color: "#000", line: {width: 3}}},
     ];
-    this.cursorTrace = traces.length - 1;
+    this.ringSize = marker + 10;
     const layout = {
       width, height: inner + margin.t + margin.b, margin, showlegend: false, dragmode: false, hovermode: "closest",
       font: {family: "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", size: 12, color: INK},
@@ -373,9 +372,16 @@ class CellMap {
     if (!cell) { this.cursor = null; return; }
     this.cursor = cursor;
     this.say(cell);
-    plotly.restyle(this.place, {x: [[cell.x]], y: [[cell.y]]}, [this.cursorTrace]);
+    const layout = this.place._fullLayout;  // a ring above the figure: to draw thousands of cells again would take too long
+    if (!layout) return;
+    if (!this.ring) this.ring = element("div", {class: "ring"});
+    if (!this.ring.isConnected) this.place.append(this.ring);
+    this.ring.style.width = this.ring.style.height = this.ringSize + "px";
+    this.ring.style.left = layout._size.l + layout.xaxis.l2p(cell.x) - this.ringSize / 2 + "px";
+    this.ring.style.top = layout._size.t + layout.yaxis.l2p(cell.y) - this.ringSize / 2 + "px";
+    this.ring.hidden = false;
   }
-  hideCursor() { if (plotly && this.drawn) plotly.restyle(this.place, {x: [[]], y: [[]]}, [this.cursorTrace]); }
+  hideCursor() { if (this.ring) this.ring.hidden = true; }
   say(cell) { this.here.replaceChildren(...this.words(cell).flatMap((line, k) => k ? ["; ", ...formula(line)] : formula(line))); }
   open() { if (this.cursor) openCell(this.store, this.head.id, this.cursor[0], this.cursor[1]); }
 }
