@@ -22,10 +22,10 @@ from torch._inductor.output_code import CompiledFxGraph
 
 from isotherm.bench.fleet import refusing_warnings, specs_of
 from isotherm.bench.machine import commit, machine
+from isotherm.bench.tasks import timed_task
 from isotherm.bench.workloads import Workload, chosen_workloads
 from isotherm.engine.placed_task import place_task
 from isotherm.running.timing import FleetTimer
-from isotherm.tasks.builtin import made_task
 
 NUM_KERNELS = 15  # in a result file
 
@@ -56,7 +56,7 @@ class Turns:
 
 def profiled(workload: Workload, turns: Turns, *, repeats: int, seconds: float, num_kernels: int) -> dict[str, Any]:
     """Return a workload's speed in several windows, and the kernels of a short one after them."""
-    task = made_task(workload.task)
+    task = timed_task(workload.task)
     specs = specs_of(workload, task)
     speeds: list[float] = []
     profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])

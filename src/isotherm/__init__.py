@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from isotherm.analysis.unlimited import steps_to_target
     from isotherm.analysis.verdicts import Verdict
     from isotherm.core.budget import Budget
+    from isotherm.core.optimizers import SGD, Adam, AdamW, Muon
     from isotherm.core.rates import IsothermGrid, powers_of_two
     from isotherm.core.records import Direction, Outcome
     from isotherm.core.schedule import Schedule
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
 
 # Where each public name is defined. Loaded when asked for: `isotherm --help` needs no PyTorch.
 _HOMES = {
+    "Adam": "isotherm.core.optimizers",
+    "AdamW": "isotherm.core.optimizers",
     "Analysis": "isotherm.analysis.analysis",
     "Budget": "isotherm.core.budget",
     "CropAndFlip": "isotherm.data.augment",
@@ -64,10 +67,12 @@ _HOMES = {
     "JointRegimes": "isotherm.analysis.regimes",
     "LazyInputs": "isotherm.tasks.inputs",
     "Metric": "isotherm.tasks.metrics",
+    "Muon": "isotherm.core.optimizers",
     "Outcome": "isotherm.core.records",
     "Recommendation": "isotherm.analysis.recommend",
     "Regimes": "isotherm.analysis.regimes",
     "Results": "isotherm.sweep.results",
+    "SGD": "isotherm.core.optimizers",
     "Scaled": "isotherm.data.augment",
     "Schedule": "isotherm.core.schedule",
     "Store": "isotherm.running.store",
@@ -103,6 +108,9 @@ _HOMES = {
 }
 
 __all__ = [
+    "SGD",
+    "Adam",
+    "AdamW",
     "Analysis",
     "Budget",
     "CropAndFlip",
@@ -115,6 +123,7 @@ __all__ = [
     "JointRegimes",
     "LazyInputs",
     "Metric",
+    "Muon",
     "Outcome",
     "Recommendation",
     "Regimes",

@@ -45,7 +45,9 @@ class StoreError(UserError):
 # What others call things.
 _SYNONYMS = {
     "lr": ("learning_rate", "effective_learning_rate", "effective_learning_rates"),
-    "learning_rate": ("effective_learning_rate", "effective_learning_rates"),
+    "lrs": ("learning_rates", "effective_learning_rates"),
+    "learning_rate": ("learning_rates", "effective_learning_rate", "effective_learning_rates"),
+    "optimiser": ("optimizer",),
     "bs": ("batch_size", "batch_sizes"),
     "iterations": ("steps",),
     "iters": ("steps",),

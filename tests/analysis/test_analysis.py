@@ -13,6 +13,7 @@ from helpers_landscape import broken_line, first_sweep, landscape_study
 from helpers_report import embedded_study, make_plan, make_study
 from isotherm.analysis.analysis import analyse, recommend, regimes
 from isotherm.analysis.verdicts import Verdict
+from isotherm.core.optimizers import SGD
 from isotherm.errors import UserError
 from isotherm.report.study.folder import write_report
 from isotherm.sweep.protocol import Grid
@@ -62,8 +63,8 @@ def test_laws_are_found_by_budget_and_momentum() -> None:
     analysis = analyse(embedded_study())
     for sweep in analysis.sweeps:
         for series in sweep.series:
-            assert sweep.law(series.budget, series.momentum) is series.law is not None
-        assert sweep.law(sweep.plan.budgets[0], 0.25) is None
+            assert sweep.law(series.budget, series.method) is series.law is not None
+        assert sweep.law(sweep.plan.budgets[0], SGD(momentum=0.25)) is None
     assert len(analysis.regimes) == 3
 
 

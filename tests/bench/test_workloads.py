@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from helpers_protocol import make_spec
+from isotherm.bench.tasks import OWN
 from isotherm.bench.workloads import WORKLOADS, StudyWorkload, Target, Workload, chosen_workloads, study_parts
 from isotherm.errors import UserError
 from isotherm.studies import STUDIES
@@ -14,7 +15,7 @@ from isotherm.tasks.builtin import TASKS
 def test_every_work_is_of_a_known_task_or_study_and_has_a_name_of_its_own() -> None:
     assert len({workload.label for workload in WORKLOADS}) == len(WORKLOADS)
     for workload in WORKLOADS:
-        assert workload.task in TASKS
+        assert workload.task in TASKS or workload.task in OWN
         assert workload.target is not None
         assert isinstance(workload, Workload) or workload.name in STUDIES
 
@@ -28,6 +29,9 @@ def test_the_targets() -> None:
     assert targets["mlp_mnist1d:8"] == ("ratio", 25.0)
     assert targets["quickstart"] == ("ratio", 12.0)
     assert targets["autoencoder_mnist:64"] == ("ours", 40_000)
+    assert targets["gpt:64"] == ("ours", 4_000)
+    assert (targets["cnn:64"], targets["cnn:64:float32"]) == (("ours", 10_000), ("ours", 4_000))
+    assert targets["gpt_text:16"] == ("ratio", 1.0)
     assert targets["wrn28x10_cifar100:128"] == ("fraction_of_ceiling", 0.45)
     assert Target(of="fraction_of_ceiling", value=0.45).text("images/s") == "45% of ceiling"
 

@@ -7,6 +7,7 @@ import torch
 
 from helpers_cli import small_cell
 from isotherm.core.budget import Budget
+from isotherm.core.optimizers import SGD, AdamW, Muon
 from isotherm.core.schedule import Schedule
 
 
@@ -20,6 +21,19 @@ def test_the_precision_of_the_task_on_a_gpu_and_float32_on_a_cpu(monkeypatch: py
     assert (on_gpu.plan.precision, on_gpu.notes) == ("mixed", ())
     assert ", mixed, cuda, " in on_gpu.line()
     assert small_cell(device="cuda", precision="float64").plan.precision == "float64"
+
+
+ADAMW = {"optimizer": AdamW(), "effective_learning_rate": None, "learning_rate": 0.01}
+
+
+def test_the_line_of_an_optimiser_without_a_temperature() -> None:
+    cell = small_cell(**ADAMW)
+    assert "ε = 0.01, AdamW, 3 updates" in cell.line()
+    assert "ε_eff" not in cell.line()
+    assert "T =" not in cell.line()
+    assert cell.temperature is None
+    nesterov = small_cell(optimizer=SGD(nesterov=True)).line()
+    assert "ε_eff = 0.5, ε = 0.05, Nesterov momentum 0.9, T = 0.0625" in nesterov
 
 
 def test_every_setting_has_its_own_study() -> None:
@@ -36,6 +50,10 @@ def test_every_setting_has_its_own_study() -> None:
         {"precision": "float64"},
         {"first_seed": 3},
         {"num_evaluations": 3},
+        {"optimizer": SGD(nesterov=True)},
+        {**ADAMW},
+        {**ADAMW, "optimizer": AdamW(weight_decay=0.1)},
+        {**ADAMW, "optimizer": Muon()},
         {"schedule": Schedule.cosine()},
         {"schedule": Schedule.cosine(warmup_steps=1)},
         {"schedule": Schedule.cosine(final_fraction=0.1)},

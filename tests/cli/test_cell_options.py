@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
 from isotherm.cli.cell_options import CellOptions, CellSettings, parsed_values
 from isotherm.cli.schedule_options import ScheduleOptions
 from isotherm.core.budget import Budget
+from isotherm.core.optimizers import AdamW
 from isotherm.core.schedule import Schedule
 from isotherm.errors import UserError
 
@@ -52,6 +54,34 @@ def test_what_is_given_is_kept_zeros_included() -> None:
     )
     assert options.task_options() == {"model": {"depth": 22}, "transform": {"flip": False}}
     assert {"--seeds", "--evaluations", "--l2", "--model"} < set(options.given())
+
+
+def test_an_optimiser_and_its_own_learning_rate() -> None:
+    options = CellOptions(
+        task="blobs",
+        batch_size=8,
+        learning_rate=0.01,
+        steps=10,
+        optimizer="adamw",
+        optimizer_option=["weight_decay=0.1", "reference_batch_size=4"],
+    )
+    options.check()
+    found = options.settings()
+    assert (found.learning_rate, found.effective_learning_rate, found.momentum) == (0.01, None, None)
+    assert found.optimizer == AdamW(weight_decay=0.1, reference_batch_size=4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"optimizer": "adamw"}, "--task needs --learning-rate or --effective-learning-rate"),
+        ({"learning_rate": 1.0, "effective_learning_rate": 1.0}, "leave one out"),
+        ({"learning_rate": 1.0, "optimizer_option": ["beta1=0.5"]}, "--optimizer-option needs --optimizer"),
+    ],
+)
+def test_options_of_optimisers_that_do_not_fit(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        CellOptions(task="blobs", batch_size=8, steps=1, **changes).check()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from helpers_faults import exits, faulty_sweep
+from helpers_faults import BAD_BATCH_SIZE, exits, faulty_sweep
 from helpers_protocol import blobs_task, tiny_sweep
 from helpers_ray import RAY_WARNINGS, cluster_of
 from isotherm.core.budget import Budget
@@ -132,7 +132,7 @@ def test_after_the_deadline_nothing_is_trained(make: Maker) -> None:
 def test_a_model_that_ends_its_worker_costs_its_own_runs_alone(make: Maker, tmp_path: Path) -> None:
     if make is LocalExecutor:
         pytest.skip("there is no worker but this process")
-    sweep = faulty_sweep(exits, batch_sizes=[8, 16], effective_learning_rates=[0.25], num_seeds=1)
+    sweep = faulty_sweep(exits, batch_sizes=[8, BAD_BATCH_SIZE], effective_learning_rates=[0.25], num_seeds=1)
     tasks, specs = parts(sweep)
     with make(tasks, FleetOptions()) as executor:
         found = by_key(executor.run(specs))

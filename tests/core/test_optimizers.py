@@ -94,22 +94,6 @@ def test_labels_name_what_differs_from_the_defaults():
     ]
 
 
-@pytest.mark.parametrize("optimizer", EVERY, ids=str)
-def test_a_line_of_python_makes_the_optimiser(optimizer):
-    import torch
-
-    model = torch.nn.Linear(3, 2)
-    names = {"torch": torch, "model": model, "matrices": [model.weight], "others": [model.bias]}
-    made = eval(optimizer.line(0.003), names)
-    first = made[0] if isinstance(made, tuple) else made
-    assert first.param_groups[0]["lr"] == 0.003
-    for field, theirs in (("momentum", "momentum"), ("weight_decay", "weight_decay"), ("nesterov", "nesterov")):
-        if hasattr(optimizer, field):
-            assert first.param_groups[0][theirs] == getattr(optimizer, field)
-    if isinstance(optimizer, Adam | AdamW):
-        assert first.param_groups[0]["betas"] == (optimizer.beta1, optimizer.beta2)
-
-
 def test_what_runs_of_a_fleet_share():
     assert kind_of(AdamW()) == kind_of(AdamW(beta1=0.5, weight_decay=1.0))
     assert len({kind_of(one) for one in (*EVERY, Muon())}) == len(EVERY) + 1

@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 import torch
 from hypothesis import given
@@ -5,7 +7,14 @@ from hypothesis import strategies as st
 from torch import nn
 
 import cases
-from isotherm.engine.placed_task import PlacedTask, checked_device, evaluation_steps, place_task, running_window
+from isotherm.engine.placed_task import (
+    PlacedTask,
+    arithmetic,
+    checked_device,
+    evaluation_steps,
+    place_task,
+    running_window,
+)
 from isotherm.errors import UserError
 
 TASK = cases.blobs_task()
@@ -91,3 +100,35 @@ def test_evaluations_are_evenly_spaced_and_end_at_the_end(num_steps, num_evaluat
         assert steps[-1] == num_steps
         assert min(gaps) >= 1
         assert max(gaps) - min(gaps) <= 1
+
+
+# -- TF32 -------------------------------------------------------------------------------------------------------
+
+
+def test_tf32_is_refused_on_a_cpu():
+    with pytest.raises(UserError, match=r"precision='tf32' is a way in which GPUs multiply.*use precision='float32'"):
+        place_task(cases.blobs_task(), precision="tf32")
+
+
+def rounding() -> tuple[bool, bool]:
+    return torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+
+
+@pytest.mark.parametrize(
+    ("changes", "exact", "within"),
+    [
+        ({"rounds_to_tf32": True}, False, (True, True)),
+        ({"rounds_to_tf32": True}, True, (False, False)),
+        ({}, False, (False, False)),
+    ],
+    ids=["tf32", "exact for a check", "float32"],
+)
+def test_what_a_gpu_rounds(changes, exact, within):
+    placed = place_task(cases.blobs_task(), precision="float32")
+    on_gpu = dataclasses.replace(placed, device=torch.device("cuda"), **changes)
+    before = rounding()
+    with arithmetic(on_gpu, is_exact=exact):
+        assert rounding() == within
+    assert rounding() == before
+    with arithmetic(dataclasses.replace(placed, **changes)):
+        assert rounding() == before

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from isotherm.core.budget import Budget
+from isotherm.core.optimizers import SGD, AdamW, Muon, Optimizer
 from isotherm.core.rates import IsothermGrid
 from isotherm.core.schedule import Schedule
 from isotherm.errors import UserError
 from isotherm.studies import STUDIES
-from isotherm.studies.load import _Isotherm, _Schedule, _Sweep, load_study, read_study, study_name
+from isotherm.studies.load import _Isotherm, _Optimizer, _Schedule, _Sweep, load_study, read_study, study_name
 from isotherm.sweep.sweep import Sweep
 from isotherm.tasks.load import load_task
 
@@ -234,8 +235,51 @@ def test_every_kind_of_study_and_task_gets_the_data_folder(
 
 def test_every_key_is_on_the_page_of_studies() -> None:
     page = (Path(__file__).parents[2] / "docs" / "studies.md").read_text()
-    for key in (*_Sweep.model_fields, *_Isotherm.model_fields, *_Schedule.model_fields):
+    for key in (*_Sweep.model_fields, *_Isotherm.model_fields, *_Schedule.model_fields, *_Optimizer.model_fields):
         assert f"`{key}`" in page, key
+
+
+ADAMW = MINIMAL.replace("effective_learning_rates", "learning_rates")
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ('optimizer = "adamw"', (AdamW(),)),
+        ('optimizer = { name = "adamw", weight_decay = 0.1 }', (AdamW(weight_decay=0.1),)),
+        (
+            'optimizer = ["adamw", { name = "muon", reference_batch_size = 64 }]',
+            (AdamW(), Muon(reference_batch_size=64)),
+        ),
+        ('[sweep.optimizer]\nname = "sgd"\nmomentum = 0.5\nnesterov = true', (SGD(momentum=0.5, nesterov=True),)),
+    ],
+)
+def test_optimisers_of_a_file(tmp_path: Path, written: str, expected: tuple[Optimizer, ...]) -> None:
+    (sweep,) = load_study(str(write(tmp_path / "s.toml", f"{ADAMW}{written}\n"))).sweeps
+    assert sweep.methods == expected
+    assert sweep.effective_learning_rates is None
+
+
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        ('optimizer = "adamv"', "'adamv' is no optimiser; did you mean 'adam"),
+        ('optimizer = { name = "adamw", momentum = 0.9 }', "AdamW has no option 'momentum'"),
+        (
+            'optimizer = { name = "adamw", weight_dekay = 0.1 }',
+            "unknown key '.*weight_dekay'; did you mean 'weight_decay'",
+        ),
+        ("optimizer = { weight_decay = 0.1 }", "the key '.*name' is missing"),
+        ('optimizer = { name = "adamw", beta2 = 1.0 }', r"beta2=1.0 is not in \[0, 1\)"),
+        (
+            'optimizer = "adamw"\neffective_learning_rates = [0.1]',
+            "rates and learning_rates are given",
+        ),
+    ],
+)
+def test_optimisers_that_cannot_be_used(tmp_path: Path, written: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        load_study(str(write(tmp_path / "s.toml", f"{ADAMW}{written}\n")))
 
 
 def test_an_object_of_the_paper_is_no_study_but_has_a_command() -> None:

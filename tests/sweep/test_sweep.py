@@ -56,7 +56,6 @@ from isotherm.sweep.sweep import Sweep
         ({"momentum": -0.1}, r"momentum=-0.1 is not in \[0, 1\)"),
         ({"momentum": math.nan}, r"momentum=nan is not in \[0, 1\)"),
         ({"momentum": True}, r"momentum=True is not in \[0, 1\)"),
-        ({"momentum": None}, r"momentum=None is not in \[0, 1\)"),
         ({"momentum": []}, r"momentum is empty; give at least one value"),
         # batch sizes
         ({"batch_sizes": []}, r"batch_sizes is empty; give at least one value"),

@@ -1,8 +1,11 @@
 """Which parameters Muon trains, and that it needs some."""
 
+import dataclasses
+
 import pytest
 from torch import nn
 
+import cases
 from isotherm.core.optimizers import SGD, AdamW, Muon
 from isotherm.errors import UserError
 from isotherm.tasks.matrices import check_matrices, muon_matrices
@@ -21,7 +24,8 @@ def test_a_head_that_is_tied_to_an_embedding_is_one():
 
 
 def test_muon_is_refused_for_a_network_without_matrices():
+    filters = dataclasses.replace(cases.blobs_task(), name="mine", model=lambda: nn.Conv2d(1, 1, 3))
     with pytest.raises(UserError, match=r"'mine' has none besides embeddings.*use AdamW"):
-        check_matrices(nn.Conv2d(1, 1, 3), [AdamW(), Muon()], task="mine")
-    check_matrices(nn.Conv2d(1, 1, 3), [AdamW(), SGD()], task="mine")
-    check_matrices(nn.Linear(2, 2), [Muon()], task="mine")
+        check_matrices(filters, [AdamW(), Muon()])
+    check_matrices(filters, [AdamW(), SGD()])
+    check_matrices(cases.blobs_task(), [Muon()])

@@ -13,6 +13,7 @@ from isotherm.analysis.unlimited import BudgetSeries, budget_series
 from isotherm.analysis.verdicts import Verdict, judge
 from isotherm.core.budget import Budget
 from isotherm.core.one_screen import one_screen
+from isotherm.core.optimizers import Optimizer
 from isotherm.core.views import Shown
 from isotherm.errors import UserError
 from isotherm.sweep.plan import StudyPlan, SweepPlan
@@ -32,9 +33,9 @@ class SweepAnalysis:
     budgets: tuple[BudgetSeries, ...] = ()
     saving: Saving | None = None
 
-    def law(self, budget: Budget, momentum: float) -> Regimes | None:
-        """Return the broken line through the optima of a budget and momentum; None below three optima."""
-        return next((s.law for s in self.series if (s.budget, s.momentum) == (budget, momentum)), None)
+    def law(self, budget: Budget, method: Optimizer) -> Regimes | None:
+        """Return the broken line through the optima of a budget and optimiser; None below three optima."""
+        return next((s.law for s in self.series if (s.budget, s.method) == (budget, method)), None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -42,7 +43,7 @@ class Analysis(Shown):
     """What the results of a study say.
 
     `counts` are its runs by outcome, and how many are missing. `joint_regimes` compare plain SGD with momentum where
-    both were run at one budget. `recommendations` are one per sweep, budget and momentum with an optimum.
+    both were run at one budget. `recommendations` are one per sweep, budget and optimiser with an optimum.
     """
 
     results: StudyResults
@@ -59,7 +60,7 @@ class Analysis(Shown):
 
     @property
     def regimes(self) -> list[Regimes]:
-        """The two regimes of every sweep, budget and momentum with three optima or more."""
+        """The two regimes of every sweep, budget and optimiser with three optima or more."""
         return [s.law for sweep in self.sweeps for s in sweep.series if s.law is not None]
 
     def __str__(self) -> str:
@@ -111,12 +112,12 @@ def analyse(results: Results | StudyResults, *, run: Sequence[str] | None = None
 
 
 def regimes(results: Results | StudyResults) -> list[Regimes]:
-    """Return the two regimes of every sweep, budget and momentum with three optima or more: a part of `analyse`."""
+    """Return the two regimes of every sweep, budget and optimiser with three optima or more: a part of `analyse`."""
     return analyse(results).regimes
 
 
 def recommend(results: Results | StudyResults) -> list[Recommendation]:
-    """Return one recommendation for every sweep, budget and momentum: a part of `analyse`.
+    """Return one recommendation for every sweep, budget and optimiser: a part of `analyse`.
 
     Raises:
         UserError: no grid has an optimum yet.

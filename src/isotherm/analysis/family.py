@@ -82,7 +82,8 @@ def fit_family(
     name = first.objective if objective is None else objective
     way = first.direction if direction is None else direction
     sizes = tuple(grid.axes.batch_size for grid in grids)
-    label = f"{name} {first.axes.budget} {first.axes.momentum} {sizes}"
+    method = first.axes.momentum if first.axes.optimizer is None else first.axes.optimizer.label
+    label = f"{name} {first.axes.budget} {method} {sizes}"
     return _fit(curves(grids, objective=name, direction=way), sizes, way.sign, label, num_draws)
 
 

@@ -19,6 +19,7 @@ from isotherm.analysis.series import Series, TunedGrid
 from isotherm.analysis.verdicts import Verdict
 from isotherm.analysis.verdicts.margins import LEVEL, PROPORTIONAL, metric_margin
 from isotherm.core.one_screen import one_screen
+from isotherm.core.optimizers import has_temperature
 from isotherm.core.rates import tidy
 from isotherm.core.statistics import Interval, percentile_limits
 from isotherm.core.temperature import bare_learning_rate
@@ -30,13 +31,14 @@ _DATA = {"validation": "the validation set", "test": "the test set", "train": "t
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recommendation:
-    """What to use for one budget and momentum, and the evidence.
+    """What to use for one budget and optimiser, and the evidence.
 
     `batch_size` is the largest that is shown to lose less than `margin` on the tuned quantity, compared with `best`;
     `best` itself where no larger one is. `undetermined` are larger batch sizes of which these results do not tell.
     `is_determined` is False where the numbers may still move: the optimum lies at the end of its grid, or runs are
     missing. `test_metric` and its interval are over `num_runs` runs: the confirming seeds where `is_confirmed`, else
-    all seeds, the best k of n never. `code` are the lines of PyTorch that train like this, to paste.
+    all seeds, the best k of n never. Optimisers other than SGD have no temperature, and their own learning rate stands
+    for the effective one. `optimizer` names the optimiser, `code` are the lines of PyTorch that train like this.
     """
 
     sweep: str
@@ -46,7 +48,7 @@ class Recommendation:
     effective_learning_rate: float
     interval: tuple[float, float]
     learning_rate: float
-    temperature: float
+    temperature: float | None
     is_determined: bool
     best: int
     undetermined: tuple[int, ...]
@@ -56,6 +58,7 @@ class Recommendation:
     num_runs: int
     is_confirmed: bool
     evidence: str
+    optimizer: str
     code: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -70,11 +73,13 @@ class Recommendation:
     def answer(self) -> str:
         """What to use, in one sentence."""
         low, high = self.interval
-        optimiser = "SGD" if self.momentum == 0 else f"momentum {self.momentum:g}"
         so_far = "" if self.is_determined else "not determined; best so far "
+        head = f"{self.sweep}, {self.budget}, {self.optimizer}: {so_far}batch size {self.batch_size}, learning rate "
+        interval = f"interval [{low:.4g}, {high:.4g}]"
+        if self.temperature is None:
+            return f"{head}{self.learning_rate:.4g} ({interval})."
         return (
-            f"{self.sweep}, {self.budget}, {optimiser}: {so_far}batch size {self.batch_size}, learning rate "
-            f"{self.learning_rate:.4g} (ε_eff = {self.effective_learning_rate:.4g}, interval [{low:.4g}, {high:.4g}]; "
+            f"{head}{self.learning_rate:.4g} (ε_eff = {self.effective_learning_rate:.4g}, {interval}; "
             f"temperature {self.temperature:.3g})."
         )
 
@@ -83,7 +88,7 @@ class Recommendation:
 
 
 def recommendation(series: Series, scaling: Verdict | None) -> Recommendation | None:
-    """Return what to use for the budget and momentum of a series; None if its curves cannot be fitted.
+    """Return what to use for the budget and optimiser of a series; None if its curves cannot be fitted.
 
     Args:
         series: over batch sizes.
@@ -112,7 +117,7 @@ def recommendation(series: Series, scaling: Verdict | None) -> Recommendation | 
         effective_learning_rate=rate,
         interval=chosen.interval,
         learning_rate=tidy(bare_learning_rate(rate, momentum=series.momentum)),
-        temperature=rate / chosen.size,
+        temperature=rate / chosen.size if has_temperature(series.method) else None,
         is_determined=chosen.is_determined,
         best=best.size,
         undetermined=tuple(rival.choice.size for rival in larger if rival.is_open(margin)),
@@ -122,6 +127,7 @@ def recommendation(series: Series, scaling: Verdict | None) -> Recommendation | 
         num_runs=len(reported.values_all),
         is_confirmed=chosen.grid.is_confirmed,
         evidence=" ".join(evidence),
+        optimizer=series.method.label,
         code=_code(series, chosen),
     )
 
@@ -291,6 +297,8 @@ def _smaller_batches(fit: Regimes | None, scaling: Verdict | None, size: int) ->
         )
     else:
         where = f"Below B ≈ {fit.kink.estimate:.0f},"
+    if not has_temperature(fit.method):
+        return f"{where} scale the learning rate as ε ∝ {found}; {fit.power_words}."
     if slope.contains(1.0) and scaling is not None and scaling.holds:
         return f"{where} keep the temperature, ε_eff ∝ B (found: {found})."
     doubt = "whether that is proportional is not determined"

@@ -18,6 +18,7 @@ import numpy as np
 
 from isotherm.analysis.family import FamilyFit
 from isotherm.core.one_screen import one_screen
+from isotherm.core.optimizers import SGD, Optimizer, has_temperature
 from isotherm.core.statistics import BrokenLine, Floats, Interval, percentile_limits
 from isotherm.sweep.protocol import Grid
 
@@ -27,7 +28,7 @@ SAME_LINE = 1.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Regimes:
-    """The broken line through the optima of one budget and momentum; intervals at 95 %.
+    """The broken line through the optima of one budget and optimiser; intervals at 95 %.
 
     `line` has the medians, in log2. `kink` is None where most draws have none; its upper limit, and the plateau's, is
     infinite where more than one in forty has none. Without a kink `plateau` is the value of the line at the largest
@@ -47,11 +48,22 @@ class Regimes:
     part_with_kink: float
     num_seeds: int
     at_end: tuple[int, ...]
+    optimizer: Optimizer | None = None
+
+    @property
+    def method(self) -> Optimizer:
+        """The optimiser, heavy ball included."""
+        return self.optimizer or SGD(momentum=self.momentum)
 
     @property
     def label(self) -> str:
         """The optimiser in words."""
-        return "SGD" if self.momentum == 0 else f"momentum {self.momentum:g}"
+        return self.method.label
+
+    @property
+    def symbol(self) -> str:
+        """The optimal learning rate: the effective one of SGD, the optimiser's own of others."""
+        return "ε_eff*" if has_temperature(self.method) else "ε*"
 
     @property
     def end_words(self) -> list[str]:
@@ -81,7 +93,18 @@ class Regimes:
     @property
     def slope_words(self) -> str:
         """The law at small batches, in words."""
-        return f"ε_eff* ∝ B^{self.slope.estimate:.2f} [{self.slope.low:.2f}, {self.slope.high:.2f}] at small B"
+        law = f"{self.symbol} ∝ B^{self.slope.estimate:.2f} [{self.slope.low:.2f}, {self.slope.high:.2f}] at small B"
+        return law if has_temperature(self.method) else f"{law} ({self.power_words})"
+
+    @property
+    def power_words(self) -> str:
+        """Which of the two usual rules the exponent agrees with: ε ∝ √B, ε ∝ B, both or neither."""
+        root, linear = (self.slope.contains(power) for power in (0.5, 1.0))
+        if root and linear:
+            return "this agrees with √B and with B"
+        if root:
+            return "this agrees with √B, not with B"
+        return "this agrees with B, not with √B" if linear else "this agrees with neither √B nor B"
 
     @property
     def unseen_words(self) -> str:
@@ -95,8 +118,8 @@ class Regimes:
             return f"{self.unseen_words} ({'; '.join(self.doubts)})"
         kink, plateau = self.kink, self.plateau
         return (
-            f"kink at B ≈ {kink.estimate:.0f} [{kink.low:.0f}, {kink.high:.0f}], then ε_eff* ≈ {plateau.estimate:.3g} "
-            f"[{plateau.low:.3g}, {plateau.high:.3g}]"
+            f"kink at B ≈ {kink.estimate:.0f} [{kink.low:.0f}, {kink.high:.0f}], then {self.symbol} ≈ "
+            f"{plateau.estimate:.3g} [{plateau.low:.3g}, {plateau.high:.3g}]"
         )
 
     @property
@@ -195,6 +218,7 @@ def regimes_of(fit: FamilyFit, grids: Sequence[Grid]) -> Regimes:
         shortfall=_interval(fit.slopes * (log_last - log_corners)),
         part_with_kink=part,
         num_seeds=len(grids[0].cells[0].results),
+        optimizer=grids[0].axes.optimizer,
         at_end=tuple(grid.axes.batch_size for grid in grids if _is_at_end(grid)),
     )
 

@@ -43,8 +43,8 @@ def saving(results: Results) -> Saving | None:
     if not estimated or results.counts()["missing"] or not all(grid.is_complete for grid in results.grids()):
         return None
     assert results.plan.estimate_at is not None
-    by_cell = {(grid.axes.batch_size, grid.axes.momentum): grid for grid in estimated}
-    spared = (_spared(by_cell[grid.axes.batch_size, grid.axes.momentum], grid) for grid in results.grids())
+    by_cell = {(grid.axes.batch_size, grid.axes.method): grid for grid in estimated}
+    spared = (_spared(by_cell[grid.axes.batch_size, grid.axes.method], grid) for grid in results.grids())
     return Saving(
         estimate_at=results.plan.estimate_at,
         num_estimating=_num_examples(estimated),

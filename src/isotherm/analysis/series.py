@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from isotherm.analysis.family import LEAST_FOR_LINE, FamilyFit, fit_family
 from isotherm.analysis.regimes import JointRegimes, Regimes, joint_regimes_of, regimes_of
 from isotherm.core.budget import Budget
+from isotherm.core.optimizers import Optimizer, has_temperature, heavy_ball_momentum
 from isotherm.core.rates import tidy
 from isotherm.core.records import Direction
 from isotherm.core.temperature import bare_learning_rate, temperature
@@ -43,7 +44,7 @@ class TunedGrid:
 
     @property
     def axes(self) -> GridAxes:
-        """Batch size, budget and momentum."""
+        """Batch size, budget and optimiser."""
         return self.grid.axes
 
     @property
@@ -53,13 +54,21 @@ class TunedGrid:
 
     @property
     def rate(self) -> float | None:
-        """The optimal effective learning rate."""
+        """The optimal learning rate: the effective one of SGD, the optimiser's own of others."""
         return None if self.optimum is None else self.optimum.effective_learning_rate
 
     @property
     def temperature(self) -> float | None:
-        """T = ε_eff / B at the optimum."""
-        return None if self.rate is None else temperature(self.rate, self.axes.batch_size)
+        """T = ε_eff / B at the optimum of SGD; None for others."""
+        if self.rate is None or not has_temperature(self.axes.method):
+            return None
+        return temperature(self.rate, self.axes.batch_size)
+
+    def rate_over(self, power: float) -> float | None:
+        """Return ε / B^power at the optimum of an optimiser without a temperature; None for SGD."""
+        if self.rate is None or has_temperature(self.axes.method):
+            return None
+        return float(self.rate / self.axes.batch_size**power)
 
     @property
     def learning_rate(self) -> float | None:
@@ -69,7 +78,7 @@ class TunedGrid:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Series:
-    """The grids of one sweep, budget and momentum that have an optimum, over rising batch sizes.
+    """The grids of one sweep, budget and optimiser that have an optimum, over rising batch sizes.
 
     `fit` is the curve family of the tuned quantity, `test_fit` that of the test metric and `train_fit` that of training
     loss plus L2 penalty; None where runs lack the quantity. `law` is the broken line through the optima of `fit`; None
@@ -85,8 +94,13 @@ class Series:
 
     @property
     def momentum(self) -> float:
-        """The momentum of all runs."""
+        """The momentum of all runs; 0 of optimisers other than SGD."""
         return self.grids[0].axes.momentum
+
+    @property
+    def method(self) -> Optimizer:
+        """The optimiser of all runs, as it was given."""
+        return self.grids[0].axes.method
 
     @property
     def budget(self) -> Budget:
@@ -96,7 +110,7 @@ class Series:
     @property
     def label(self) -> str:
         """Sweep and optimiser in words."""
-        return f"{self.plan.name}, {'SGD' if self.momentum == 0 else f'momentum {self.momentum:g}'}"
+        return f"{self.plan.name}, {self.method.label}"
 
     @property
     def is_percent(self) -> bool:
@@ -111,7 +125,8 @@ class Series:
     def pairs_with(self, other: Series) -> bool:
         """Tell whether this is plain SGD, and the other the same with momentum, both with a law."""
         return (
-            self.momentum == 0 < other.momentum
+            heavy_ball_momentum(self.method) == 0
+            and (heavy_ball_momentum(other.method) or 0) > 0
             and self.budget == other.budget
             and self.law is not None
             and other.law is not None
@@ -134,11 +149,11 @@ def tuned_grids(results: Results) -> tuple[TunedGrid, ...]:
 
 
 def fitted_series(plan: SweepPlan, grids: Iterable[TunedGrid]) -> list[Series]:
-    """Return the series of a sweep, one per budget and momentum, with their fits."""
-    groups: dict[tuple[Budget, float], list[TunedGrid]] = {}
+    """Return the series of a sweep, one per budget and optimiser, with their fits."""
+    groups: dict[tuple[Budget, Optimizer], list[TunedGrid]] = {}
     for grid in grids:
         if grid.optimum is not None:
-            groups.setdefault((grid.axes.budget, grid.axes.momentum), []).append(grid)
+            groups.setdefault((grid.axes.budget, grid.axes.method), []).append(grid)
     return [_fitted(plan, sorted(group, key=lambda g: g.axes.batch_size)) for group in groups.values()]
 
 
@@ -159,7 +174,16 @@ def pairs_of(series: Sequence[Series]) -> list[Pair]:
 def same_but_momentum(plan: SweepPlan, other: SweepPlan) -> bool:
     """Tell whether two sweeps train the same; batch sizes, budgets and learning rates may differ."""
     plans = [
-        dataclasses.replace(p, name="", momenta=(), learning_rates=(), batch_sizes=(), budgets=(), max_extensions=0)
+        dataclasses.replace(
+            p,
+            name="",
+            momenta=(),
+            learning_rates=(),
+            batch_sizes=(),
+            budgets=(),
+            max_extensions=0,
+            rates_are_bare=False,
+        )
         for p in (plan, other)
     ]
     return plans[0] == plans[1]

@@ -20,6 +20,7 @@ from isotherm.analysis.verdicts.remedies import LEAST_SEEDS
 from isotherm.core.budget import BudgetUnit
 from isotherm.core.checks import require_positive
 from isotherm.core.one_screen import one_screen
+from isotherm.core.optimizers import has_temperature, heavy_ball_momentum
 from isotherm.sweep.plan import StudyPlan, SweepPlan
 from isotherm.sweep.protocol import Grid
 from isotherm.sweep.results import Results, StudyResults
@@ -325,11 +326,15 @@ def _num_rates(plan: SweepPlan) -> int:
 def _num_verdicts(plans: Sequence[SweepPlan]) -> int:
     """Return how many verdicts a study makes if it has seeds enough and every optimum lies inside; at least one."""
     judged = [plan for plan in plans if len(plan.batch_sizes) >= LEAST_FOR_LINE]
-    series = [(plan, budget, momentum) for plan in judged for budget in plan.budgets for momentum in plan.momenta]
+    series = [(plan, budget, method) for plan in judged for budget in plan.budgets for method in plan.methods]
     pairs = [
         (a, b)
         for a, b in itertools.product(series, series)
-        if a[2] == 0 < b[2] and a[1] == b[1] and same_but_momentum(a[0], b[0])
+        if heavy_ball_momentum(a[2]) == 0
+        and (heavy_ball_momentum(b[2]) or 0) > 0
+        and a[1] == b[1]
+        and same_but_momentum(a[0], b[0])
     ]
     at_steps = sum(budget.unit is BudgetUnit.STEPS for _, budget, _ in series)
-    return max(1, 2 * len(series) + 2 * len(pairs) + 2 * at_steps)
+    roots = sum(not has_temperature(method) for _, _, method in series)
+    return max(1, 2 * len(series) + roots + 2 * len(pairs) + 2 * at_steps)

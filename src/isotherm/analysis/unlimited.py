@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from isotherm.core.budget import Budget
 from isotherm.core.checks import is_number
+from isotherm.core.optimizers import SGD, Optimizer, heavy_ball_momentum
 from isotherm.core.records import Direction
 from isotherm.errors import UserError
 from isotherm.sweep.doubling import StopReason, stop_reason
@@ -21,19 +22,24 @@ from isotherm.sweep.results import Results
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BudgetSeries:
-    """What is tuned, at the optimum of one budget after another, at one batch size and momentum.
+    """What is tuned, at the optimum of one budget after another, at one batch size and optimiser.
 
     `estimates` are None where no learning rate is stable. `reason` says why there is no larger budget; None while runs
     are missing, and in a sweep whose budgets do not double.
     """
 
     batch_size: int
-    momentum: float
+    method: Optimizer
     direction: Direction
     budgets: tuple[Budget, ...]
     num_steps: tuple[int, ...]
     estimates: tuple[Estimate | None, ...]
     reason: StopReason | None
+
+    @property
+    def momentum(self) -> float:
+        """The momentum of SGD; 0 of others."""
+        return self.method.momentum if isinstance(self.method, SGD) else 0.0
 
     @property
     def best(self) -> int | None:
@@ -42,7 +48,7 @@ class BudgetSeries:
         return max(known, key=lambda k: self.direction.sign * known[k]) if known else None
 
     def __str__(self) -> str:
-        where = f"B = {self.batch_size:,}, m = {self.momentum:g}"
+        where = f"B = {self.batch_size:,}, {_label(self.method)}"
         reason = "runs are missing" if self.reason is None else self.reason
         if self.best is None:
             return f"{where}: {reason}"
@@ -60,14 +66,14 @@ class StepsToTarget:
     """
 
     batch_size: int
-    momentum: float
+    method: Optimizer
     target: float
     missed: int | None
     met: int | None
     num_steps: float | None
 
     def __str__(self) -> str:
-        where = f"B = {self.batch_size:,}, m = {self.momentum:g}"
+        where = f"B = {self.batch_size:,}, {_label(self.method)}"
         if self.met is None:
             return f"{where}: not met with {self.missed:,} updates" if self.missed else f"{where}: not known"
         if self.num_steps is None:
@@ -76,15 +82,15 @@ class StepsToTarget:
 
 
 def budget_series(results: Results) -> list[BudgetSeries]:
-    """Return the series over budgets of every batch size and momentum of a sweep."""
-    chains: dict[tuple[float, int], list[Grid]] = {}
+    """Return the series over budgets of every batch size and optimiser of a sweep."""
+    chains: dict[tuple[Optimizer, int], list[Grid]] = {}
     for grid in results.grids():
-        chains.setdefault((grid.axes.momentum, grid.axes.batch_size), []).append(grid)
+        chains.setdefault((grid.axes.method, grid.axes.batch_size), []).append(grid)
     return [_series(results, sorted(chain, key=lambda grid: grid.num_steps)) for chain in chains.values()]
 
 
 def steps_to_target(results: Results, target: float) -> list[StepsToTarget]:
-    """Return how many updates it takes to meet a target, at every batch size and momentum of a sweep over budgets.
+    """Return how many updates it takes to meet a target, at every batch size and optimiser of a sweep over budgets.
 
     Args:
         results: of a sweep with several budgets, or with `Budget.until`.
@@ -119,12 +125,17 @@ def target_steps(series: BudgetSeries, target: float) -> StepsToTarget:
         between = low * (high / low) ** part
     return StepsToTarget(
         batch_size=series.batch_size,
-        momentum=series.momentum,
+        method=series.method,
         target=target,
         missed=None if before is None else before[0],
         met=None if met is None else points[met][0],
         num_steps=between,
     )
+
+
+def _label(method: Optimizer) -> str:
+    momentum = heavy_ball_momentum(method)
+    return method.label if momentum is None else f"m = {momentum:g}"
 
 
 def _series(results: Results, grids: Sequence[Grid]) -> BudgetSeries:
@@ -133,7 +144,7 @@ def _series(results: Results, grids: Sequence[Grid]) -> BudgetSeries:
     is_done = all(grid.is_complete for grid in grids) and results.is_settled(grids[-1].axes)
     return BudgetSeries(
         batch_size=grids[0].axes.batch_size,
-        momentum=grids[0].axes.momentum,
+        method=grids[0].axes.method,
         direction=plan.direction,
         budgets=tuple(grid.axes.budget for grid in grids),
         num_steps=tuple(grid.num_steps for grid in grids),

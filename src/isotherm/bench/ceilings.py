@@ -16,7 +16,7 @@ from isotherm.tasks.seeding import seeded
 
 # Sides of square matrices; the fastest counts.
 SIZES = {"cpu": (512, 1024), "cuda": (4096, 8192)}
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "mixed": torch.bfloat16}
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "mixed": torch.bfloat16, "tf32": torch.float32}
 BYTES_PER_VALUE = 4
 # Reads and writes of every parameter in an update; see `bytes_per_step`.
 TRANSFERS = 8

@@ -22,11 +22,11 @@ from isotherm.bench.fleet import ours
 from isotherm.bench.jax_vmap import jax_vmap, why_no_jax
 from isotherm.bench.library import why_no_library_layers
 from isotherm.bench.plain import plain_loop
+from isotherm.bench.tasks import timed_task
 from isotherm.bench.workloads import Workload
 from isotherm.errors import UserError, nearest
 from isotherm.running.executors.pool import num_cores
 from isotherm.running.timing import Turn
-from isotherm.tasks.builtin import made_task
 from isotherm.tasks.seeding import initial_model
 
 OURS, PLAIN, PROCESSES = "ours", "plain loop", "one process per core"
@@ -72,7 +72,7 @@ def why_not(peer: str, workload: Workload) -> str | None:
         return "torch.compile needs a C++ compiler, and none is found (CXX, g++, clang++)"
     if peer == LIBRARY:
         return why_no_library_layers(
-            initial_model(made_task(workload.task).model, seed=0), batch_size=workload.batch_size
+            initial_model(timed_task(workload.task).model, seed=0), batch_size=workload.batch_size
         )
     if peer == PROCESSES and workload.num_runs == 1:
         return "there is one run only"

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from isotherm.bench.tasks import timed_task
 from isotherm.bench.workloads import MOMENTUM, Workload
 from isotherm.core.records import Precision, RunSpec
 from isotherm.engine.placed_task import place_task
 from isotherm.running.executors.choice import default_workers
 from isotherm.running.executors.local import LocalExecutor
 from isotherm.running.timing import FleetTimer, Turn, pool_speed
-from isotherm.tasks.builtin import made_task
 from isotherm.tasks.task import Task
 
 # Enough that a fleet is compiled where that pays, and does not finish while it is timed.
@@ -86,7 +86,7 @@ def specs_of(workload: Workload, task: Task) -> list[RunSpec]:
 
 def ours(workload: Workload, turn: Turn) -> None:
     """Train a workload as `isotherm run` would: with one worker per core on a CPU, as one fleet on a GPU."""
-    task = made_task(workload.task)
+    task = timed_task(workload.task)
     specs = specs_of(workload, task)
     num_workers = default_workers(workload.device)
     with refusing_warnings():

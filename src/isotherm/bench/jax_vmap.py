@@ -12,11 +12,11 @@ import numpy as np
 from torch import nn
 
 from isotherm.bench.plain import WARM_UP
+from isotherm.bench.tasks import timed_task
 from isotherm.bench.workloads import MOMENTUM, Workload
 from isotherm.core.l2 import is_penalised
 from isotherm.core.temperature import bare_learning_rate
 from isotherm.running.timing import Turn
-from isotherm.tasks.builtin import made_task
 from isotherm.tasks.seeding import initial_model
 from isotherm.tasks.task import Task
 
@@ -140,7 +140,7 @@ def _weights(model: nn.Module) -> list[tuple[Any, Any]]:
 
 def jax_vmap(workload: Workload, turn: Turn) -> None:
     """Train all runs of a workload in JAX."""
-    fleet = JaxFleet(made_task(workload.task), workload)
+    fleet = JaxFleet(timed_task(workload.task), workload)
     fleet.run_block()
     speed = None
     while (seconds := turn(speed)) is not None:

@@ -16,12 +16,12 @@ from isotherm.bench.ceilings import (
 )
 from isotherm.bench.contenders import OURS, PEERS, PLAIN, PROCESSES, Contender, ContenderError, mps_is_running, why_not
 from isotherm.bench.machine import commit, machine
+from isotherm.bench.tasks import timed_task
 from isotherm.bench.workloads import STUDY_PEERS, AnyWorkload, StudyWorkload, Target, Workload, study_parts
 from isotherm.core.records import Precision, RunSpec
 from isotherm.engine.memory import state_bytes
 from isotherm.running.executors.choice import default_workers
 from isotherm.running.flop import flop_per_example
-from isotherm.tasks.builtin import made_task
 from isotherm.tasks.seeding import initial_model
 
 Row = dict[str, Any]
@@ -127,7 +127,7 @@ class Bench:
                 ready[name] = contender
             except ContenderError as error:
                 reasons[name] = str(error)
-        task = made_task(workload.task)
+        task = timed_task(workload.task)
         num_parameters = sum(p.numel() for p in initial_model(task.model, seed=0).parameters())
         size, copies = workload.num_runs * state_bytes(num_parameters), [0.0]
 

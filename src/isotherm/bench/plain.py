@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from isotherm.bench.library import with_library_layers
+from isotherm.bench.tasks import timed_task
 from isotherm.bench.workloads import MOMENTUM, Workload
 from isotherm.core.l2 import is_penalised
 from isotherm.core.temperature import bare_learning_rate
 from isotherm.kernels.ops.registry import register_with_compiler
 from isotherm.running.timing import Clock, Turn
-from isotherm.tasks.builtin import made_task
 from isotherm.tasks.seeding import initial_model
 from isotherm.tasks.task import Task
 
@@ -139,7 +139,7 @@ def plain_loop(workload: Workload, turn: Turn, *, library: bool = False, compile
         seed: of the run.
     """
     torch.backends.cudnn.benchmark = True
-    task = made_task(workload.task)
+    task = timed_task(workload.task)
     module = None
     if library:
         module = with_library_layers(initial_model(task.model, seed=seed), batch_size=workload.batch_size)

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from isotherm.bench.fleet import refusing_warnings, spec_of
+from isotherm.bench.tasks import timed_task
 from isotherm.core.json import exact_json
 from isotherm.core.records import Precision
 from isotherm.engine.fleet_checks import FleetChecks
 from isotherm.engine.placed_task import place_task
 from isotherm.errors import UserError
 from isotherm.running.timing import Enough, FleetTimer, Lap
-from isotherm.tasks.builtin import made_task
 
 SUFFIX = ":start"
 # Updates of a run: 10 epochs of CIFAR at B = 256, below what is worth compiling.
@@ -144,7 +144,7 @@ def _in_new_process(workload: StartWorkload, batch_sizes: Sequence[int], caches:
 
 def first_updates(workload: StartWorkload, batch_sizes: Sequence[int]) -> list[float]:
     """Return the seconds to the first update at some batch sizes, one after another in this process."""
-    task = made_task(workload.task)
+    task = timed_task(workload.task)
     placed = place_task(task, precision=workload.precision, device=workload.device)
     checks = FleetChecks.on(placed.device, name=f"{workload.label} {workload.precision}", is_built_in=True)
     found = []

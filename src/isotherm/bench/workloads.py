@@ -1,4 +1,4 @@
-"""The workloads: networks of the paper at a batch size and a number of runs, with target speeds."""
+"""The workloads: a network at a batch size and a number of runs, with target speeds."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ class Workload:
     @property
     def label(self) -> str:
         """The name that selects this workload."""
-        return f"{self.task}:{self.batch_size}"
+        precision = ":float32" if self.device == "cuda" and self.precision == "float32" else ""
+        return f"{self.task}:{self.batch_size}{precision}"
 
     @property
     def num_runs(self) -> int:
@@ -115,8 +116,22 @@ def _mlp(batch_size: int, *, target: float) -> Workload:
     )
 
 
+def _never_slower(task: str, batch_size: int) -> Workload:
+    """Return a workload of a network that may gain nothing from company on a CPU, and must not lose by it."""
+    target = Target(of="ratio", value=1.0)
+    return Workload(
+        task=task, device="cpu", batch_size=batch_size, num_seeds=4, num_rates=4, rate=2.0**-6, target=target
+    )
+
+
 def _on_gpu(
-    task: str, batch_size: int, runs: tuple[int, int], rate: float, target: Target, unit: Unit = "run-steps/s"
+    task: str,
+    batch_size: int,
+    runs: tuple[int, int],
+    rate: float,
+    target: Target,
+    unit: Unit = "run-steps/s",
+    precision: Precision = "mixed",
 ) -> Workload:
     return Workload(
         task=task,
@@ -126,7 +141,7 @@ def _on_gpu(
         num_rates=runs[1],
         rate=rate,
         unit=unit,
-        precision="mixed",
+        precision=precision,
         target=target,
     )
 
@@ -136,6 +151,9 @@ WORKLOADS: tuple[AnyWorkload, ...] = (
     _mlp(32, target=12.0),
     _mlp(128, target=5.0),
     StudyWorkload(name="quickstart", task="mlp_mnist1d", target=Target(of="ratio", value=12.0)),
+    _never_slower("gpt_text", 16),
+    _never_slower("gpt", 8),
+    _never_slower("cnn", 16),
     _on_gpu("autoencoder_mnist", 64, (7, 5), 0.04, Target(of="ours", value=40_000)),
     _on_gpu("autoencoder_mnist", 4096, (7, 5), 0.04, Target(of="fraction_of_ceiling", value=0.45)),
     _on_gpu("lstm_ptb", 64, (7, 3), 1.0, Target(of="ours", value=1_200)),
@@ -144,6 +162,9 @@ WORKLOADS: tuple[AnyWorkload, ...] = (
     _on_gpu("wrn16x4_cifar10", 8192, (1, 1), 0.25, Target(of="ours", value=150_000), "images/s"),
     _on_gpu("wrn16x4_skipinit_cifar10", 64, (6, 4), 0.125, Target(of="ours", value=120_000), "images/s"),
     _on_gpu("wrn28x10_cifar100", 128, (2, 2), 0.25, Target(of="fraction_of_ceiling", value=0.45), "images/s"),
+    _on_gpu("gpt", 64, (6, 4), 0.04, Target(of="ours", value=4_000)),
+    _on_gpu("cnn", 64, (6, 4), 0.04, Target(of="ours", value=10_000)),
+    _on_gpu("cnn", 64, (6, 4), 0.04, Target(of="ours", value=4_000), precision="float32"),
 )
 
 

@@ -10,6 +10,7 @@ from typing import cast
 
 from isotherm.cli.cell_options import NUM_EVALUATIONS, CellSettings
 from isotherm.core.budget import updates_per_pass
+from isotherm.core.optimizers import decays_weights
 from isotherm.core.rates import tidy
 from isotherm.core.records import Outcome, Precision, RunSpec
 from isotherm.core.schedule import Schedule
@@ -57,19 +58,28 @@ class Cell:
         return spec.num_steps / updates_per_pass(num_tokens=num_train + 1, batch_size=spec.batch_size, unroll=unroll)
 
     @property
-    def temperature(self) -> float:
-        """T = ε_eff / B."""
+    def temperature(self) -> float | None:
+        """T = ε_eff / B of SGD; None for another optimiser."""
+        if not self.plan.has_temperature:
+            return None
         return temperature(self.specs[0].effective_learning_rate, self.specs[0].batch_size)
+
+    def _rates(self) -> list[str]:
+        """Return learning rate and optimiser in words; the temperature of SGD too."""
+        spec = self.specs[0]
+        own = f"ε = {tidy(spec.learning_rate):g}"
+        if not self.plan.has_temperature:
+            return [own, spec.method.label]
+        effective, degrees = f"ε_eff = {spec.effective_learning_rate:g}", f"T = {self.temperature:.4g}"
+        method = f"m = {spec.momentum:g}" if spec.optimizer is None else spec.method.label
+        return [effective, own, method, degrees]
 
     def line(self) -> str:
         """Return the setting in one line."""
         spec = self.specs[0]
         parts = [
             f"B = {spec.batch_size:,}",
-            f"ε_eff = {spec.effective_learning_rate:g}",
-            f"ε = {tidy(spec.learning_rate):g}",
-            f"m = {spec.momentum:g}",
-            f"T = {self.temperature:.4g}",
+            *self._rates(),
             count_text(spec.num_steps, "update"),
             f"{self.num_epochs:.4g} epoch{'s' * (self.num_epochs != 1)}",
             spec.precision,
@@ -129,7 +139,9 @@ def _sweep(task: Task, settings: CellSettings) -> Sweep:
         name="cell",
         task=task,
         batch_sizes=[settings.batch_size],
-        effective_learning_rates=[settings.effective_learning_rate],
+        effective_learning_rates=_listed(settings.effective_learning_rate),
+        learning_rates=_listed(settings.learning_rate),
+        optimizer=settings.optimizer,
         budget=settings.budget,
         momentum=settings.momentum,
         num_seeds=settings.num_seeds,
@@ -146,13 +158,20 @@ def _sweep(task: Task, settings: CellSettings) -> Sweep:
     )
 
 
+def _listed(rate: float | None) -> list[float] | None:
+    return None if rate is None else [rate]
+
+
 def _name(plan: SweepPlan, task: Task) -> str:
     """Return the study's name, made of the settings so that cells of a task can share a store."""
     (axes,) = plan.grids()
     (rate,) = plan.base_learning_rates(axes)
-    parts = [file_stem(task.name), f"B{axes.batch_size}", f"lr{rate!r}", f"m{axes.momentum!r}"]
+    method = f"m{axes.momentum!r}" if axes.optimizer is None else file_stem(axes.optimizer.label)
+    parts = [file_stem(task.name), f"B{axes.batch_size}", f"lr{rate!r}", method]
     parts.append(f"{axes.budget.amount}{axes.budget.unit}")
     for name, short in (("l2", "l2_"), ("clip_norm", "clip_"), ("precision", "")):  # where it is not the task's own
+        if name == "l2" and axes.optimizer is not None and decays_weights(axes.optimizer):
+            continue
         if (value := getattr(plan, name)) != getattr(task, name):
             parts.append(f"{short}{value}")
     parts += [f"seed{plan.seeds[0]}"] if plan.seeds[0] else []

@@ -12,6 +12,7 @@ import typer
 
 from isotherm.cli.schedule_options import ScheduleOptions
 from isotherm.core.budget import Budget
+from isotherm.core.optimizers import SGD, Optimizer, optimizer_of
 from isotherm.core.rates import tidy
 from isotherm.core.schedule import Schedule
 from isotherm.core.temperature import effective_learning_rate
@@ -27,22 +28,27 @@ class CellSettings:
 
     Args:
         batch_size: examples, or streams of text, per update.
-        effective_learning_rate: ε_eff = ε / (1 - m).
+        effective_learning_rate: ε_eff = ε / (1 - m); or, in its place,
+        learning_rate: the optimiser's own ε.
         budget: how long.
-        momentum: heavy-ball momentum; 0 is plain SGD.
+        momentum: heavy-ball momentum; 0 is plain SGD; by default 0.9.
+        optimizer: in place of heavy ball.
         num_seeds: how many runs.
         first_seed: seeds are first_seed .. first_seed + num_seeds - 1.
         l2: coefficient of the penalty; None, here and for the next two, is the task's own.
         clip_norm: largest norm of the gradient; inf clips nothing.
-        precision: float32, float64 or mixed; a mixed-precision task is trained in float32 on a CPU unless it is given.
+        precision: float32, float64, tf32 or mixed; a mixed-precision task is trained in float32 on a CPU unless it is
+            given.
         num_evaluations: evaluations on the test set during training.
         schedule: of the learning rate.
     """
 
     batch_size: int
-    effective_learning_rate: float
     budget: Budget
-    momentum: float = MOMENTUM
+    effective_learning_rate: float | None = None
+    learning_rate: float | None = None
+    momentum: float | None = None
+    optimizer: Optimizer | None = None
     num_seeds: int = 1
     first_seed: int = 0
     l2: float | None = None
@@ -80,6 +86,18 @@ class CellOptions:
     momentum: Annotated[
         float | None, _option("--momentum", metavar="M", text="Heavy-ball momentum; default: 0.9; 0 is plain SGD.")
     ] = None
+    optimizer: Annotated[
+        str | None,
+        _option("--optimizer", metavar="NAME", text="Optimizer: sgd, adam, adamw or muon; default: sgd."),
+    ] = None
+    optimizer_option: Annotated[
+        list[str] | None,
+        _option(
+            "--optimizer-option",
+            metavar="NAME=VALUE",
+            text="Set an option of the optimizer, e.g. weight_decay=0.1; repeatable.",
+        ),
+    ] = None
     num_seeds: Annotated[
         int | None,
         _option(
@@ -106,7 +124,9 @@ class CellOptions:
     precision: Annotated[
         str | None,
         _option(
-            "--precision", metavar="NAME", text="Train in float32, float64 or mixed; defaults to the task's value."
+            "--precision",
+            metavar="NAME",
+            text="Train in float32, float64, mixed or, on a GPU, tf32; defaults to the task's value.",
         ),
     ] = None
     num_evaluations: Annotated[
@@ -133,6 +153,8 @@ class CellOptions:
         if self.batch_size is None:
             raise UserError("--task needs --batch-size; add it, e.g. --batch-size 64")
         require_one_rate(self.learning_rate, self.effective_learning_rate, needed_by="--task")
+        if self.optimizer is None and self.optimizer_option:
+            raise UserError("--optimizer-option needs --optimizer; add it, e.g. --optimizer adamw")
         if (self.steps is None) == (self.epochs is None):
             what = "neither is given" if self.steps is None else "both are given"
             raise UserError(f"--task needs --steps or --epochs, and {what}; give exactly one")
@@ -149,11 +171,22 @@ class CellOptions:
         given: dict[str, Any] = {name: value for name in optional if (value := getattr(self, name)) is not None}
         return CellSettings(
             batch_size=self.batch_size,
-            effective_learning_rate=self._effective(MOMENTUM if self.momentum is None else self.momentum),
+            **self._rates(),
             budget=budget,
             schedule=self.schedule_options.made(),
             **given,
         )
+
+    def _rates(self) -> dict[str, Any]:
+        """Return learning rate and optimiser; of SGD the effective learning rate, however it was given."""
+        if self.optimizer is None:
+            return {"effective_learning_rate": self._effective(MOMENTUM if self.momentum is None else self.momentum)}
+        options = parsed_values(self.optimizer_option or (), "--optimizer-option", example="weight_decay=0.1")
+        made = optimizer_of({**options, "name": self.optimizer})
+        if isinstance(made, SGD):
+            return {"effective_learning_rate": self._effective(made.momentum), "optimizer": made}
+        rates = {"effective_learning_rate": self.effective_learning_rate, "learning_rate": self.learning_rate}
+        return {**rates, "optimizer": made}
 
     def _effective(self, momentum: float) -> float:
         if self.effective_learning_rate is not None:
@@ -185,7 +218,9 @@ def _written(name: str) -> str:
     return "--" + name.removeprefix("num_").replace("_", "-")
 
 
-def parsed_values(given: Iterable[str], option: str) -> dict[str, bool | int | float | str]:
+def parsed_values(
+    given: Iterable[str], option: str, *, example: str = "drop_probability=0.5"
+) -> dict[str, bool | int | float | str]:
     """Return what NAME=VALUE stands for; a value that is a number or a truth value becomes one.
 
     >>> parsed_values(["drop_probability=0.5", "depth=22", "padding=zero", "flip=false"], "--model")
@@ -195,7 +230,7 @@ def parsed_values(given: Iterable[str], option: str) -> dict[str, bool | int | f
     for text in given:
         name, sign, value = text.partition("=")
         if not (name and sign and value):
-            raise UserError(f"{option} {text!r} is not NAME=VALUE; write e.g. {option} drop_probability=0.5")
+            raise UserError(f"{option} {text!r} is not NAME=VALUE; write e.g. {option} {example}")
         found[name] = _number_or_text(value)
     return found
 

@@ -67,9 +67,13 @@ def unknown_option(name: str, options: list[str]) -> str:
     >>> options = ["--learning-rate", "--effective-learning-rate", "--momentum", "--l2"]
     >>> unknown_option("--lr", options), unknown_option("--weight-decay", options)
     ('No such option: --lr; use --learning-rate', 'No such option: --weight-decay; use --l2')
+    >>> unknown_option("--optimizer", options)
+    'No such option: --optimizer; this command answers for SGD alone, measure others with isotherm run'
     >>> unknown_option("--zzz", options)
     'No such option: --zzz; see --help'
     """
+    if name in ("--optimizer", "--optimiser") and "--momentum" in options and "--optimizer" not in options:
+        return f"No such option: {name}; this command answers for SGD alone, measure others with isotherm run"
     meant = closest(name.lstrip("-").replace("-", "_"), [option.lstrip("-").replace("-", "_") for option in options])
     return f"No such option: {name}; " + ("see --help" if meant is None else f"use --{meant.replace('_', '-')}")
 

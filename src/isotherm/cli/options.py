@@ -18,7 +18,7 @@ DataOption = Annotated[
     typer.Option(
         "--data",
         metavar="PATH",
-        help="Data folder, for gpt_text also a text file; default: $ISOTHERM_DATA, else ~/.cache/isotherm.",
+        help="Data folder, or gpt_text's file; default: $ISOTHERM_DATA, else ~/.cache/isotherm.",
     ),
 ]
 StudyArgument = Annotated[
@@ -78,8 +78,7 @@ ExecutorOption = Annotated[
     typer.Option(
         "--executor",
         metavar="NAME",
-        help="Train in this process (local), in processes on this machine (pool), on a Ray cluster (ray) or as jobs "
-        "of Slurm (slurm); default: pool for several workers.",
+        help="Where runs train: local, pool (processes here), ray or slurm; default: pool or local.",
     ),
 ]
 RunTimeoutOption = Annotated[
@@ -87,7 +86,7 @@ RunTimeoutOption = Annotated[
     typer.Option(
         "--run-timeout",
         metavar="M",
-        help="End a fleet that makes no progress for M minutes and go on with the others; default: only warn.",
+        help="End a fleet without progress for M minutes, go on with the others; default: only warn.",
     ),
 ]
 RayAddressOption = Annotated[
@@ -95,7 +94,7 @@ RayAddressOption = Annotated[
     typer.Option(
         "--ray-address",
         metavar="ADDRESS",
-        help="Address of the Ray cluster; 'auto' for the one of this machine; by default Ray is started here.",
+        help="Address of the Ray cluster; 'auto' for this machine's; by default Ray is started here.",
     ),
 ]
 SlurmOption = Annotated[

@@ -77,6 +77,7 @@ def _rows(results: StudyResults) -> list[dict[str, Any]]:
             "study": results.plan.name,
             "sweep": sweep.plan.name,
             "momenta": ", ".join(f"{momentum:g}" for momentum in sweep.plan.momenta),
+            "optimizers": [method.label for method in sweep.plan.methods],
             "schedule": str(sweep.plan.schedule),
             **sweep.counts(),
         }
@@ -85,8 +86,9 @@ def _rows(results: StudyResults) -> list[dict[str, Any]]:
 
 
 def _sweep_words(row: dict[str, Any]) -> str:
+    method = f"m = {row['momenta']}" if row["momenta"] else ", ".join(row["optimizers"])
     own = "" if row["schedule"] == str(Schedule()) else f"; {row['schedule']}"
-    return f"{row['sweep']} (m = {row['momenta']}{own})"
+    return f"{row['sweep']} ({method}{own})"
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:

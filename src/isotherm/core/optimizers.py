@@ -53,11 +53,6 @@ class SGD:
         """Return itself: the momentum is one for all batch sizes."""
         return self
 
-    def line(self, learning_rate: float) -> str:
-        """Return the line of Python that makes this optimiser."""
-        nesterov = ", nesterov=True" if self.nesterov else ""
-        return f"torch.optim.SGD(model.parameters(), lr={learning_rate:.4g}, momentum={self.momentum:g}{nesterov})"
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Adam:
@@ -93,10 +88,6 @@ class Adam:
     def at(self, batch_size: int) -> Adam:
         """Return the optimiser at a batch size."""
         return _at(self, batch_size)
-
-    def line(self, learning_rate: float) -> str:
-        """Return the line of Python that makes this optimiser."""
-        return f"torch.optim.Adam(model.parameters(), lr={learning_rate:.4g}{_moments(self)})"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,11 +126,6 @@ class AdamW:
     def at(self, batch_size: int) -> AdamW:
         """Return the optimiser at a batch size."""
         return _at(self, batch_size)
-
-    def line(self, learning_rate: float) -> str:
-        """Return the line of Python that makes this optimiser."""
-        decay = f", weight_decay={self.weight_decay:g}"
-        return f"torch.optim.AdamW(model.parameters(), lr={learning_rate:.4g}{_moments(self)}{decay})"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -191,15 +177,6 @@ class Muon:
     def at(self, batch_size: int) -> Muon:
         """Return the optimiser at a batch size."""
         return _at(self, batch_size)
-
-    def line(self, learning_rate: float) -> str:
-        """Return the line of Python that makes this optimiser: two, for the matrices and the rest."""
-        adamw = f"lr={learning_rate * self.adamw_ratio:.4g}{_moments(self)}, weight_decay={self.weight_decay:g}"
-        return (
-            f"torch.optim.Muon(matrices, lr={learning_rate:.4g}, momentum={self.momentum:g}, nesterov={self.nesterov}, "
-            f'weight_decay={self.weight_decay:g}, adjust_lr_fn="{self.adjustment}"), '
-            f"torch.optim.AdamW(others, {adamw})"
-        )
 
 
 Optimizer = SGD | Adam | AdamW | Muon
@@ -299,10 +276,6 @@ def _check_adam(optimizer: Adam | AdamW | Muon) -> None:
     object.__setattr__(optimizer, "epsilon", _positive("epsilon", optimizer.epsilon, "the usual one is 1e-8"))
     if optimizer.reference_batch_size is not None:
         require_whole("reference_batch_size", optimizer.reference_batch_size, at_least=1)
-
-
-def _moments(optimizer: Adam | AdamW | Muon) -> str:
-    return f", betas=({optimizer.beta1:.6g}, {optimizer.beta2:.6g}), eps={optimizer.epsilon:g}"
 
 
 def _shown(value: object) -> str:

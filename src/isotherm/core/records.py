@@ -19,7 +19,8 @@ from isotherm.core.temperature import bare_learning_rate
 RUN_VERSION = 1
 
 # "mixed": matmuls and convolutions in bfloat16; weights, optimiser, statistics and losses in float32.
-Precision = Literal["float32", "float64", "mixed"]
+# "tf32": float32, but matmuls and convolutions round their inputs to 10 bits; on GPUs only.
+Precision = Literal["float32", "float64", "mixed", "tf32"]
 
 
 class Outcome(enum.StrEnum):

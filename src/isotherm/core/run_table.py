@@ -300,10 +300,18 @@ def _sorted(records: Records) -> Records:
     """Return the records by cell and seed, the last of every run."""
     if not len(records):
         return records
-    order = np.lexsort((records["seed"], records["cell_rest"], records["cell"]))
-    ordered = records[order]
+    ordered = records[np.argsort(np.ascontiguousarray(records["cell"]), kind="stable")]
+    if not _is_in_order(ordered):  # seeds of a cell that did not come one after another
+        ordered = records[np.lexsort((records["seed"], records["cell_rest"], records["cell"]))]
     is_last = np.append(_starts(ordered, "cell", "cell_rest", "seed")[1:], True)
     return ordered if is_last.all() else ordered[is_last]
+
+
+def _is_in_order(records: Records) -> bool:
+    """Tell whether records that are sorted by the first part of their cell are sorted by the rest and the seed too."""
+    new_cell = records["cell"][1:] != records["cell"][:-1]
+    same_rest = records["cell_rest"][1:] == records["cell_rest"][:-1]
+    return bool((new_cell | (same_rest & (records["seed"][1:] >= records["seed"][:-1]))).all())
 
 
 def _starts(records: Records, *names: str) -> NDArray[np.bool_]:

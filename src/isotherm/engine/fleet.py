@@ -27,7 +27,7 @@ from isotherm.engine.evaluation import Tensors
 from isotherm.engine.fleet_checks import FleetChecks
 from isotherm.engine.fleet_speed import one_by_one, run_by_run
 from isotherm.engine.micro_batches import MicroBatches
-from isotherm.engine.placed_task import PlacedTask, exact_arithmetic
+from isotherm.engine.placed_task import PlacedTask, arithmetic
 from isotherm.engine.reference import run_reference
 from isotherm.engine.stack.model import NotVectorisable
 from isotherm.engine.stack.plan import UPDATES_PER_WINDOW, StackPlan
@@ -79,7 +79,7 @@ def run_fleet(
     """
     _check_alike(specs)
     checks = FleetChecks() if checks is None else checks
-    with exact_arithmetic(placed.device):
+    with arithmetic(placed):
         cut = checks.micro_batches(placed, specs[0].batch_size, size=micro_batch_size)
     fleet = _Fleet(
         placed=placed,
@@ -90,7 +90,7 @@ def run_fleet(
         deadline=deadline or Deadline(),
         updates_per_window=updates_per_window,
     )
-    with exact_arithmetic(placed.device):
+    with arithmetic(placed):
         return fleet.run(checkpoint)
 
 
@@ -183,9 +183,10 @@ class _Fleet:
             ends = self.specs[:1] if is_alone else (self.specs[0], self.specs[-1])
             exact = dataclasses.replace(self.placed, is_mixed=False)
             plan = StackPlan.of(exact, ends, convolves=False, micro_batches=self.micro_batches)
-            tried = RunStack.of(plan, self.listeners)
-            tried.check_gradients()
-            is_slow = self.say_what_is_slow(tried)
+            with arithmetic(self.placed, is_exact=True):
+                tried = RunStack.of(plan, self.listeners)
+                tried.check_gradients()
+                is_slow = self.say_what_is_slow(tried)
             self.checks.add_right_gradients(
                 self.batch_size, as_one=not is_alone, micro_batch_size=size, for_later=not is_slow
             )

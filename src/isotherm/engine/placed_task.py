@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,7 @@ DTYPES: dict[Precision, torch.dtype] = {
     "float32": torch.float32,
     "float64": torch.float64,
     "mixed": torch.float32,  # of the state; matmuls are computed in bfloat16
+    "tf32": torch.float32,
 }
 
 # Above this every run uses cuDNN on its own stream; our kernels were not timed there.
@@ -49,6 +50,7 @@ class PlacedTask:
     transform: Transform | None = None
     unroll: int | None = None
     is_mixed: bool = False
+    rounds_to_tf32: bool = False
     metric_is_exponential: bool = False
     metric_is_over_split: bool = False
     reestimates: bool = True
@@ -247,6 +249,11 @@ class Carried(nn.Module):
 def place_task(task: Task, *, precision: Precision, device: torch.device | str = "cpu") -> PlacedTask:
     """Return the task's data on the device, floating-point values in the given precision."""
     target, dtype = checked_device(device), DTYPES[precision]
+    if precision == "tf32" and target.type != "cuda":
+        raise UserError(
+            "precision='tf32' is a way in which GPUs multiply, and this is a CPU; use precision='float32', or --device "
+            "cuda, in Python device='cuda'"
+        )
 
     def moved(values: Inputs) -> Inputs:
         if not isinstance(values, Tensor):
@@ -264,6 +271,7 @@ def place_task(task: Task, *, precision: Precision, device: torch.device | str =
         transform=task.transform,
         unroll=task.unroll,
         is_mixed=precision == "mixed",
+        rounds_to_tf32=precision == "tf32",
         metric_is_exponential=task.metric_definition.exponential,
         metric_is_over_split=task.metric_definition.over == "split",
         reestimates=task.norm_statistics == "reestimated",
@@ -274,18 +282,33 @@ def place_task(task: Task, *, precision: Precision, device: torch.device | str =
 
 
 @contextmanager
-def exact_arithmetic(device: torch.device, *, tries_convolutions: bool = False) -> Iterator[None]:
+def arithmetic(placed: PlacedTask, *, is_exact: bool = False, tries_convolutions: bool = False) -> Iterator[None]:
     """Within this context float32 means float32: by default cuDNN rounds the inputs of convolutions to TF32.
 
     Args:
-        device: nothing changes on a CPU.
+        placed: the task on its device; nothing changes on a CPU. In TF32 convolutions and matmuls round their inputs.
+        is_exact: do not let them.
         tries_convolutions: let cuDNN time its algorithms and choose the fastest.
     """
-    if device.type != "cuda":
+    if placed.device.type != "cuda":
         yield
         return
-    with torch.backends.cudnn.flags(enabled=True, benchmark=tries_convolutions, allow_tf32=False):
+    rounds = placed.rounds_to_tf32 and not is_exact
+    matmuls = _matmuls_in_tf32(rounds) if placed.rounds_to_tf32 else nullcontext()
+    convolutions = torch.backends.cudnn.flags(enabled=True, benchmark=tries_convolutions, allow_tf32=rounds)
+    with matmuls, convolutions:
         yield
+
+
+@contextmanager
+def _matmuls_in_tf32(rounds: bool) -> Iterator[None]:
+    """Within this context matmuls of a GPU round their inputs, or do not."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = rounds
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def checked_device(device: torch.device | str) -> torch.device:

@@ -27,7 +27,7 @@ from isotherm.engine.evaluation import (
     reestimated,
 )
 from isotherm.engine.micro_batches import MicroBatches, accumulate
-from isotherm.engine.placed_task import PlacedTask, evaluation_steps, exact_arithmetic, ghost_layers, running_window
+from isotherm.engine.placed_task import PlacedTask, arithmetic, evaluation_steps, ghost_layers, running_window
 from isotherm.engine.torch_optimizers import torch_optimizers
 from isotherm.engine.untrained import loss_at_start
 from isotherm.tasks.seeding import seeded
@@ -55,7 +55,7 @@ def run_reference(
         micro_batches: the parts of a batch that an update computes one after another; by default, it is one.
     """
     cut = micro_batches or MicroBatches.whole(spec.batch_size)
-    with exact_arithmetic(placed.device):
+    with arithmetic(placed):
         return _run(placed, spec, cut, on_steps, on_evaluation, on_trained)
 
 

@@ -39,8 +39,8 @@ _MARKERS = (
 _PLAIN_SGD = 1  # plain SGD looks the same in every figure of a report
 
 
-def series_styles(momenta: Sequence[float]) -> list[Style]:
-    """Return a style for every series, given their momenta."""
+def series_styles(momenta: Sequence[float | None]) -> list[Style]:
+    """Return a style for every series, given their momenta; None for optimisers other than SGD."""
     styles = [Style(colour, *marker) for colour, marker in zip(_COLOURS, _MARKERS, strict=True)]
     free = [index for index in range(len(styles)) if index != _PLAIN_SGD]
     chosen: list[Style] = []

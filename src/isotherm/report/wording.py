@@ -77,6 +77,11 @@ def momentum_label(momentum: float) -> str:
     return "SGD" if momentum == 0 else f"momentum {momentum:g}"
 
 
+def rate_symbol(plan: SweepPlan) -> str:
+    """Return the sign of a sweep's learning rates: effective ones of SGD, the optimiser's own of others."""
+    return "ε_eff" if plan.has_temperature else "ε"
+
+
 def rate_text(value: float, *, digits: int = 3) -> str:
     """Return a learning rate as a fraction or power of two where it is one, else with a few digits.
 

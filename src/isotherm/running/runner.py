@@ -31,6 +31,7 @@ from isotherm.sweep.results import Results, StudyResults
 from isotherm.sweep.rounds import Round, missing_runs, next_round
 from isotherm.sweep.study import PreparedStudy, Study
 from isotherm.sweep.sweep import Sweep
+from isotherm.tasks.matrices import check_matrices
 from isotherm.tasks.model_check import check_model
 from isotherm.tasks.task import Task
 
@@ -300,4 +301,6 @@ def prepared_study(study: Study) -> PreparedStudy:
         batch_sizes.setdefault(id(sweep.task), []).extend(sweep.batch_sizes)
     for key, task in tasks.items():
         check_model(task, batch_sizes[key])
+    for sweep in study.sweeps:
+        check_matrices(sweep.task, sweep.methods)
     return study.prepare()

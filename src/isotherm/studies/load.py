@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from isotherm.core.budget import Budget, Until
 from isotherm.core.checks import require_choice
 from isotherm.core.l2 import L2Scope
+from isotherm.core.optimizers import Optimizer, optimizer_of
 from isotherm.core.rates import IsothermGrid
 from isotherm.core.records import Precision
 from isotherm.core.schedule import Schedule
@@ -106,6 +107,10 @@ def _listed(value: Any) -> Any:
     return value if isinstance(value, list) else [value]
 
 
+def _listed_by_name(value: Any) -> Any:
+    return [{"name": one} if isinstance(one, str) else one for one in _listed(value)]
+
+
 def _named(value: Any) -> Any:
     return {"shape": value} if isinstance(value, str) else value
 
@@ -159,6 +164,21 @@ class _Schedule(_Table):
     points: list[list[float]] | None = None
 
 
+class _Optimizer(_Table):
+    """The options of all optimisers; `optimizer_of` refuses those of another one."""
+
+    name: str
+    momentum: float | None = None
+    nesterov: bool | None = None
+    beta1: float | None = None
+    beta2: float | None = None
+    epsilon: float | None = None
+    weight_decay: float | None = None
+    adjustment: str | None = None
+    adamw_ratio: float | None = None
+    reference_batch_size: int | None = None
+
+
 class _Sweep(_Table):
     """The fields of a `Sweep`; a missing key keeps the default."""
 
@@ -166,12 +186,14 @@ class _Sweep(_Table):
     batch_sizes: list[int]
     task: str | None = None
     effective_learning_rates: list[float] | None = None
+    learning_rates: list[float] | None = None
     isotherm: _Isotherm | None = None
     steps: Annotated[list[int] | None, BeforeValidator(_listed)] = None
     epochs: Annotated[list[float] | None, BeforeValidator(_listed)] = None
     until: _Until | None = None
     estimate_at: _Estimate | None = None
     momentum: Annotated[list[float] | None, BeforeValidator(_listed)] = None
+    optimizer: Annotated[list[_Optimizer] | None, BeforeValidator(_listed_by_name)] = None
     l2: float | None = None
     l2_scope: L2Scope | None = None
     clip_norm: float | None = None
@@ -266,25 +288,35 @@ def _task_name(table: _Sweep, default: str | None) -> str:
 
 
 def _sweep(table: _Sweep, task: Task) -> Sweep:
-    combined = {"task", "isotherm", "effective_learning_rates", "steps", "epochs", "until", "estimate_at"}
+    rates = {"isotherm", "effective_learning_rates", "learning_rates"}
+    combined = {"task", *rates, "steps", "epochs", "until", "estimate_at", "optimizer"}
     scheduled = {"schedule", "gamma", "final_effective_learning_rate"}
     fields = table.model_dump(exclude_unset=True, exclude=combined | scheduled)
     return Sweep(
         **fields,
         task=task,
-        effective_learning_rates=_learning_rates(table),
+        **_learning_rates(table),
+        optimizer=_optimizers(table),
         budget=_budgets(table),
         schedule=_schedule(table),
         estimate_at=_estimate(table),
     )
 
 
-def _learning_rates(table: _Sweep) -> list[float] | IsothermGrid:
-    _exactly_one(table, "effective_learning_rates", "isotherm")
+def _learning_rates(table: _Sweep) -> dict[str, Any]:
+    _exactly_one(table, "effective_learning_rates", "learning_rates", "isotherm")
     if table.isotherm is not None:
-        return IsothermGrid(**table.isotherm.model_dump(exclude_unset=True))
-    assert table.effective_learning_rates is not None
-    return table.effective_learning_rates
+        return {"effective_learning_rates": IsothermGrid(**table.isotherm.model_dump(exclude_unset=True))}
+    return {
+        "effective_learning_rates": table.effective_learning_rates,
+        "learning_rates": table.learning_rates,
+    }
+
+
+def _optimizers(table: _Sweep) -> list[Optimizer] | None:
+    if table.optimizer is None:
+        return None
+    return [optimizer_of(one.model_dump(exclude_unset=True)) for one in table.optimizer]
 
 
 def _budgets(table: _Sweep) -> list[Budget] | Until:
@@ -380,6 +412,7 @@ def _keys_at(location: tuple[Any, ...]) -> list[str]:
         "until": _Until,
         "estimate_at": _Estimate,
         "schedule": _Schedule,
+        "optimizer": _Optimizer,
     }
     names = [part for part in location if part in tables]
     return list((tables[names[-1]] if names else _File).model_fields)

@@ -8,8 +8,11 @@ from typing import Any, Literal, Self
 
 from isotherm.core.budget import Budget, BudgetUnit, Until
 from isotherm.core.l2 import L2Scope
+from isotherm.core.optimizers import SGD, Optimizer, has_temperature, optimizer_json, optimizer_of
+from isotherm.core.rates import tidy
 from isotherm.core.records import Direction, Precision, RunSpec
 from isotherm.core.schedule import Schedule
+from isotherm.core.temperature import effective_learning_rate as effective
 
 TuneOn = Literal["validation", "test", "train"]
 TuneQuantity = Literal["metric", "loss"]
@@ -22,14 +25,30 @@ SMALLEST_RATIO = 2.0**0.25
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GridAxes:
-    """What the runs of a grid share: a grid is all learning rates at one batch size, budget and momentum."""
+    """What the runs of a grid share: a grid is all learning rates at one batch size, budget and optimiser.
+
+    Without an `optimizer` that is heavy ball, or plain SGD, with `momentum`. It is the optimiser as it was given: betas
+    may depend on the batch size.
+    """
 
     batch_size: int
     budget: Budget
     momentum: float
+    optimizer: Optimizer | None = None
+
+    @property
+    def method(self) -> Optimizer:
+        """The optimiser, heavy ball included."""
+        return self.optimizer or SGD(momentum=self.momentum)
+
+    @property
+    def method_name(self) -> float | str:
+        """The momentum of heavy ball, or the label of another optimiser."""
+        return self.momentum if self.optimizer is None else self.optimizer.label
 
     def __str__(self) -> str:
-        return f"B={self.batch_size}, {self.budget}, m={self.momentum:g}"
+        words = f"m={self.momentum:g}" if self.optimizer is None else self.optimizer.label
+        return f"B={self.batch_size}, {self.budget}, {words}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,6 +86,18 @@ class SweepPlan:
     final_learning_rates: tuple[float, ...] = ()
     until: Until | None = None
     estimate_at: Budget | None = None
+    optimizers: tuple[Optimizer, ...] = ()
+    rates_are_bare: bool = False
+
+    @property
+    def methods(self) -> tuple[Optimizer, ...]:
+        """The optimisers, heavy ball included."""
+        return self.optimizers or tuple(SGD(momentum=momentum) for momentum in self.momenta)
+
+    @property
+    def has_temperature(self) -> bool:
+        """Whether learning rates are effective ones, and T = ε_eff / B means something; else they are the bare ones."""
+        return all(map(has_temperature, self.methods))
 
     @property
     def objective(self) -> str:
@@ -85,11 +116,15 @@ class SweepPlan:
         return tuple(range(first, first + self.num_confirm))
 
     def grids(self) -> list[GridAxes]:
-        """Return the axes of every grid that there may be: budgets, then momenta, then batch sizes."""
+        """Return the axes of every grid that there may be: budgets, then optimisers, then batch sizes."""
+        methods = [
+            *((momentum, None) for momentum in self.momenta),
+            *((_momentum(optimizer), optimizer) for optimizer in self.optimizers),
+        ]
         return [
-            GridAxes(batch_size=batch_size, budget=budget, momentum=momentum)
+            GridAxes(batch_size=batch_size, budget=budget, momentum=momentum, optimizer=optimizer)
             for budget in self.budgets
-            for momentum in self.momenta
+            for momentum, optimizer in methods
             for batch_size in self.batch_sizes
         ]
 
@@ -105,7 +140,10 @@ class SweepPlan:
 
     def base_learning_rates(self, axes: GridAxes) -> tuple[float, ...]:
         """Return the learning rates of a grid before any extension or refinement."""
-        return self.learning_rates[self.batch_sizes.index(axes.batch_size)]
+        rates = self.learning_rates[self.batch_sizes.index(axes.batch_size)]
+        if not self.rates_are_bare or axes.momentum == 0:
+            return rates
+        return tuple(tidy(effective(rate, momentum=axes.momentum)) for rate in rates)
 
     def run_spec(
         self, axes: GridAxes, *, effective_learning_rate: float, seed: int, final_learning_rate: float | None = None
@@ -130,6 +168,7 @@ class SweepPlan:
             seed=seed,
             clip_norm=self.clip_norm,
             schedule=rest,
+            optimizer=None if axes.optimizer is None else axes.optimizer.at(axes.batch_size),
         )
 
     def num_steps(self, axes: GridAxes) -> int:
@@ -137,8 +176,10 @@ class SweepPlan:
         return axes.budget.num_steps(num_train=self.num_train, batch_size=axes.batch_size, unroll=self.unroll)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return dataclasses.asdict(self)
+        """Return plain values for JSON; of optimisers and their learning rates only what is used."""
+        content = dataclasses.asdict(self)
+        content["optimizers"] = [optimizer_json(optimizer) for optimizer in self.optimizers]
+        return {k: v for k, v in content.items() if v or k not in ("optimizers", "rates_are_bare")}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
@@ -154,11 +195,17 @@ class SweepPlan:
         fields["estimate_at"] = None if fields.get("estimate_at") is None else _budget(fields["estimate_at"])
         fields["until"] = None if fields.get("until") is None else Until(**fields["until"])
         fields["schedule"] = Schedule.from_json(fields["schedule"])
+        fields["optimizers"] = tuple(map(optimizer_of, fields.get("optimizers", ())))
         fields["metric_direction"] = Direction(fields["metric_direction"])
         fields["learning_rates"] = tuple(tuple(values) for values in fields["learning_rates"])
         for name in ("batch_sizes", "momenta", "seeds", "final_learning_rates"):
             fields[name] = tuple(fields.get(name, ()))
         return cls(**fields)
+
+
+def _momentum(optimizer: Optimizer) -> float:
+    """Return the momentum that makes a learning rate an effective one."""
+    return optimizer.momentum if isinstance(optimizer, SGD) else 0.0
 
 
 def _budget(content: dict[str, Any]) -> Budget:

@@ -68,7 +68,8 @@ class Results(Shown):
         plan = self.plan
         title = f"Results of {plan.name!r} on task {plan.task!r}: {_counts_text(self.counts())}"
         rows = [_grid_row(grid) for grid in self.grids()]
-        names = ("B", "budget", "momentum", "effective learning rate", "interval", f"test {plan.metric}", "runs")
+        own = ("momentum", "effective learning rate") if plan.has_temperature else ("optimizer", "learning rate")
+        names = ("B", "budget", *own, "interval", f"test {plan.metric}", "runs")
         return [title, *columns_text(names, rows)]
 
 
@@ -131,9 +132,13 @@ def _counts_text(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{num:,} {name}" for name, num in counts.items() if num or name == "finished")
 
 
+def _method(axes: GridAxes) -> str:
+    return f"{axes.momentum:g}" if axes.optimizer is None else axes.optimizer.label
+
+
 def _grid_row(grid: Grid) -> list[str]:
     axes, best, test = grid.axes, grid.optimum(), grid.at_optimum("test_metric")
-    own = [f"{axes.batch_size:,}", str(axes.budget), f"{axes.momentum:g}"]
+    own = [f"{axes.batch_size:,}", str(axes.budget), _method(axes)]
     if best is None or test is None:
         return [*own, "-", "no optimum yet", "-", str(grid.num_runs)]
     low, high = best.interval

@@ -93,11 +93,11 @@ def levels(plan: SweepPlan, results: Mapping[str, RunResult]) -> Iterator[list[G
 
 
 def _is_reached(plan: SweepPlan, axes: GridAxes, results: Mapping[str, RunResult]) -> bool:
-    """Tell whether the smaller budgets of a batch size and momentum call for this one; they are settled."""
+    """Tell whether the smaller budgets of a batch size and optimiser call for this one; they are settled."""
     before = [
         grown_grid(plan, other, results).at_optimum(plan.objective)
         for other in plan.grids()
-        if (other.batch_size, other.momentum) == (axes.batch_size, axes.momentum)
+        if (other.batch_size, other.method) == (axes.batch_size, axes.method)
         and other.budget.amount < axes.budget.amount
     ]
     assert plan.until is not None

@@ -17,10 +17,12 @@ from isotherm.core.budget import Budget, Until
 from isotherm.core.checks import is_number, require_choice, require_name, require_positive, require_some, require_whole
 from isotherm.core.l2 import L2Scope
 from isotherm.core.one_screen import fields_text
+from isotherm.core.optimizers import SGD, Optimizer, decays_weights, has_temperature, heavy_ball_momentum
 from isotherm.core.rates import IsothermGrid
 from isotherm.core.records import Identity, Precision
 from isotherm.core.schedule import Schedule, checked_schedule
 from isotherm.errors import UserError
+from isotherm.sweep.optimizer_axis import check_learning_rates, checked_optimizers
 from isotherm.sweep.plan import SMALLEST_RATIO, ExtendFor, Resolution, SweepPlan, TuneOn, TuneQuantity
 from isotherm.tasks.task import Task
 
@@ -32,8 +34,8 @@ _LIMITS = {
     "max_extensions": 50,
     "first_seed": 2**62,
 }
-# Extensions multiply learning rates, which must not leave what a float holds.
-_RATES = (1e-30, 1e30)
+# Of heavy ball, as in the paper.
+DEFAULT_MOMENTUM = 0.9
 # A learning rate is known no better than this.
 _LEAST_RATIO = 1.001
 _ENDING = "the paper's, linear, cosine or wsd"
@@ -46,15 +48,17 @@ class Sweep:
     Args:
         task: what is trained.
         batch_sizes: the first axis.
-        effective_learning_rates: ε_eff = ε / (1 - m); one grid for all batch sizes, or an `IsothermGrid`.
+        effective_learning_rates: ε_eff = ε / (1 - m) of SGD; one grid for all batch sizes, or an `IsothermGrid`.
+        learning_rates: in their place, the optimiser's own ε; those of Adam, AdamW and Muon are always given like this.
         budget: one `Budget` or several; or `Budget.until(...)`, whose budgets double until what is tuned meets a target
             or no longer improves.
         estimate_at: a smaller budget at which every grid is run first; at the full one it starts with the learning
             rates around the optimum found. By default the whole grid is run at the full one.
-        momentum: heavy-ball momentum, one value or several; 0 is plain SGD.
+        momentum: heavy-ball momentum, one value or several; 0 is plain SGD. By default 0.9.
+        optimizer: `SGD`, `Adam`, `AdamW` or `Muon`, or several, or their names; by default SGD with `momentum`.
         l2: coefficient λ of the penalty (λ/2)‖w‖². None, here and for `l2_scope`, `clip_norm` and `precision`, takes
-            the task's value.
-        l2_scope: "weights" penalises parameters of two or more dimensions, "all" every parameter.
+            the task's value. AdamW and Muon have weight decay instead, and no penalty.
+        l2_scope: "weights" penalises or decays parameters of two or more dimensions, "all" every parameter.
         clip_norm: the gradient's norm is clipped to this before momentum; infinity clips nothing.
         schedule: of the learning rate, or the name of one such as "cosine"; by default the paper's, constant for half
             of training, then ten drops.
@@ -80,15 +84,18 @@ class Sweep:
         smallest_ratio: neighbours this close or closer are not refined further.
         first_seed: seeds are first_seed .. first_seed + num_seeds - 1, then those of `num_confirm`.
         name: shown in reports.
-        precision: "float32", "float64", or "mixed": bfloat16 with float32 weights.
+        precision: "float32", "float64", "mixed": bfloat16 with float32 weights, or "tf32": float32 with rounded inputs
+            of matmuls and convolutions, on GPUs only.
         validation_fraction: see `tune_on`.
     """
 
     task: Task
     batch_sizes: Sequence[int]
-    effective_learning_rates: Sequence[float] | IsothermGrid
     budget: Budget | Sequence[Budget] | Until
-    momentum: float | Sequence[float] = 0.9
+    effective_learning_rates: Sequence[float] | IsothermGrid | None = None
+    learning_rates: Sequence[float] | None = None
+    momentum: float | Sequence[float] | None = None
+    optimizer: Optimizer | str | Sequence[Optimizer | str] | None = None
     l2: float | None = None
     l2_scope: L2Scope | None = None
     clip_norm: float | None = None
@@ -111,7 +118,7 @@ class Sweep:
     estimate_at: Budget | None = None
 
     def __post_init__(self) -> None:
-        for name in ("batch_sizes", "effective_learning_rates", "momentum", "final_learning_rates"):
+        for name in ("batch_sizes", "effective_learning_rates", "learning_rates", "momentum", "final_learning_rates"):
             if isinstance(getattr(self, name), np.ndarray):
                 object.__setattr__(self, name, getattr(self, name).tolist())
         if not isinstance(self.task, Task):
@@ -168,21 +175,17 @@ class Sweep:
             raise UserError(f"validation_fraction={self.validation_fraction!r} is not between 0 and 1; use e.g. 0.1")
 
     def _check_axes(self) -> None:
+        if self.optimizer is not None:
+            made = checked_optimizers(self.optimizer, momentum=self.momentum, l2=self.l2)
+            object.__setattr__(self, "optimizer", made)
         for momentum in self.momenta:
             if not is_number(momentum) or not 0 <= momentum < 1:
                 raise UserError(f"momentum={momentum!r} is not in [0, 1); the paper uses 0.9, and 0 is plain SGD")
-        if not isinstance(self.effective_learning_rates, IsothermGrid):
-            require_some("effective_learning_rates", self.effective_learning_rates)
-            for value in self.effective_learning_rates:
-                require_positive("effective learning rate", value)
-                if not _RATES[0] <= value <= _RATES[1]:
-                    raise UserError(
-                        f"an effective learning rate of {value:g} is none that trains; use one between "
-                        f"{_RATES[0]:g} and {_RATES[1]:g}"
-                    )
+        check_learning_rates(self.methods, effective=self.effective_learning_rates, bare=self.learning_rates)
         require_some("batch_sizes", self.batch_sizes)
         require_some("budget", self.budgets)
-        require_some("momentum", self.momenta)
+        if self.optimizer is None:
+            require_some("momentum", self.momenta)
         for budget in self.budgets:
             if not isinstance(budget, Budget):
                 raise UserError(f"budget is {budget!r}; give Budget.steps(n) or Budget.epochs(n)")
@@ -190,6 +193,11 @@ class Sweep:
     def _check_final_learning_rates(self) -> None:
         if self.final_learning_rates is None:
             return
+        if self.learning_rates is not None and any(self.momenta):
+            raise UserError(
+                "final_learning_rates are effective learning rates, and learning_rates are not; give both as effective "
+                "ones"
+            )
         require_some("final_learning_rates", self.final_learning_rates)
         for value in self.final_learning_rates:
             require_positive("final learning rate", value)
@@ -253,8 +261,23 @@ class Sweep:
 
     @property
     def momenta(self) -> tuple[float, ...]:
-        """The momenta as an axis."""
+        """The momenta of heavy ball as an axis; none where other optimisers are given."""
+        if self.optimizer is not None:
+            known = [heavy_ball_momentum(one) for one in self._optimizers]
+            return () if None in known else tuple(known)  # type: ignore[arg-type]
+        if self.momentum is None:
+            return (DEFAULT_MOMENTUM,)
         return tuple(self.momentum) if _is_axis(self.momentum) else (self.momentum,)  # type: ignore[arg-type,return-value]
+
+    @property
+    def _optimizers(self) -> tuple[Optimizer, ...]:
+        """The optimisers that were given."""
+        return self.optimizer if isinstance(self.optimizer, tuple) else ()
+
+    @property
+    def methods(self) -> tuple[Optimizer, ...]:
+        """The optimisers, heavy ball included."""
+        return self._optimizers or tuple(SGD(momentum=momentum) for momentum in self.momenta)
 
     @property
     def budgets(self) -> tuple[Budget, ...]:
@@ -287,7 +310,9 @@ class Sweep:
             learning_rates=tuple(self._learning_rates_at(int(b)) for b in dict.fromkeys(self.batch_sizes)),
             budgets=tuple(dict.fromkeys(self.budgets)),
             momenta=tuple(dict.fromkeys(float(m) for m in self.momenta)),
-            l2=float(task.l2 if self.l2 is None else self.l2),
+            optimizers=() if self.momenta else self._optimizers,
+            rates_are_bare=self.learning_rates is not None and any(map(has_temperature, self.methods)),
+            l2=self._l2(),
             l2_scope=self.l2_scope or task.l2_scope,
             schedule=self._schedule,
             seeds=tuple(range(self.first_seed, self.first_seed + self.num_seeds)),
@@ -309,6 +334,11 @@ class Sweep:
             final_learning_rates=tuple(sorted({float(rate) for rate in self.final_learning_rates or ()})),
         )
 
+    def _l2(self) -> float:
+        if any(map(decays_weights, self._optimizers)):
+            return 0.0
+        return float(self.task.l2 if self.l2 is None else self.l2)
+
     def _num_confirm(self) -> int:
         if self.num_confirm is not None:
             return self.num_confirm
@@ -319,7 +349,8 @@ class Sweep:
         return None if value is None or math.isinf(value) else float(value)
 
     def _learning_rates_at(self, batch_size: int) -> tuple[float, ...]:
-        grid = self.effective_learning_rates
+        grid = self.effective_learning_rates if self.learning_rates is None else self.learning_rates
+        assert grid is not None
         values = grid.at(batch_size) if isinstance(grid, IsothermGrid) else grid
         return tuple(sorted({float(value) for value in values}))
 

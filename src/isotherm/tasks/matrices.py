@@ -8,6 +8,8 @@ from torch import nn
 
 from isotherm.core.optimizers import Muon, Optimizer
 from isotherm.errors import UserError
+from isotherm.tasks.seeding import initial_model
+from isotherm.tasks.task import Task
 
 
 def muon_matrices(model: nn.Module) -> tuple[str, ...]:
@@ -21,10 +23,12 @@ def muon_matrices(model: nn.Module) -> tuple[str, ...]:
     return tuple(name for name, p in named if p.requires_grad and p.ndim == 2 and id(p) not in tables)
 
 
-def check_matrices(model: nn.Module, optimizers: Collection[Optimizer], *, task: str) -> None:
+def check_matrices(task: Task, optimizers: Collection[Optimizer]) -> None:
     """Refuse Muon for a network without matrices."""
-    if any(isinstance(optimizer, Muon) for optimizer in optimizers) and not muon_matrices(model):
+    if not any(isinstance(optimizer, Muon) for optimizer in optimizers):
+        return
+    if not muon_matrices(initial_model(task.model, seed=0)):
         raise UserError(
-            f"Muon trains matrices, and the model of task {task!r} has none besides embeddings: no parameter of two "
-            "dimensions; use AdamW, or SGD"
+            f"Muon trains matrices, and the model of task {task.name!r} has none besides embeddings: no parameter of "
+            "two dimensions; use AdamW, or SGD"
         )

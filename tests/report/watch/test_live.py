@@ -128,6 +128,16 @@ def test_what_is_in_training(tmp_path: Path) -> None:
     assert not live.state()["training"]["was_stopped"]
 
 
+def test_the_page_opens_where_runs_are_in_training(tmp_path: Path) -> None:
+    path, other = tmp_path / "a.sqlite", small_plan(name="other", l2=0.1)
+    make_store(path, small_plan(), other, num=6)
+    with Heartbeat(path, seconds=0.0) as beat:
+        beat.fleet_started(base_specs(other)[:3])
+        state = watched(path).state()
+    assert state["map"]["title"].startswith("other")
+    assert state["map"]["running"] == [[0, 0, 3]]
+
+
 def test_a_process_that_was_killed_is_not_in_training(tmp_path: Path) -> None:
     path = tmp_path / "a.sqlite"
     left = make_store(path, num=6)

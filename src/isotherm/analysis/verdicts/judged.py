@@ -11,6 +11,7 @@ from isotherm.analysis.verdicts.generalisation import higher_test_optimum, large
 from isotherm.analysis.verdicts.momentum import momentum_claims
 from isotherm.analysis.verdicts.scaling import kink, proportional
 from isotherm.core.budget import BudgetUnit
+from isotherm.core.optimizers import has_temperature
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,13 +32,16 @@ def judge(series: Sequence[Series], pairs: Sequence[Pair], *, run: Sequence[str]
     """
     asked = [s for s in series if len(s.grids) > 1]
     claims: list[Claim] = []
+    places: dict[int, int] = {}  # of the claims on proportional scaling
     for s in asked:
-        claims += [proportional(s), kink(s)]
+        places[id(s)] = len(claims)
+        roots = [] if has_temperature(s.method) else [proportional(s, power=0.5)]
+        claims += [proportional(s), *roots, kink(s)]
     for pair in pairs:
         claims += momentum_claims(pair)
     for s in asked:
         if s.budget.unit is BudgetUnit.STEPS:
             claims += [large_batches(s), higher_test_optimum(s)]
     verdicts = decided(claims, run=run)
-    scaling = iter(verdicts[: 2 * len(asked) : 2])
-    return Judged(verdicts=tuple(verdicts), scaling=tuple(next(scaling) if len(s.grids) > 1 else None for s in series))
+    scaling = tuple(verdicts[places[id(s)]] if id(s) in places else None for s in series)
+    return Judged(verdicts=tuple(verdicts), scaling=scaling)

@@ -13,6 +13,7 @@ LEVEL = 0.05  # the chance of any wrong verdict in a study
 POWER = 0.8  # the chance to see what is there, in plans and with the seeds that a remedy names
 
 PROPORTIONAL = (0.8, 1.25)  # slopes of log2 ε* over log2 B that count as proportional
+ROOT = (0.4, 0.625)  # the same for proportional to the square root
 SAME_RATE = 0.25  # octaves; a smaller distance between two optima is none
 NO_KINK = 0.5  # octaves by which the last optimum may stay below the continued line where there is no kink
 TOLERATED_RISE = 0.1  # relative rise of the training objective that still counts as fitting no worse

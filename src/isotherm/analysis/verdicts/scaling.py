@@ -11,22 +11,28 @@ from isotherm.analysis.regimes import Regimes
 from isotherm.analysis.series import Series
 from isotherm.analysis.verdicts.claim import Claim, Excess
 from isotherm.analysis.verdicts.draws import interval_text, limits_of_kink, shortfalls
-from isotherm.analysis.verdicts.margins import LEVEL, NO_KINK, PROPORTIONAL
+from isotherm.analysis.verdicts.margins import LEVEL, NO_KINK, PROPORTIONAL, ROOT
 from isotherm.analysis.verdicts.obstacles import obstacle
+from isotherm.core.optimizers import has_temperature
+
+# Powers of the batch size to which the optimum may be proportional, and the slopes that count as such.
+_LIMITS: dict[float, tuple[float, float]] = {1.0: PROPORTIONAL, 0.5: ROOT}
 
 
-def proportional(s: Series) -> Claim:
-    """Return the claim that the optimum is proportional to the batch size, up to the kink."""
-    text = f"{s.label}: at small batches the optimal effective learning rate is proportional to the batch size"
+def proportional(s: Series, *, power: float = 1.0) -> Claim:
+    """Return the claim that the optimum is proportional to the batch size, or to its square root, up to the kink."""
+    rate = "effective learning rate" if has_temperature(s.method) else "learning rate"
+    what = "the batch size" if power == 1 else "the square root of the batch size"
+    text = f"{s.label}: at small batches the optimal {rate} is proportional to {what}"
     blocked = obstacle([s], [lambda g: g.optimum])
     if blocked is not None or s.fit is None:
         return Claim.blocked(text, s.plan, blocked)
-    low, high = PROPORTIONAL
-    slopes, departures = s.fit.slopes, _departures(s.fit)
+    low, high = limits = _LIMITS[power]
+    slopes, departures = s.fit.slopes, _departures(s.fit, limits)
     departs = any(one.p <= LEVEL for one in departures)
     return Claim(
         text=text,
-        evidence="; ".join([_law(s.fit), *([_temperatures(s, s.fit)] if departs else [])]),
+        evidence="; ".join([_law(s, s.fit, limits), *([_ratios(s, s.fit, power)] if departs else [])]),
         plan=s.plan,
         holds=() if departs else (Excess(draws=slopes, limit=low), Excess(draws=-slopes, limit=-high)),
         fails=(
@@ -39,7 +45,8 @@ def proportional(s: Series) -> Claim:
 
 def kink(s: Series) -> Claim:
     """Return the claim that the rise ends at a kink."""
-    text = f"{s.label}: proportionality ends at a kink, above which the optimal learning rate no longer rises"
+    rise = "proportionality" if has_temperature(s.method) else "the rise"
+    text = f"{s.label}: {rise} ends at a kink, above which the optimal learning rate no longer rises"
     blocked = obstacle([s], [lambda g: g.optimum], least_sizes=4)
     if blocked is not None or s.fit is None:
         return Claim.blocked(text, s.plan, blocked)
@@ -55,9 +62,13 @@ def kink(s: Series) -> Claim:
     )
 
 
-def _law(fit: FamilyFit) -> str:
-    low, high = PROPORTIONAL
-    return f"ε_eff* ∝ B^{interval_text(fit.slopes)}, proportional within [{low:g}, {high:g}]"
+def _law(s: Series, fit: FamilyFit, limits: tuple[float, float]) -> str:
+    low, high = limits
+    return f"{_symbol(s)} ∝ B^{interval_text(fit.slopes)}, proportional within [{low:g}, {high:g}]"
+
+
+def _symbol(s: Series) -> str:
+    return "ε_eff*" if has_temperature(s.method) else "ε*"
 
 
 def _kink_words(fit: FamilyFit, law: Regimes | None) -> str:
@@ -70,10 +81,10 @@ def _kink_words(fit: FamilyFit, law: Regimes | None) -> str:
     return f"kink at B ≈ {estimate:.0f} [{low:.0f}, {high:.0f}]"
 
 
-def _departures(fit: FamilyFit) -> list[Excess]:
-    """Return how far two optima below the kink are from one temperature: slopes between them beyond the margin.
+def _departures(fit: FamilyFit, limits: tuple[float, float]) -> list[Excess]:
+    """Return how far two optima below the kink are from the law: slopes between them beyond the margin.
 
-    A slope of 1 through all of them can be an accident.
+    The right slope through all of them can be an accident.
     """
     x = np.log2(fit.batch_sizes)
     below = [k for k, size in enumerate(fit.batch_sizes) if size <= limits_of_kink(fit)[0]]
@@ -82,12 +93,16 @@ def _departures(fit: FamilyFit) -> list[Excess]:
     for a, b in pairs:
         slopes = (fit.optima[:, b] - fit.optima[:, a]) / (x[b] - x[a])
         tried = 4 * len(pairs)
-        found.append(Excess(draws=-slopes, limit=-PROPORTIONAL[0], num_tried=tried))
-        found.append(Excess(draws=slopes, limit=PROPORTIONAL[1], num_tried=tried))
+        found.append(Excess(draws=-slopes, limit=-limits[0], num_tried=tried))
+        found.append(Excess(draws=slopes, limit=limits[1], num_tried=tried))
     return found
 
 
-def _temperatures(s: Series, fit: FamilyFit) -> str:
+def _ratios(s: Series, fit: FamilyFit, power: float) -> str:
     below = [g for g in s.grids if g.axes.batch_size <= limits_of_kink(fit)[0]]
+    if not has_temperature(s.method):
+        ratio = f"{_symbol(s)}/{'B' if power == 1 else '√B'}"
+        values = ", ".join(f"{g.axes.batch_size}: {g.rate_over(power):.2g}" for g in below)
+        return f"no one ratio fits all batch sizes: {ratio} = {values}"
     found = ", ".join(f"{g.axes.batch_size}: {g.temperature:.2g}" for g in below)
     return f"no one temperature fits all batch sizes: ε_eff*/B = {found}"

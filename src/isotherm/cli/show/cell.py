@@ -18,6 +18,7 @@ from isotherm.cli.cell import CellResults
 from isotherm.cli.common import escaped
 from isotherm.cli.show.numbers import number_text
 from isotherm.core.divergence import DIVERGENCE_FACTOR
+from isotherm.core.optimizers import optimizer_json
 from isotherm.core.rates import tidy
 from isotherm.core.records import Outcome, RunResult
 from isotherm.core.statistics import standard_deviation
@@ -159,7 +160,8 @@ def cell_summary(results: CellResults, *, store: Path, seconds: float) -> dict[s
         "task": spec.task,
         "metric": cell.plan.metric,
         "batch_size": spec.batch_size,
-        "effective_learning_rate": spec.effective_learning_rate,
+        "optimizer": optimizer_json(spec.method),
+        "effective_learning_rate": spec.effective_learning_rate if cell.plan.has_temperature else None,
         "learning_rate": tidy(spec.learning_rate),
         "temperature": cell.temperature,
         "num_steps": spec.num_steps,

@@ -44,6 +44,7 @@ class StackedModel:
 
     def __init__(self, plan: StackPlan, module: nn.Module) -> None:
         self._plan, self._placed, self._module = plan, plan.placed, module
+        self.is_recurrent = any(isinstance(part, nn.RNNBase) for part in module.modules())
         self.ghost_layers = ghost_layers(module) if plan.placed.reestimates else {}
         self._shares_batch: bool | None = None  # whether one copy of a batch serves all runs; found out by trying
 
@@ -112,6 +113,29 @@ class StackedModel:
             states = [{name: next(rest) for name in names} for names in (fixed, buffers)]
             gradients, (_, (losses, after)) = gradient(parameters, *states, *rest)
             return losses, *weights.gradients(gradients), *(after[name] for name in buffers)
+
+        return step_function
+
+    def plain_step_function(self, weights: ParameterGroups, fixed: Sequence[str], buffers: Sequence[str]) -> Call:
+        """Return the same step of a single run by autograd alone.
+
+        PyTorch runs through the tokens of a recurrent layer in one call then; traced, it is many.
+        """
+        self._module.train()
+        num_groups = len(weights.values)
+
+        def step_function(*tensors: Tensor) -> tuple[Tensor, ...]:
+            rest = iter(tensors)
+            parameters_M = weights.parameters([next(rest) for _ in range(num_groups)])
+            parameters = {name: p[0].detach().requires_grad_() for name, p in parameters_M.items()}
+            held, before = ({name: next(rest)[0] for name in names} for names in (fixed, buffers))
+            x, y, keys = (next(rest)[0] for _ in range(3))
+            with torch.enable_grad():
+                objective, (loss, after) = self._loss_of_run(parameters, held, before, x, y, keys, *rest)
+            found = torch.autograd.grad(objective, list(parameters.values()), materialize_grads=True)
+            gradients = {name: g.unsqueeze(0) for name, g in zip(parameters, found, strict=True)}
+            changed = (after[name].detach().unsqueeze(0) for name in buffers)
+            return loss.detach().unsqueeze(0), *weights.gradients(gradients), *changed
 
         return step_function
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from isotherm.engine.graph.trace import has_plain_convolutions, trace, writes
-from isotherm.engine.placed_task import exact_arithmetic
+from isotherm.engine.placed_task import arithmetic
 from isotherm.engine.programs.cpu import PreallocatedProgram
 from isotherm.engine.programs.cuda_graph import Recording, capture
 from isotherm.engine.programs.gpu import Gradients, Program, Update, gpu_program, gradients_of, update_of
@@ -178,7 +178,7 @@ class Updates:
 
     def _recorded(self, stream: torch.cuda.Stream) -> Recording:
         """Record an update; the calls before it also let cuDNN choose the fastest convolutions."""
-        with exact_arithmetic(self._plan.placed.device, tries_convolutions=True):
+        with arithmetic(self._plan.placed, tries_convolutions=True):
             recording = capture(
                 self._update_in_place,
                 keep=[*self._state.updated, self._losses_KM, self._counters],
@@ -208,7 +208,11 @@ class Updates:
         plan, state, feed = self._plan, self._state, self._feed
         feed.bind(x_MB, y_MB)
         states, position = self.states, self.position
-        step_function = self._model.step_function(state.weights, list(state.fixed_M), list(state.buffers_M))
+        names = state.weights, list(state.fixed_M), list(state.buffers_M)
+        if plan.is_single and not self.is_asynchronous and self._model.is_recurrent:
+            self._program = Program(call=self._model.plain_step_function(*names))
+            return
+        step_function = self._model.step_function(*names)
         step = torch.zeros_like(self._step)
         batch = range(len(states), len(states) + 2)  # made anew for every update, so a model may write into it
         traced = trace(step_function, *states, x_MB, y_MB, feed.key_M, step, *position, scratch=batch)

@@ -15,7 +15,7 @@ from isotherm.core.run_table import first_of
 from isotherm.report.axes import FAINT, with_math
 from isotherm.report.study.pictures import Picture, Row
 from isotherm.report.style import series_styles
-from isotherm.report.wording import TRAIN_OBJECTIVE, is_percent, metric_label, momentum_label, rate_text
+from isotherm.report.wording import TRAIN_OBJECTIVE, is_percent, metric_label, rate_symbol, rate_text
 from isotherm.sweep.plan import SweepPlan
 from isotherm.sweep.protocol import Cell, Grid
 
@@ -48,11 +48,11 @@ def training_curves(plan: SweepPlan, cell: Cell) -> list[TrainingCurve]:
 
 
 def along_training_pictures(sweep: SweepAnalysis) -> list[Picture]:
-    """Return a picture for every momentum of a sweep; none where nothing was evaluated along training."""
+    """Return a picture for every optimiser of a sweep; none where nothing was evaluated along training."""
     plan = sweep.plan
     found = []
-    for momentum in plan.momenta:
-        grids = [tuned for tuned in sweep.grids if tuned.axes.momentum == momentum and _cells(tuned)]
+    for method in plan.methods:
+        grids = [tuned for tuned in sweep.grids if tuned.axes.method == method and _cells(tuned)]
         shown = [(tuned.grid, _cells(tuned)) for tuned in _spread_out(grids)]
         if any(training_curves(plan, cell) for _, cells in shown for cell in cells):
             found.append(along_training_picture(plan, shown))
@@ -60,13 +60,13 @@ def along_training_pictures(sweep: SweepAnalysis) -> list[Picture]:
 
 
 def along_training_picture(plan: SweepPlan, shown: Sequence[tuple[Grid, Sequence[Cell]]]) -> Picture:
-    """Return the curves of some cells of some grids of one momentum, a panel for each grid."""
-    momentum = momentum_label(shown[0][0].axes.momentum)
+    """Return the curves of some cells of some grids of one optimiser, a panel for each grid."""
+    method = shown[0][0].axes.method.label
     return Picture(
-        name=f"{plan.name}_along_training_{momentum}",
-        title=f"{plan.name.replace('_', ' ')}, {momentum}: along training",
+        name=f"{plan.name}_along_training_{method}",
+        title=f"{plan.name.replace('_', ' ')}, {method}: along training",
         caption=(
-            f"{plan.task}, {momentum}. {metric_label(plan.metric)} during training, {_which(plan)}. Solid: the "
+            f"{plan.task}, {method}. {metric_label(plan.metric)} during training, {_which(plan)}. Solid: the "
             f"learning rate that was chosen; dashed: the one with the lowest {TRAIN_OBJECTIVE}, where it is another. "
             f"{_fall_words(plan)}"
         ).rstrip(),
@@ -127,7 +127,9 @@ def _draw_grid(panel: Axes, plan: SweepPlan, grid: Grid, cells: Sequence[Cell]) 
     styles = zip(cells, series_styles([1.0] * len(cells)), ("-", "--", ":", "-.") * len(cells), strict=False)
     for cell, style, line in styles:
         for index, curve in enumerate(training_curves(plan, cell)):
-            label = with_math(f"ε_eff = {rate_text(cell.effective_learning_rate)}") if index == 0 else None
+            label = (
+                with_math(f"{rate_symbol(plan)} = {rate_text(cell.effective_learning_rate)}") if index == 0 else None
+            )
             steps = [point.step for point in curve.points]
             values = [scale * point.test_metric for point in curve.points]
             panel.plot(steps, values, color=style.colour, linestyle=line, linewidth=0.9, alpha=0.8, label=label)
@@ -142,7 +144,8 @@ def _rows(plan: SweepPlan, shown: Sequence[tuple[Grid, Sequence[Cell]]]) -> list
             "sweep": plan.name,
             "batch_size": grid.axes.batch_size,
             "budget": str(grid.axes.budget),
-            "momentum": grid.axes.momentum,
+            "optimizer": grid.axes.method.label,
+            "momentum": grid.axes.momentum if plan.has_temperature else None,
             "effective_learning_rate": cell.effective_learning_rate,
             "final_learning_rate": cell.final_learning_rate,
             "seed": curve.seed,

@@ -12,29 +12,29 @@ from isotherm.analysis.unlimited import BudgetSeries, StepsToTarget, common_targ
 from isotherm.report.axes import INK, power_of_two_axis
 from isotherm.report.study.pictures import Picture, Row
 from isotherm.report.style import ordered_styles
-from isotherm.report.wording import is_percent, metric_label, momentum_label, objective_words, runs_words
+from isotherm.report.wording import is_percent, metric_label, objective_words, runs_words
 from isotherm.sweep.plan import SweepPlan
 
 TABLE = "budgets.csv"
 
 
 def budget_pictures(sweep: SweepAnalysis) -> list[Picture]:
-    """Return a picture for every momentum of a sweep whose budgets double; none for others."""
+    """Return a picture for every optimiser of a sweep whose budgets double; none for others."""
     found = []
-    for momentum in sweep.plan.momenta:
-        series = [one for one in sweep.budgets if one.momentum == momentum and one.best is not None]
+    for method in sweep.plan.methods:
+        series = [one for one in sweep.budgets if one.method == method and one.best is not None]
         if series:
             found.append(_picture(sweep.plan, sorted(series, key=lambda one: one.batch_size)))
     return found
 
 
 def _picture(plan: SweepPlan, series: Sequence[BudgetSeries]) -> Picture:
-    momentum = momentum_label(series[0].momentum)
+    method = series[0].method.label
     target = _target(plan, series)
     steps = [] if target is None else [target_steps(one, target) for one in series]
     return Picture(
-        name=f"{plan.name}_budgets_{momentum}",
-        title=f"{plan.name.replace('_', ' ')}, {momentum}: budgets that double",
+        name=f"{plan.name}_budgets_{method}",
+        title=f"{plan.name.replace('_', ' ')}, {method}: budgets that double",
         caption=_caption(plan, series, steps),
         num_panels=2 if steps else 1,
         draw=partial(_draw, plan, series, steps),
@@ -131,7 +131,8 @@ def _rows(plan: SweepPlan, series: BudgetSeries) -> list[Row]:
         {
             "sweep": plan.name,
             "batch_size": series.batch_size,
-            "momentum": series.momentum,
+            "optimizer": series.method.label,
+            "momentum": series.momentum if plan.has_temperature else None,
             "budget": str(budget),
             "num_steps": num_steps,
             "objective": plan.objective,

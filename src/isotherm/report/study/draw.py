@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -32,8 +33,6 @@ from isotherm.report.axes import (
 )
 from isotherm.report.files import unique_stems, write_atomically
 from isotherm.report.study.figures import (
-    OPTIMUM_LABEL,
-    RATE_LABEL,
     TRAIN_LOSS_LABEL,
     CellState,
     LearningRateFigure,
@@ -49,6 +48,7 @@ from isotherm.report.wording import TRAIN_OBJECTIVE
 from isotherm.sweep.protocol import Edge
 
 LEGEND_WIDTH = 0.9
+LABEL_WIDTH = 26  # characters, then it wraps
 MIN_OCTAVES = 4
 ROW_HEIGHT = 0.024  # of the crosses for unstable learning rates, as a fraction of the panel's height
 KINK_ROW = 0.055  # the same for the kinks
@@ -125,13 +125,16 @@ def _draw_sweep(record: SweepFigure, axes: Sequence[Axes]) -> None:
     factors = dodges(len(record.series))
     for series, style, factor in zip(record.series, styles, factors, strict=True):
         x = [point.x * factor for point in series.points]
-        _error_bars(test_axes, x, [point.test for point in series.points], style, label=series.label)
+        label = "\n".join(textwrap.wrap(series.label, LABEL_WIDTH, break_long_words=False))
+        _error_bars(test_axes, x, [point.test for point in series.points], style, label=label)
         _error_bars(loss_axes, x, [point.train_loss for point in series.points], style, label=series.label)
         _draw_optima(rate_axes, x, series, style, show_train=record.tuned_on != TRAIN_OBJECTIVE)
     for start, end in {series.guide for series in record.series if series.guide is not None}:
         rate_axes.plot(*zip(start, end, strict=True), linestyle=":", color=INK, linewidth=1.1, zorder=1)
     test_axes.yaxis.set_major_locator(MaxNLocator(nbins=MAX_TICKS + 2, steps=[1, 2, 5, 10]))
-    for panel, label in zip(axes, (record.test_label, TRAIN_LOSS_LABEL, OPTIMUM_LABEL), strict=True):
+    for start, end in {series.root_guide for series in record.series if series.root_guide is not None}:
+        rate_axes.plot(*zip(start, end, strict=True), linestyle="-.", color=INK, linewidth=0.9, zorder=1)
+    for panel, label in zip(axes, (record.test_label, TRAIN_LOSS_LABEL, record.optimum_label), strict=True):
         panel.set_ylabel(with_math(label))
         panel.set_xlabel(with_math(record.x_label))
         power_of_two_axis(panel, "x", {point.x for point in record.points})
@@ -195,13 +198,15 @@ def _explain_optima(axes: Axes, record: SweepFigure) -> None:
     if any(series.law is not None and series.law.shows_kink for series in record.series):
         handles.append(_proxy("kink, 95 % interval", marker="d", markersize=4))
     if any(series.guide is not None for series in record.series):
-        handles.append(_proxy("ε_eff ∝ B", linestyle=":", linewidth=1.1))
+        handles.append(_proxy(f"{record.symbol} ∝ B", linestyle=":", linewidth=1.1))
+    if any(series.root_guide is not None for series in record.series):
+        handles.append(_proxy(f"{record.symbol} ∝ √B", linestyle="-.", linewidth=0.9))
     if any(point.edge in (Edge.LOWER, Edge.UPPER, Edge.BOTH) for point in record.points):
         handles.append(_proxy("touches the grid's end", marker="^", markersize=4))
     axes.legend(handles=handles, frameon=False, loc="best", fontsize=7.5, handletextpad=0.5, labelspacing=0.3)
 
 
-def _proxy(label: str, *, linestyle: Literal["none", ":"] = "none", **look: Any) -> Line2D:
+def _proxy(label: str, *, linestyle: Literal["none", ":", "-."] = "none", **look: Any) -> Line2D:
     return Line2D([], [], label=with_math(label), linestyle=linestyle, color=INK, **look)
 
 
@@ -219,7 +224,7 @@ def _draw_learning_rates(record: LearningRateFigure, axes: Sequence[Axes]) -> No
     _log_if_positive(loss_axes, losses)
     for panel, label in zip(axes, (record.test_label, TRAIN_LOSS_LABEL), strict=True):
         panel.set_ylabel(with_math(label))
-        panel.set_xlabel(with_math(RATE_LABEL))
+        panel.set_xlabel(with_math(record.rate_label))
         power_of_two_axis(panel, "x", None)
     _draw_unstable(record, axes)
     handles = [

@@ -1,7 +1,7 @@
 """Makes the figure records of an analysis.
 
-Sweeps that differ in momentum alone share a figure. Where a sweep has one batch size and several budgets, the budget
-takes the batch size's place.
+Sweeps that differ in momentum alone, or in an optimiser other than SGD, share a figure. Where a sweep has one batch
+size and several budgets, the budget takes the batch size's place.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from isotherm.analysis.analysis import Analysis, SweepAnalysis
 from isotherm.analysis.regimes import JointRegimes
 from isotherm.analysis.series import TunedGrid
 from isotherm.core.budget import BudgetUnit
+from isotherm.core.optimizers import Optimizer
 from isotherm.report.study.along_training import along_training_pictures
 from isotherm.report.study.budgets import budget_pictures
 from isotherm.report.study.figures import (
@@ -22,6 +23,7 @@ from isotherm.report.study.figures import (
     LearningRateFigure,
     LearningRatePoint,
     LearningRateSeries,
+    Line,
     MissingGrid,
     Spread,
     StudyFigures,
@@ -36,7 +38,6 @@ from isotherm.report.wording import (
     is_percent,
     kept_words,
     metric_label,
-    momentum_label,
     objective_words,
     runs_words,
 )
@@ -62,13 +63,15 @@ def _pictures(sweep: SweepAnalysis) -> list[Picture]:
 
 
 def figure_groups(sweeps: Sequence[SweepAnalysis]) -> list[list[SweepAnalysis]]:
-    """Return the sweeps in groups that differ in momentum alone, in the study's order."""
+    """Return the sweeps in groups that differ in momentum or optimiser alone, in the study's order."""
     groups: list[list[SweepAnalysis]] = []
     for sweep in sweeps:
         for group in groups:
-            momenta = {momentum for member in group for momentum in member.plan.momenta}
-            same_protocol = _but_momentum(group[0].plan) == _but_momentum(sweep.plan)
-            if same_protocol and momenta.isdisjoint(sweep.plan.momenta):
+            methods = {method for member in group for method in member.plan.methods}
+            first = group[0].plan
+            same_protocol = _but_optimizer(first) == _but_optimizer(sweep.plan)
+            same_rates = first.has_temperature == sweep.plan.has_temperature
+            if same_protocol and same_rates and methods.isdisjoint(sweep.plan.methods):
                 group.append(sweep)
                 break
         else:
@@ -89,17 +92,21 @@ def sweep_figure(sweep: SweepAnalysis, *others: SweepAnalysis, joint: Sequence[J
     series = tuple(
         SweepSeries(
             label=_series_label(plan, axes),
-            momentum=axes.momentum,
+            momentum=axes.momentum if plan.has_temperature else None,
             points=points,
             guide=None if _is_over_budgets(plan) else _guide(points, everything),
-            law=None if _is_over_budgets(plan) else member.law(axes.budget, axes.momentum),
+            root_guide=None
+            if _is_over_budgets(plan) or plan.has_temperature
+            else _guide(points, everything, power=0.5),
+            law=None if _is_over_budgets(plan) else member.law(axes.budget, axes.method),
         )
         for member, axes, points in drawn
     )
     laws = {id(s.law) for s in series}
     return SweepFigure(
         name=_common_name([member.plan.name for member in members]),
-        setting=_setting(plan, plan.momenta if len(members) == 1 else ()),
+        setting=_setting(plan, plan.methods if len(members) == 1 else ()),
+        has_temperature=plan.has_temperature,
         x_label=_x_label(plan),
         test_label=metric_label(plan.metric),
         tuned_on=objective_words(plan.objective, plan.metric),
@@ -117,7 +124,7 @@ def sweep_figure(sweep: SweepAnalysis, *others: SweepAnalysis, joint: Sequence[J
 
 
 def learning_rate_figures(sweep: SweepAnalysis) -> list[LearningRateFigure]:
-    """Return the learning-rate figures of a sweep: one per momentum, and per budget unless that is the axis."""
+    """Return the learning-rate figures of a sweep: one per optimiser, and per budget unless that is the axis."""
     plan = sweep.plan
     return [
         LearningRateFigure(
@@ -129,6 +136,7 @@ def learning_rate_figures(sweep: SweepAnalysis) -> list[LearningRateFigure]:
             percent=is_percent(plan.metric),
             runs=kept_words(plan),
             num_seeds=len(plan.seeds),
+            has_temperature=plan.has_temperature,
             series=tuple(_learning_rate_series(tuned, plan) for tuned in family),
         )
         for family in families(sweep)
@@ -136,11 +144,11 @@ def learning_rate_figures(sweep: SweepAnalysis) -> list[LearningRateFigure]:
 
 
 def families(sweep: SweepAnalysis) -> list[list[TunedGrid]]:
-    """Return the grids by line of a figure: one per momentum, and per budget unless that is the axis."""
+    """Return the grids by line of a figure: one per optimiser, and per budget unless that is the axis."""
     found: dict[tuple[object, ...], list[TunedGrid]] = {}
     over_budgets = _is_over_budgets(sweep.plan)
     for tuned in sweep.grids:
-        family = (tuned.axes.momentum,) if over_budgets else (tuned.axes.budget, tuned.axes.momentum)
+        family = (tuned.axes.method,) if over_budgets else (tuned.axes.budget, tuned.axes.method)
         found.setdefault(family, []).append(tuned)
     return [sorted(family, key=lambda tuned: _x(tuned, sweep.plan)) for family in found.values()]
 
@@ -210,24 +218,26 @@ def _scale(plan: SweepPlan) -> float:
     return 100.0 if is_percent(plan.metric) else 1.0
 
 
-def _guide(
-    points: Sequence[SweepPoint], everything: Sequence[SweepPoint]
-) -> tuple[tuple[float, float], tuple[float, float]] | None:
+def _guide(points: Sequence[SweepPoint], everything: Sequence[SweepPoint], *, power: float = 1.0) -> Line | None:
+    """Return the line through the first point on which the learning rate is proportional to this power of x."""
     if len({point.x for point in everything}) < 2:
         return None
     first = points[0]
     top = GUIDE_HEADROOM * max(point.interval[1] for point in everything)
-    factor = min(max(point.x for point in everything) / first.x, top / first.effective_learning_rate)
-    end = (first.x * factor, first.effective_learning_rate * factor)
+    steepest = (top / first.effective_learning_rate) ** (1 / power)
+    factor = min(max(point.x for point in everything) / first.x, steepest)
+    end = (first.x * factor, first.effective_learning_rate * factor**power)
     return (first.x, first.effective_learning_rate), end
 
 
-def _but_momentum(plan: SweepPlan) -> SweepPlan:
+def _but_optimizer(plan: SweepPlan) -> SweepPlan:
     """Return what two plans must have in common to share a figure.
 
     Learning rates may differ: SGD and momentum need different ones.
     """
-    return dataclasses.replace(plan, name="", momenta=(), learning_rates=(), max_extensions=0)
+    return dataclasses.replace(
+        plan, name="", momenta=(), optimizers=(), learning_rates=(), rates_are_bare=False, max_extensions=0
+    )
 
 
 def _is_over_budgets(plan: SweepPlan) -> bool:
@@ -252,23 +262,23 @@ def _x(tuned: TunedGrid, plan: SweepPlan) -> float:
 
 def _series_label(plan: SweepPlan, axes: GridAxes) -> str:
     several_budgets = len(plan.budgets) > 1 and not _is_over_budgets(plan)
-    return f"{momentum_label(axes.momentum)}, {axes.budget}" if several_budgets else momentum_label(axes.momentum)
+    return f"{axes.method.label}, {axes.budget}" if several_budgets else axes.method.label
 
 
-def _setting(plan: SweepPlan, momenta: Sequence[float]) -> str:
+def _setting(plan: SweepPlan, methods: Sequence[Optimizer]) -> str:
     parts = [plan.task]
     if len(plan.budgets) == 1:
         parts.append(str(plan.budgets[0]))
     if len(plan.batch_sizes) == 1:
         parts.append(f"B = {plan.batch_sizes[0]:,}")
-    if len(momenta) == 1:
-        parts.append(momentum_label(momenta[0]))
+    if len(methods) == 1:
+        parts.append(methods[0].label)
     return ", ".join(parts)
 
 
 def _family_setting(plan: SweepPlan, axes: GridAxes) -> str:
     fixed = f"B = {axes.batch_size:,}" if _is_over_budgets(plan) else str(axes.budget)
-    return f"{plan.task}, {fixed}, {momentum_label(axes.momentum)}"
+    return f"{plan.task}, {fixed}, {axes.method.label}"
 
 
 def _common_name(names: Sequence[str]) -> str:

@@ -1,8 +1,8 @@
 """The numbers of every figure, separate from drawing.
 
 A `SweepFigure` has the form of the paper's figure 1: test metric, training loss and optimal effective learning rate
-against batch size, one series per budget and momentum. A `LearningRateFigure` has the form of its figure 5: test metric
-and training loss against effective learning rate, one series per batch size. `figure_data` makes these records.
+against batch size, one series per budget and optimiser. A `LearningRateFigure` has the form of its figure 5: test
+metric and training loss against effective learning rate, one series per batch size. `figure_data` makes these records.
 """
 
 from __future__ import annotations
@@ -18,8 +18,13 @@ from isotherm.sweep.protocol import Edge
 
 BATCH_SIZE_LABEL = "batch size B"
 TRAIN_LOSS_LABEL = "training loss"
-OPTIMUM_LABEL = "optimal effective learning rate ε_eff"
 RATE_LABEL = "effective learning rate ε_eff"
+# Of SGD, and of optimisers that have no effective one.
+_RATE_LABELS = {True: RATE_LABEL, False: "learning rate ε"}
+
+
+# Two points.
+Line = tuple[tuple[float, float], tuple[float, float]]
 
 
 class CellState(enum.StrEnum):
@@ -80,17 +85,19 @@ class SweepPoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepSeries:
-    """The optima of one momentum, and budget where several are swept, over rising x.
+    """The optima of one optimiser, and budget where several are swept, over rising x.
 
-    `guide` is the line ε_eff ∝ B through the first point, as its two ends; None where x is not the batch size. `law` is
+    `guide` is the line ε_eff ∝ B through the first point, as its two ends; None where x is not the batch size. For
+    optimisers without a temperature `root_guide` is the line ε ∝ √B beside it. `momentum` is None for these. `law` is
     the broken line through the optima; None where x is not the batch size, and below three points.
     """
 
     label: str
-    momentum: float
+    momentum: float | None
     points: tuple[SweepPoint, ...]
-    guide: tuple[tuple[float, float], tuple[float, float]] | None
+    guide: Line | None
     law: Regimes | None
+    root_guide: Line | None = None
 
     @property
     def corners(self) -> list[tuple[float, float]]:
@@ -119,6 +126,17 @@ class SweepFigure:
     series: tuple[SweepSeries, ...]
     joint: tuple[JointRegimes, ...]
     missing: tuple[MissingGrid, ...]
+    has_temperature: bool = True
+
+    @property
+    def symbol(self) -> str:
+        """The sign of a learning rate."""
+        return "ε_eff" if self.has_temperature else "ε"
+
+    @property
+    def optimum_label(self) -> str:
+        """The axis of optimal learning rates."""
+        return f"optimal {_RATE_LABELS[self.has_temperature]}"
 
     @property
     def findings(self) -> list[str]:
@@ -178,6 +196,17 @@ class LearningRateFigure:
     runs: str
     num_seeds: int
     series: tuple[LearningRateSeries, ...]
+    has_temperature: bool = True
+
+    @property
+    def symbol(self) -> str:
+        """The sign of a learning rate."""
+        return "ε_eff" if self.has_temperature else "ε"
+
+    @property
+    def rate_label(self) -> str:
+        """The axis of learning rates."""
+        return _RATE_LABELS[self.has_temperature]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,7 +13,7 @@ from isotherm.analysis.analysis import SweepAnalysis
 from isotherm.core.records import Direction
 from isotherm.report.axes import INK, power_of_two_axis
 from isotherm.report.study.pictures import Picture, Row
-from isotherm.report.wording import TRAIN_OBJECTIVE, is_percent, kept_words, metric_label, momentum_label, rate_text
+from isotherm.report.wording import TRAIN_OBJECTIVE, is_percent, kept_words, metric_label, rate_text
 from isotherm.sweep.plan import SweepPlan
 from isotherm.sweep.plane import PlaneOptimum, plane_optimum, plane_train_optimum
 from isotherm.sweep.protocol import Cell, Grid
@@ -33,9 +33,10 @@ def final_rate_pictures(sweep: SweepAnalysis) -> list[Picture]:
 
 def _picture(plan: SweepPlan, grid: Grid) -> Picture:
     axes = grid.axes
-    setting = f"B = {axes.batch_size:,}, {axes.budget}, {momentum_label(axes.momentum)}"
+    method = f"m{axes.momentum:g}" if axes.optimizer is None else axes.optimizer.label
+    setting = f"B = {axes.batch_size:,}, {axes.budget}, {axes.method.label}"
     return Picture(
-        name=f"{plan.name}_final_learning_rates_B{axes.batch_size}_{axes.budget}_m{axes.momentum:g}",
+        name=f"{plan.name}_final_learning_rates_B{axes.batch_size}_{axes.budget}_{method}",
         title=f"{plan.name.replace('_', ' ')}, {setting}: learning rates at the start and at the end",
         caption=_caption(plan, grid, setting),
         num_panels=2,
@@ -86,7 +87,8 @@ def _row(plan: SweepPlan, grid: Grid, cell: Cell) -> Row:
         "sweep": plan.name,
         "batch_size": grid.axes.batch_size,
         "budget": str(grid.axes.budget),
-        "momentum": grid.axes.momentum,
+        "optimizer": grid.axes.method.label,
+        "momentum": grid.axes.momentum if plan.has_temperature else None,
         "effective_learning_rate": cell.effective_learning_rate,
         "final_learning_rate": cell.final_learning_rate,
         "num_seeds": len(cell.results),

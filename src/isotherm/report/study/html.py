@@ -140,7 +140,9 @@ def _sweep_caption(record: SweepFigure) -> str:
         "learning rate within one standard deviation of the optimum"
     )
     if any(series.guide for series in record.series):
-        text += ", the dotted line is ε_eff ∝ B"
+        text += f", the dotted line is {record.symbol} ∝ B"
+    if any(series.root_guide for series in record.series):
+        text += f", the one with dashes and dots {record.symbol} ∝ √B"
     if any(series.law for series in record.series):
         text += (
             ", other lines are broken lines fitted to the optima, dashed where the optima determine no kink; at the "

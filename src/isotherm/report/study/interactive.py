@@ -14,13 +14,12 @@ from isotherm.analysis.regimes import Regimes
 from isotherm.core.json import plain
 from isotherm.core.temperature import temperature
 from isotherm.report.study.figures import (
-    OPTIMUM_LABEL,
-    RATE_LABEL,
     TRAIN_LOSS_LABEL,
     CellState,
     LearningRateFigure,
     LearningRatePoint,
     LearningRateSeries,
+    Line,
     Spread,
     SweepFigure,
     SweepPoint,
@@ -104,8 +103,10 @@ def _sweep_panels(record: SweepFigure) -> list[Panel]:
         loss[-1]["error_y"] = spread_bars([p.train_loss for p in series.points], style)
         if series.guide is not None:
             rates.append(_guide_trace(index, series.guide))
+        if series.root_guide is not None:
+            rates.append(_guide_trace(index, series.root_guide, dash="8px,3px,2px,3px"))
         if record.tuned_on != TRAIN_OBJECTIVE:
-            rates.append(_train_optima_trace(index, x, series.points, style))
+            rates.append(_train_optima_trace(record, index, x, series.points, style))
         rates.append(series_trace(index, x, [p.effective_learning_rate for p in series.points], style, hover))
         rates[-1]["error_y"] = interval_bars(series.points, style)
         if series.law is not None:
@@ -116,7 +117,7 @@ def _sweep_panels(record: SweepFigure) -> list[Panel]:
     x_axis = axis_look(record.x_label) | log_ticks({p.x for p in record.points}, text=lambda value: f"{value:,g}")
     rate_values = [value for p in record.points for value in (*p.interval, p.train_optimal_effective_learning_rate)]
     rate_values += [end[1] for series in record.series if series.guide for end in series.guide]
-    rate_axis = axis_look(OPTIMUM_LABEL) | log_ticks(octaves(rate_values), text=rate_text)
+    rate_axis = axis_look(record.optimum_label) | log_ticks(octaves(rate_values), text=rate_text)
     loss_axis = axis_look(TRAIN_LOSS_LABEL) | log_if_positive([p.train_loss for p in record.points])
     return [
         Panel(
@@ -125,18 +126,23 @@ def _sweep_panels(record: SweepFigure) -> list[Panel]:
             layout=panel_layout(x_axis, axis_look(record.test_label)),
         ),
         Panel(name=panel_name(TRAIN_LOSS_LABEL, record.x_label), data=loss, layout=panel_layout(x_axis, loss_axis)),
-        Panel(name=panel_name(OPTIMUM_LABEL, record.x_label), data=rates, layout=panel_layout(x_axis, rate_axis)),
+        Panel(
+            name=panel_name(record.optimum_label, record.x_label), data=rates, layout=panel_layout(x_axis, rate_axis)
+        ),
     ]
 
 
 def _sweep_hover(record: SweepFigure, label: str, point: SweepPoint) -> str:
     rate = point.effective_learning_rate
-    degrees = power_text(temperature(rate, point.axes.batch_size))
+    size, symbol = point.axes.batch_size, plotly_text(record.symbol)
+    ratios = f"T = {power_text(temperature(rate, size))}"
+    if not record.has_temperature:
+        ratios = f"ε/B = {power_text(rate / size)}, ε/√B = {power_text(rate / math.sqrt(size))}"
     lines = [
         f"<b>{plotly_text(label)}</b>, B = {point.axes.batch_size:,}, {point.num_steps:,} steps",
-        f"ε<sub>eff</sub> = {interval_text(rate, point.interval)}, T = {degrees}",
+        f"{symbol} = {interval_text(rate, point.interval)}, {ratios}",
         *_spread_lines(record, point.test, point.train_loss),
-        f"lowest {TRAIN_OBJECTIVE} at ε<sub>eff</sub> {point.train_end_sign or '= '}"
+        f"lowest {TRAIN_OBJECTIVE} at {symbol} {point.train_end_sign or '= '}"
         f"{rate_text(point.train_optimal_effective_learning_rate)}, "
         f"without L2 at {rate_text(point.train_loss_optimal_effective_learning_rate)}",
     ]
@@ -156,9 +162,9 @@ def _spread_lines(record: SweepFigure | LearningRateFigure, test: Spread, train_
     ]
 
 
-def _guide_trace(index: int, guide: tuple[tuple[float, float], tuple[float, float]]) -> Plain:
+def _guide_trace(index: int, guide: Line, *, dash: str = "2px,4px") -> Plain:
     (x, y), (end_x, end_y) = guide
-    line = {"color": INK, "width": 1.3, "dash": "2px,4px"}
+    line = {"color": INK, "width": 1.3, "dash": dash}
     return series_meta(index) | {"x": [x, end_x], "y": [y, end_y], "mode": "lines", "line": line, "hoverinfo": "skip"}
 
 
@@ -194,10 +200,12 @@ def _kink_height(record: SweepFigure, index: int) -> float:
     return lowest / math.pow(1.5, 1.5 + index)
 
 
-def _train_optima_trace(index: int, x: Sequence[float], points: Sequence[SweepPoint], style: Style) -> Plain:
+def _train_optima_trace(
+    record: SweepFigure, index: int, x: Sequence[float], points: Sequence[SweepPoint], style: Style
+) -> Plain:
     inside = [k for k, point in enumerate(points) if not point.train_end_sign]  # at an end it is no optimum
     y = [points[k].train_optimal_effective_learning_rate for k in inside]
-    hover = [f"lowest {TRAIN_OBJECTIVE} at ε<sub>eff</sub> = {rate_text(value)}" for value in y]
+    hover = [f"lowest {TRAIN_OBJECTIVE} at {plotly_text(record.symbol)} = {rate_text(value)}" for value in y]
     trace = series_trace(index, [x[k] for k in inside], y, style, hover)
     marker = {"symbol": f"{style.symbol}-open", "size": MARKER_SIZE + 4, "color": style.colour}
     return trace | {"mode": "markers", "marker": marker}
@@ -234,8 +242,8 @@ def _learning_rate_panels(record: LearningRateFigure) -> list[Panel]:
         floors = _rows_below(spreads, len(record.series), log=scale.get("type") == "log")
         for index, (series, style) in enumerate(zip(record.series, _styles(record), strict=True)):
             data += _grid_traces(record, series, index, style, of=of, floor=floors[index])
-        layout = panel_layout(axis_look(RATE_LABEL) | rates, axis_look(label) | scale)
-        made.append(Panel(name=panel_name(label, RATE_LABEL), data=data, layout=layout))
+        layout = panel_layout(axis_look(record.rate_label) | rates, axis_look(label) | scale)
+        made.append(Panel(name=panel_name(label, record.rate_label), data=data, layout=layout))
     return made
 
 
@@ -288,14 +296,19 @@ def _at(chosen: Sequence[tuple[LearningRatePoint, Spread]]) -> Plain:
 def _cell_hover(record: LearningRateFigure, series: LearningRateSeries, point: LearningRatePoint) -> str:
     assert point.test is not None
     assert point.train_loss is not None
-    head = f"<b>{plotly_text(series.label)}</b>, ε<sub>eff</sub> = {rate_text(point.effective_learning_rate)}"
+    head = _cell_head(record, series, point)
     diverged = [f"{point.num_diverged} of {record.num_seeds} diverged"] if point.num_diverged else []
     return "<br>".join([head, *_spread_lines(record, point.test, point.train_loss), *diverged])
 
 
 def _unstable_hover(record: LearningRateFigure, series: LearningRateSeries, point: LearningRatePoint) -> str:
-    head = f"<b>{plotly_text(series.label)}</b>, ε<sub>eff</sub> = {rate_text(point.effective_learning_rate)}"
+    head = _cell_head(record, series, point)
     return f"{head}<br>{point.num_diverged} of {record.num_seeds} diverged"
+
+
+def _cell_head(record: LearningRateFigure, series: LearningRateSeries, point: LearningRatePoint) -> str:
+    rate = f"{plotly_text(record.symbol)} = {rate_text(point.effective_learning_rate)}"
+    return f"<b>{plotly_text(series.label)}</b>, {rate}"
 
 
 def _rows_below(spreads: Sequence[Spread], number: int, *, log: bool) -> list[float]:

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from isotherm.core.optimizers import Optimizer, decays_weights, optimizer_json
 from isotherm.core.records import Precision
-from isotherm.report.wording import count_text, objective_words
+from isotherm.report.wording import count_text, objective_words, rate_symbol
 from isotherm.sweep.plan import SweepPlan
 
 _NUM_DRAWS = 200_000
@@ -53,7 +54,7 @@ def protocol_paragraphs(plans: Sequence[SweepPlan]) -> list[str]:
         "learning rate, not the error of a difference between two.",
         *_distinct(_bias(plan.num_kept, len(plan.seeds)) for plan in plans),
         *_distinct(_confirmation(plan) for plan in plans),
-        *([_LAW] if any(len(plan.batch_sizes) >= 3 for plan in plans) else []),
+        *_distinct(_law(plan) for plan in plans if len(plan.batch_sizes) >= 3),
         *_distinct(_tuning(plan) for plan in plans),
         *_distinct(_training(plan) for plan in plans),
     ]
@@ -74,6 +75,27 @@ def _sharing(plans: Sequence[SweepPlan]) -> str:
     return " ".join(sentences)
 
 
+def _law(plan: SweepPlan) -> str:
+    """Say how optima and their law are fitted, and what stands in place of a temperature where there is none."""
+    if plan.has_temperature:
+        return _LAW
+    return f"{_LAW.replace('ε_eff', 'ε')} {_RATIOS}"
+
+
+_RATIOS = (
+    "These optimisers have neither an effective learning rate nor a temperature: the exponent of the rise is what is "
+    "measured, and ε/B and ε/√B are given at every optimum, one of which is constant where ε ∝ B or ε ∝ √B."
+)
+
+
+def _effective(plan: SweepPlan) -> str:
+    return "effective " if plan.has_temperature else ""
+
+
+def _minimiser(plan: SweepPlan) -> str:
+    return "SGD" if plan.has_temperature else "training"
+
+
 def _selection(plan: SweepPlan) -> str:
     k, n = plan.num_kept, len(plan.seeds)
     tuned = objective_words(plan.objective, plan.metric)
@@ -84,10 +106,10 @@ def _selection(plan: SweepPlan) -> str:
         else f"A learning rate at which more than {n - k} of {n} runs diverged is unstable and cannot be optimal."
     )
     return (
-        f"At every batch size and budget a grid of effective learning rates is run, with {count_text(n, 'seed')} at "
-        f"each. {which} give mean and standard deviation; the optimum is the learning rate with the best mean "
-        f"{tuned}. Its interval holds every learning rate whose mean lies within one standard deviation of the "
-        f"optimum's. {unstable}"
+        f"At every batch size and budget a grid of {_effective(plan)}learning rates is run, with "
+        f"{count_text(n, 'seed')} at each. {which} give mean and standard deviation; the optimum is the learning rate "
+        f"with the best mean {tuned}. Its interval holds every learning rate whose mean lies within one standard "
+        f"deviation of the optimum's. {unstable}"
     )
 
 
@@ -186,14 +208,15 @@ def _tuning(plan: SweepPlan) -> str:
             "the optimum are optimistic, slightly more so for a finer grid."
         )
     return (
-        "Learning rates are chosen by what SGD minimises, the final training loss plus L2 penalty; the test set takes "
-        "no part in the choice."
+        f"Learning rates are chosen by what {_minimiser(plan)} minimises, the final training loss plus L2 penalty; the "
+        "test set takes no part in the choice."
     )
 
 
 _PRECISIONS: dict[Precision, str] = {
     "float32": "float32",
     "float64": "float64",
+    "tf32": "float32, inputs of matmuls and convolutions rounded to TF32",
     "mixed": "mixed precision (matmuls in bfloat16; weights, statistics and losses in float32)",
 }
 
@@ -202,11 +225,22 @@ def _training(plan: SweepPlan) -> str:
     penalised = "weights only" if plan.l2_scope == "weights" else "all parameters"
     penalty = f"an L2 penalty of {plan.l2:g} on {penalised}" if plan.l2 else "no L2 penalty"
     clipping = "" if plan.clip_norm is None else f", gradients clipped to a norm of {plan.clip_norm:g} before momentum"
-    return (
-        f"{_schedule(plan)}; SGD with {penalty}{clipping}, in {_PRECISIONS[plan.precision]}. {_streams(plan)}"
-        "The training loss is over the whole training set with the final parameters, without the penalty. Effective "
-        "learning rate: ε_eff = ε / (1 - m); temperature: T = ε_eff / B."
+    kinds = " and ".join(dict.fromkeys(method.title for method in plan.methods))
+    if any(map(decays_weights, plan.methods)):
+        penalty = f"weight decay of {penalised}, no L2 penalty"
+    text = (
+        f"{_schedule(plan)}; {kinds} with {penalty}{clipping}, in {_PRECISIONS[plan.precision]}. {_streams(plan)}"
+        "The training loss is over the whole training set with the final parameters, without the penalty. "
     )
+    if plan.has_temperature:
+        return f"{text}Effective learning rate: ε_eff = ε / (1 - m); temperature: T = ε_eff / B."
+    return f"{text}Optimisers: {'; '.join(_in_full(method) for method in plan.methods)}."
+
+
+def _in_full(method: Optimizer) -> str:
+    """Return an optimiser with all its hyperparameters."""
+    options = ", ".join(f"{name}={value}" for name, value in optimizer_json(method).items() if name != "name")
+    return f"{method.title}({options})"
 
 
 def _schedule(plan: SweepPlan) -> str:
@@ -218,7 +252,7 @@ def _schedule(plan: SweepPlan) -> str:
     if plan.final_learning_rates:
         drops = "down to a final learning rate that is swept apart"
     elif schedule.gamma is None:
-        drops = f"down to ε_eff = {schedule.final_effective_learning_rate:g}"
+        drops = f"down to {rate_symbol(plan)} = {schedule.final_effective_learning_rate:g}"
     else:
         drops = f"by a factor of {schedule.gamma:g} each"
     warmup = "" if schedule.warmup is None else f"After a linear warm-up over {schedule.warmup}, "

@@ -10,13 +10,14 @@ from isotherm.analysis.regimes import JointRegimes, Regimes
 from isotherm.analysis.series import TunedGrid
 from isotherm.analysis.unlimited import BudgetSeries
 from isotherm.core.json import plain
+from isotherm.core.optimizers import SGD, optimizer_json
 from isotherm.core.statistics import Interval
 from isotherm.sweep.plane import plane_optimum, plane_train_optimum
 from isotherm.sweep.protocol import Estimate, Grid, Optimum
 
 
 def study_summary(analysis: Analysis, *, seconds: float | None = None) -> dict[str, Any]:
-    """Return the analysis as JSON values, with one entry per sweep, budget and momentum."""
+    """Return the analysis as JSON values, with one entry per sweep, budget and optimiser."""
     content: dict[str, Any] = {
         "study": analysis.plan.name,
         "question": analysis.plan.question,
@@ -50,17 +51,18 @@ def _sweep_entries(sweep: SweepAnalysis) -> list[dict[str, Any]]:
             "num_kept": plan.num_kept,
             "num_confirm": plan.num_confirm,
             "budget": {"unit": str(budget.unit), "amount": budget.amount},
-            "momentum": momentum,
-            "regimes": _regimes_entry(sweep.law(budget, momentum)),
+            "optimizer": optimizer_json(method),
+            "momentum": method.momentum if isinstance(method, SGD) else None,
+            "regimes": _regimes_entry(sweep.law(budget, method)),
             "grids": [
                 _grid_entry(tuned, plan.metric)
                 for tuned in sweep.grids
-                if (tuned.axes.budget, tuned.axes.momentum) == (budget, momentum)
+                if (tuned.axes.budget, tuned.axes.method) == (budget, method)
             ],
         }
         for budget in plan.budgets
-        for momentum in plan.momenta
-        if any((tuned.axes.budget, tuned.axes.momentum) == (budget, momentum) for tuned in sweep.grids)
+        for method in plan.methods
+        if any((tuned.axes.budget, tuned.axes.method) == (budget, method) for tuned in sweep.grids)
     ]
 
 
@@ -68,6 +70,7 @@ def _budgets_entry(name: str, series: BudgetSeries) -> dict[str, Any]:
     return {
         "sweep": name,
         "batch_size": series.batch_size,
+        "optimizer": optimizer_json(series.method),
         "momentum": series.momentum,
         "budgets": [str(budget) for budget in series.budgets],
         "num_steps": list(series.num_steps),
@@ -87,6 +90,8 @@ def _grid_entry(tuned: TunedGrid, metric: str) -> dict[str, Any]:
         "at_edge": True if best is None else best.at_edge,
         "edge": str(tuned.edge),
         "temperature": tuned.temperature,
+        "rate_over_batch_size": tuned.rate_over(1.0),
+        "rate_over_root_batch_size": tuned.rate_over(0.5),
         "learning_rate": tuned.learning_rate,
         "resolution": None if best is None else _resolution_entry(best),
         f"test_{metric}": _estimate_entry(tuned.test),

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from isotherm.analysis.series import TunedGrid
-from isotherm.report.wording import EDGE_FLAGS, TRAIN_OBJECTIVE, end_sign, is_percent, objective_words, rate_text
+from isotherm.report.wording import (
+    EDGE_FLAGS,
+    TRAIN_OBJECTIVE,
+    end_sign,
+    is_percent,
+    objective_words,
+    rate_symbol,
+    rate_text,
+)
 from isotherm.sweep.plan import SweepPlan
 from isotherm.sweep.plane import plane_optimum
 from isotherm.sweep.protocol import Edge
@@ -71,7 +79,11 @@ def _training(plan: SweepPlan, grids: Sequence[TunedGrid]) -> list[str]:
         and tuned.train_loss_optimum is not None
         and tuned.train_optimum.index != tuned.train_loss_optimum.index
     ]
-    return [f"train ε_eff is that of {TRAIN_OBJECTIVE}; of the loss alone: {', '.join(moved)}"] if moved else []
+    return (
+        [f"train {rate_symbol(plan)} is that of {TRAIN_OBJECTIVE}; of the loss alone: {', '.join(moved)}"]
+        if moved
+        else []
+    )
 
 
 def _at_end(grids: Sequence[TunedGrid]) -> list[str]:
@@ -94,11 +106,12 @@ def _final_rates(plan: SweepPlan, grids: Sequence[TunedGrid]) -> list[str]:
         for tuned, best in optima
         if best is not None
     ]
-    return [f"ε_eff is that at the start, at the best final one; final ε_eff: {', '.join(words)}"] if words else []
+    rate = rate_symbol(plan)
+    return [f"{rate} is that at the start, at the best final one; final {rate}: {', '.join(words)}"] if words else []
 
 
 def _places(plan: SweepPlan, grids: Iterable[TunedGrid]) -> str:
     """Return the grids by what varies in the sweep."""
-    if len(plan.budgets) == len(plan.momenta) == 1:
+    if len(plan.budgets) == len(plan.methods) == 1:
         return "B = " + ", ".join(f"{tuned.axes.batch_size:,}" for tuned in grids)
     return "; ".join(str(tuned.axes) for tuned in grids)

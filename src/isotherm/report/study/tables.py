@@ -19,6 +19,7 @@ from rich.table import Table
 
 from isotherm.analysis.analysis import Analysis, SweepAnalysis
 from isotherm.analysis.series import TunedGrid
+from isotherm.core.optimizers import has_temperature
 from isotherm.core.records import RunResult, RunSpec
 from isotherm.core.run_keys import cell_id, keys_of_seeds
 from isotherm.core.run_table import MISSING, codes_of, result_columns
@@ -31,8 +32,8 @@ from isotherm.report.wording import (
     interval_text,
     is_percent,
     metric_label,
-    momentum_label,
     power_text,
+    rate_symbol,
     rate_text,
     seeds_words,
     spread_text,
@@ -47,6 +48,7 @@ Row = dict[str, Any]
 MAX_WIDTH = 78
 HEADER_WIDTH = 9  # in the terminal; headers wrap so that columns are no wider than their numbers
 DIVERGED = "div."  # a column that is left out where no run diverged
+OPTIMIZER, OPTIMIZER_WIDTH = "optimizer", 20  # a column whose text wraps
 _ROWS_AT_ONCE = 10_000
 _NOTHING = "–"
 
@@ -83,13 +85,16 @@ def _optimum_row(plan: SweepPlan, tuned: TunedGrid) -> Row:
         "batch_size": axes.batch_size,
         "budget": f"{axes.budget.amount:g} {axes.budget.unit}",
         "num_steps": grid.num_steps,
-        "momentum": axes.momentum,
+        "optimizer": axes.method.label,
+        "momentum": axes.momentum if plan.has_temperature else None,
         "optimal_effective_learning_rate": tuned.rate,
         "interval_low": None if best is None else best.interval[0],
         "interval_high": None if best is None else best.interval[1],
         "at_edge": None if best is None else best.at_edge,
         "edge": str(tuned.edge),
         "temperature": tuned.temperature,
+        "rate_over_batch_size": tuned.rate_over(1.0),
+        "rate_over_root_batch_size": tuned.rate_over(0.5),
         "learning_rate": tuned.learning_rate,
         "metric": plan.metric,
         "test_metric_mean": None if test is None else test.mean,
@@ -133,12 +138,18 @@ def _run_rows(study: StudyResults) -> Iterator[Sequence[Any]]:
         seeds = [cell.seeds[place] for place in there]
         values = {field: [value] * len(seeds) for field, value in spec.to_json().items()}
         values |= {"seed": seeds, "key": keys_of_seeds(spec, seeds)}
+        values["optimizer"] = [spec.method.label] * len(seeds)
         values["learning_rate"] = [spec.learning_rate] * len(seeds)
-        values["temperature"] = [temperature(spec.effective_learning_rate, spec.batch_size)] * len(seeds)
+        values["temperature"] = [_temperature(spec)] * len(seeds)
         values |= result_columns(cell.results, there, _result_fields())
         unused: list[Any] = [None] * len(seeds)
         names = _names_by_seed(sweeps[cell_id(spec)], seeds)
         yield from zip(names, *(values.get(column, unused) for column in _run_columns()), strict=True)
+
+
+def _temperature(spec: RunSpec) -> float | None:
+    has_one = has_temperature(spec.method)
+    return temperature(spec.effective_learning_rate, spec.batch_size) if has_one else None
 
 
 def _names_by_seed(sweeps: Sequence[tuple[str, tuple[int, ...]]], seeds: Sequence[int]) -> list[str]:
@@ -189,6 +200,8 @@ def optima_text(sweep: SweepAnalysis) -> OptimaTable:
         varying.append(("budget", [str(tuned.axes.budget) for tuned in grids]))
     if len(plan.momenta) > 1:
         varying.append(("m", [f"{tuned.axes.momentum:g}" for tuned in grids]))
+    if len(plan.optimizers) > 1:
+        varying.append((OPTIMIZER, [tuned.axes.method.label for tuned in grids]))
     columns = (*(name for name, _ in varying), *_columns(plan))
     rows = [(*(values[index] for _, values in varying), *_text_row(plan, tuned)) for index, tuned in enumerate(grids)]
     shown = [k for k, name in enumerate(columns) if name != DIVERGED or any(row[k] for row in rows)]
@@ -201,7 +214,7 @@ def optima_text(sweep: SweepAnalysis) -> OptimaTable:
 
 
 def optima_table(sweep: SweepAnalysis) -> Table:
-    """Return a sweep's optima for the terminal; it fits 80 columns if budget and momentum do not vary."""
+    """Return a sweep's optima for the terminal; it fits 80 columns if budget and optimiser do not vary."""
     content = optima_text(sweep)
     table = Table(
         title=escape(content.title),
@@ -216,7 +229,13 @@ def optima_table(sweep: SweepAnalysis) -> Table:
     )
     for name in content.columns:
         header = "\n".join(textwrap.wrap(name, HEADER_WIDTH, break_long_words=False))
-        table.add_column(escape(header), justify="left" if name in ("", "budget") else "right", no_wrap=True)
+        is_text = name in ("", "budget", OPTIMIZER)
+        table.add_column(
+            escape(header),
+            justify="left" if is_text else "right",
+            no_wrap=name != OPTIMIZER,
+            max_width=OPTIMIZER_WIDTH if name == OPTIMIZER else None,
+        )
     for row in content.rows:
         table.add_row(*map(escape, row))
     return table
@@ -231,15 +250,16 @@ def _title(plan: SweepPlan) -> str:
     parts = [plan.name, plan.task]
     if len(plan.budgets) == 1:
         parts.append(str(plan.budgets[0]))
-    if len(plan.momenta) == 1:
-        parts.append(momentum_label(plan.momenta[0]))
+    if len(plan.methods) == 1:
+        parts.append(plan.methods[0].label)
     return f"{', '.join(parts)}: {seeds_words(plan)}"
 
 
 def _columns(plan: SweepPlan) -> tuple[str, ...]:
     test = metric_label(plan.metric).replace(" (%)", "\N{NO-BREAK SPACE}%")
     beside = ["bias"] if plan.num_confirm else ["all seeds"] if plan.num_kept < len(plan.seeds) else []
-    return ("B", "ε_eff (interval)", "T", test, *beside, "train loss", "train ε_eff", DIVERGED, "")
+    rate, ratios = rate_symbol(plan), ("T",) if plan.has_temperature else ("ε/B", "ε/√B")
+    return ("B", f"{rate} (interval)", *ratios, test, *beside, "train loss", f"train {rate}", DIVERGED, "")
 
 
 def _text_row(plan: SweepPlan, tuned: TunedGrid) -> tuple[str, ...]:
@@ -253,7 +273,7 @@ def _text_row(plan: SweepPlan, tuned: TunedGrid) -> tuple[str, ...]:
     return (
         batch_size,
         interval_text(best.effective_learning_rate, best.interval),
-        power_text(temperature(best.effective_learning_rate, tuned.axes.batch_size), digits=2),
+        *(power_text(value, digits=2) for value in _ratios(tuned) if value is not None),
         spread_text(scale * test.mean, scale * test.standard_deviation, percent=percent, num=test.num_kept),
         *_beside(plan, tuned, test, scale=scale),
         f"{train_loss.mean:.3g}",
@@ -261,6 +281,11 @@ def _text_row(plan: SweepPlan, tuned: TunedGrid) -> tuple[str, ...]:
         diverged,
         flag,
     )
+
+
+def _ratios(tuned: TunedGrid) -> tuple[float | None, ...]:
+    """Return T = ε_eff / B of SGD; ε / B and ε / √B of others."""
+    return tuned.temperature, tuned.rate_over(1.0), tuned.rate_over(0.5)
 
 
 def _beside(plan: SweepPlan, tuned: TunedGrid, test: Estimate, *, scale: float) -> list[str]:

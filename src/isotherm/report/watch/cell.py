@@ -12,7 +12,7 @@ from isotherm.core.temperature import bare_learning_rate, temperature
 from isotherm.core.visible import visible
 from isotherm.report.watch.content import Plain
 from isotherm.report.watch.grids import WatchedGrid
-from isotherm.report.wording import is_percent, power_text, rate_text
+from isotherm.report.wording import is_percent, power_text, rate_symbol, rate_text
 from isotherm.running.heartbeat import Training
 from isotherm.sweep.growth import runs_at
 from isotherm.sweep.plan import SweepPlan
@@ -42,12 +42,12 @@ def cell_content(
     rate, size = cell.effective_learning_rate, grid.axes.batch_size
     final = cell.final_learning_rate
     return {
-        "title": f"B = {size:,}, ε_eff = {rate_text(rate)}",
+        "title": f"B = {size:,}, {rate_symbol(plan)} = {rate_text(rate)}",
         "setting": [
-            ["temperature T", power_text(temperature(rate, size))],
+            ["temperature T" if plan.has_temperature else "ε / B", power_text(temperature(rate, size))],
             ["learning rate ε", f"{bare_learning_rate(rate, momentum=grid.axes.momentum):.4g}"],
             ["updates", f"{grid.tuned.grid.num_steps:,}"],
-            *([] if final is None else [["final ε_eff", rate_text(final)]]),
+            *([] if final is None else [[f"final {rate_symbol(plan)}", rate_text(final)]]),
         ],
         "state": state_of(cell).name.lower(),
         "num_seeds": len(cell.results),

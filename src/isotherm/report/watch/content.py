@@ -13,6 +13,7 @@ import numpy as np
 from isotherm.analysis.cells import estimate_so_far, state_of
 from isotherm.analysis.series import TunedGrid
 from isotherm.analysis.upcoming import Upcoming, upcoming
+from isotherm.core.optimizers import has_temperature
 from isotherm.core.records import Direction, Outcome, RunSpec
 from isotherm.core.run_keys import cell_id
 from isotherm.core.run_table import CODES, MISSING, codes_of
@@ -24,9 +25,9 @@ from isotherm.report.wording import (
     interval_text,
     is_percent,
     metric_label,
-    momentum_label,
     objective_words,
     power_text,
+    rate_symbol,
     rate_text,
     seeds_words,
 )
@@ -38,6 +39,8 @@ from isotherm.sweep.results import StudyResults
 from isotherm.sweep.rounds import levels
 
 Plain = dict[str, Any]
+# Of a map in its sweep: the budget, and the momentum of heavy ball or the label of another optimiser.
+MapName = tuple[str, float | str]
 
 DIGITS = 6
 MOST_FAILURES = 50  # kinds of failures that are listed
@@ -59,15 +62,18 @@ def study_content(results: StudyResults, book: GridBook) -> Plain:
     }
 
 
-def map_head(index: int, name: tuple[str, float], grids: Sequence[WatchedGrid]) -> Plain:
-    """Return how a map is called: one sweep at one budget and momentum."""
-    plan, (budget, momentum) = grids[0].plan, name
+def map_head(index: int, name: MapName, grids: Sequence[WatchedGrid]) -> Plain:
+    """Return how a map is called: one sweep at one budget and optimiser."""
+    plan, axes, budget = grids[0].plan, grids[0].axes, name[0]
     estimates = " (estimate)" if grids[0].axes.budget == plan.estimate_at else ""
     return {
         "id": map_id(index, name),
-        "title": f"{visible(plan.name)}, {budget}{estimates}, {momentum_label(momentum)}",
+        "title": f"{visible(plan.name)}, {budget}{estimates}, {visible(axes.method.label)}",
         "task": visible(plan.task),
-        "momentum": momentum,
+        "momentum": axes.momentum,
+        "has_temperature": plan.has_temperature,
+        "symbol": rate_symbol(plan),
+        "ratio": "T" if plan.has_temperature else "ε/B",
         "seeds": seeds_words(plan),
         "test_label": visible(metric_label(plan.metric)),
         "train_label": "training loss + L2",
@@ -79,7 +85,7 @@ def map_head(index: int, name: tuple[str, float], grids: Sequence[WatchedGrid]) 
     }
 
 
-def map_id(index: int, name: tuple[str, float]) -> str:
+def map_id(index: int, name: MapName) -> str:
     """Return the name by which the page asks for a map."""
     return f"{index}/{name[0]}/{name[1]!r}"
 
@@ -177,25 +183,25 @@ def _cells_of(results: StudyResults) -> list[CellOfRuns]:
 
 
 def optimum_rows(grids: Sequence[WatchedGrid]) -> list[list[str]]:
-    """Return the optima of a map as text: B, ε_eff with its interval, T, test metric with its interval, n, flag."""
+    """Return the optima of a map as text: B, learning rate, T or ε/B, test metric with their intervals, n, flag."""
     rows = []
     for grid in grids:
         best, reported = grid.tuned.optimum, _reported(grid.plan, grid.tuned)
         flag = EDGE_FLAGS[grid.tuned.edge]
-        if best is None or reported is None or grid.tuned.temperature is None:
+        if best is None or reported is None:
             rows.append([f"{grid.axes.batch_size:,}", "–", "–", "–", "–", flag])
             continue
         rate = interval_text(best.effective_learning_rate, best.interval)
-        temperature = power_text(grid.tuned.temperature, digits=2)
-        rows.append([f"{grid.axes.batch_size:,}", rate, temperature, reported["text"], str(reported["n"]), flag])
+        ratio = power_text(best.effective_learning_rate / grid.axes.batch_size, digits=2)
+        rows.append([f"{grid.axes.batch_size:,}", rate, ratio, reported["text"], str(reported["n"]), flag])
     return rows
 
 
-def maps_of(book: GridBook, index: int) -> list[tuple[tuple[str, float], list[WatchedGrid]]]:
-    """Return the grids of a sweep by budget and momentum, batch sizes rising."""
-    found: dict[tuple[str, float], list[WatchedGrid]] = {}
+def maps_of(book: GridBook, index: int) -> list[tuple[MapName, list[WatchedGrid]]]:
+    """Return the grids of a sweep by budget and optimiser, batch sizes rising."""
+    found: dict[MapName, list[WatchedGrid]] = {}
     for grid in book.grids(index):
-        found.setdefault((str(grid.axes.budget), grid.axes.momentum), []).append(grid)
+        found.setdefault((str(grid.axes.budget), grid.axes.method_name), []).append(grid)
     return [(key, sorted(grids, key=lambda g: g.axes.batch_size)) for key, grids in found.items()]
 
 
@@ -273,8 +279,10 @@ def _next_content(one: Upcoming) -> Plain:
 
 def _where(specs: Sequence[RunSpec]) -> str:
     """Return the cells of some runs, the first few by name."""
-    cells = list(dict.fromkeys((s.batch_size, s.effective_learning_rate) for s in specs))
-    named = "; ".join(f"B = {size:,}, ε_eff = {rate_text(rate)}" for size, rate in cells[:4])
+    cells = list(dict.fromkeys((s.batch_size, s.effective_learning_rate, has_temperature(s.method)) for s in specs))
+    named = "; ".join(
+        f"B = {size:,}, {'ε_eff' if effective else 'ε'} = {rate_text(rate)}" for size, rate, effective in cells[:4]
+    )
     return named + (f" and {len(cells) - 4} more cells" if len(cells) > 4 else "")
 
 

@@ -32,7 +32,7 @@ class Findings:
         for index, sweep in enumerate(analysis.sweeps):
             for series in sweep.series:
                 if series.law is not None:
-                    name = f"{index}/{series.budget}/{series.momentum!r}"
+                    name = f"{index}/{series.budget}/{series.grids[0].axes.method_name!r}"
                     laws[name] = law_content(series, series.law)
                     self._note(name, series.law, num_runs)
         seconds = time.perf_counter() - start

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from isotherm.analysis.series import TunedGrid, tuned_grid
+from isotherm.core.records import RunResult
 from isotherm.core.run_keys import cell_id
-from isotherm.core.run_table import codes_of
+from isotherm.core.run_table import CellRuns, RunTable, codes_of, found_in
 from isotherm.sweep.growth import Step, growth
 from isotherm.sweep.plan import GridAxes, SweepPlan
 from isotherm.sweep.protocol import Cell
 from isotherm.sweep.results import StudyResults
 from isotherm.sweep.rounds import levels
-
-_NONE: dict[str, int] = {}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -64,13 +63,29 @@ class GridBook:
         return [grid for (_, number, _), grid in self._grids.items() if number == index]
 
     def _grid(self, results: StudyResults, plan: SweepPlan, index: int, axes: GridAxes) -> WatchedGrid:
-        steps = tuple(growth(plan, axes, results.by_key))
-        outcomes = tuple(codes_of(runs.results).tobytes() for step in steps for runs in step.cells)
-        known = self._grids.get((plan, index, axes))
-        if known is not None and known.outcomes == outcomes:  # a run that is done never changes
+        known, table = self._grids.get((plan, index, axes)), results.by_key
+        stands_alone = plan.estimate_at is None and plan.until is None
+        if known is not None and stands_alone and known.outcomes == _outcomes(known.steps, table):
+            if isinstance(table, RunTable):
+                table.kept((plan, axes), lambda: known.steps)  # a run that is done never changes
             return known
+        steps = tuple(growth(plan, axes, table))
+        outcomes = _outcomes(steps)
+        if known is not None and known.outcomes == outcomes:
+            return known
+        for runs in (runs for step in steps for runs in step.cells):
+            if isinstance(runs.results, CellRuns):
+                runs.results.records = runs.results.records.copy()  # not to keep all numbers of this reading
         tuned = tuned_grid(steps[-1].grid, plan.metric_direction)
         return WatchedGrid(plan=plan, axes=axes, steps=steps, tuned=tuned, outcomes=outcomes)
+
+
+def _outcomes(steps: Sequence[Step], table: Mapping[str, RunResult] | None = None) -> tuple[bytes, ...]:
+    """Return the outcomes of the runs of a grid, as they are in its steps or in other results."""
+    found = (runs for step in steps for runs in step.cells)
+    if table is None:
+        return tuple(codes_of(runs.results).tobytes() for runs in found)
+    return tuple(codes_of(found_in(table, runs.spec, runs.seeds)).tobytes() for runs in found)
 
 
 def _axes(plan: SweepPlan, results: StudyResults) -> Iterator[GridAxes]:

@@ -92,7 +92,7 @@ class Live:
         head = {"version": self.version, "store": visible(self.path.name), "problem": self.problem}
         if shown is None:
             return {**head, "is_read": False}
-        name = map_name if map_name in shown.maps else next(iter(shown.maps), None)
+        name = map_name if map_name in shown.maps else self._first_map(shown)
         return {
             **head,
             "is_read": True,
@@ -101,6 +101,11 @@ class Live:
             "map": None if name is None else self.map(name),
             "findings": self.findings.content,
         }
+
+    def _first_map(self, shown: Shown) -> str | None:
+        """Return the map with runs in training, where there is one; else the first."""
+        names = (name for name, (_, grids) in shown.maps.items() if running_cells(grids, self._training))
+        return next(names, next(iter(shown.maps), None))
 
     def map(self, name: str) -> Plain | None:
         """Return all cells and optima of a map; None where there is no such map."""

@@ -35,15 +35,22 @@ _HEADERS = {
 _LONGEST_NAME = 4_000
 
 
-def application(lives: Sequence[Live], access: Access, *, num_events: int | None = None) -> Starlette:
+def application(
+    lives: Sequence[Live],
+    access: Access,
+    *,
+    num_events: int | None = None,
+    is_over: Callable[[], bool] = lambda: False,
+) -> Starlette:
     """Return the application that shows one store, or two compared.
 
     Args:
         lives: the stores.
         access: who may see them.
         num_events: after how many events a stream ends; by default it goes on until the reader leaves.
+        is_over: tells that the server is about to end, and streams with it.
     """
-    page = _Page(lives, num_events=num_events)
+    page = _Page(lives, num_events=num_events, is_over=is_over)
     routes = [
         Route("/", page.shell, methods=["GET"]),
         Route("/state", page.state, methods=["GET"]),
@@ -59,9 +66,9 @@ def application(lives: Sequence[Live], access: Access, *, num_events: int | None
 class _Page:
     """The answers."""
 
-    def __init__(self, lives: Sequence[Live], *, num_events: int | None) -> None:
+    def __init__(self, lives: Sequence[Live], *, num_events: int | None, is_over: Callable[[], bool]) -> None:
         self._lives = list(lives)
-        self._num_events = num_events
+        self._num_events, self._is_over = num_events, is_over
         self._shell = served_page()
 
     async def shell(self, request: Request) -> Response:
@@ -95,7 +102,10 @@ class _Page:
         return await run_in_threadpool(_asset, request, asset)
 
     async def events(self, request: Request) -> Response:
-        stream = _stream(self._lives, self._num_events, request.is_disconnected)
+        async def is_gone() -> bool:
+            return self._is_over() or await request.is_disconnected()
+
+        stream = _stream(self._lives, self._num_events, is_gone)
         return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-store"})
 
 

@@ -24,20 +24,22 @@ def serve(lives: Sequence[Live], *, host: str, port: int, tell: Callable[[str], 
         tell: called with the page's address once it can be opened.
     """
     access = Access.bound_to(host)
+    servers: list[uvicorn.Server] = []
     with _listening(host, port) as listener:
         config = uvicorn.Config(
-            application(lives, access),
-            log_level="error",
+            application(lives, access, is_over=lambda: any(server.should_exit for server in servers)),
+            log_level="critical",
             access_log=False,  # addresses may hold the token
             server_header=False,
-            timeout_graceful_shutdown=1,
+            timeout_graceful_shutdown=2,
         )
+        servers.append(uvicorn.Server(config))
         for live in lives:
             live.start()
         try:
             tell(address(host, listener.getsockname()[1], access.token))
             with contextlib.suppress(KeyboardInterrupt):
-                uvicorn.Server(config).run(sockets=[listener])
+                servers[0].run(sockets=[listener])
         finally:
             for live in lives:
                 live.close()

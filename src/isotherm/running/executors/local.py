@@ -28,6 +28,7 @@ from isotherm.running.executors.fleet_times import FleetTimes, StoppedFleet, wor
 from isotherm.running.executors.micro_batch_sizes import MicroBatchSizes
 from isotherm.running.executors.options import FleetOptions
 from isotherm.running.executors.progress_watch import ProgressWatch
+from isotherm.running.fleet_size import faster_size
 from isotherm.running.flop import flop_per_example
 from isotherm.running.store import StoredRun
 from isotherm.tasks.raised import message_of
@@ -155,7 +156,10 @@ class LocalExecutor:
             micro_batch_size=self._micro_batch_sizes.size(spec, placed),
             num_moments=num_moments(spec.method),
         )
-        return min(by_speed, fitting)
+        size = min(by_speed, fitting)
+        if self._device.type == "cuda" or self._micro_batch_sizes.size(spec, placed) < spec.batch_size:
+            return size
+        return faster_size(placed, spec, size, num_threads=1 if self._num_workers > 1 else None)
 
     def micro_batch_size(self, spec: RunSpec) -> int:
         """Return how many examples of an update runs like this one compute at once, and say it if these are not all.

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from isotherm.core.records import CurvePoint, Outcome, content_hash
+from isotherm.core.optimizers import has_temperature
+from isotherm.core.records import CurvePoint, Outcome, RunSpec, content_hash
 from isotherm.core.temperature import temperature
 from isotherm.running.store import StoredRun
 
@@ -49,12 +50,19 @@ class Tracker(Protocol):
         """Write what is left."""
 
 
+def _temperature(spec: RunSpec) -> dict[str, float]:
+    if not has_temperature(spec.method):
+        return {}
+    return {"temperature": temperature(spec.effective_learning_rate, spec.batch_size)}
+
+
 def tracked_run(run: StoredRun, *, study: str) -> TrackedRun:
     """Return a stored run as trackers take it."""
     spec, result = run.spec, run.result
     setting = {name: value for name, value in spec.to_json().items() if name != "seed"}
+    method = f"m{spec.momentum:g}" if spec.optimizer is None else spec.optimizer.name
     cell = (
-        f"B{spec.batch_size}-lr{spec.effective_learning_rate:.6g}-m{spec.momentum:g}-{spec.num_steps}steps-"
+        f"B{spec.batch_size}-lr{spec.effective_learning_rate:.6g}-{method}-{spec.num_steps}steps-"
         f"{content_hash(setting)[:8]}"
     )
     final = {name: result.quantity(name) for name in _QUANTITIES}
@@ -65,7 +73,7 @@ def tracked_run(run: StoredRun, *, study: str) -> TrackedRun:
         config={
             **spec.to_json(),
             "learning_rate": spec.learning_rate,
-            "temperature": temperature(spec.effective_learning_rate, spec.batch_size),
+            **_temperature(spec),
             "key": spec.key,
             **{f"trained_with.{name}": value for name, value in run.provenance.items()},
         },

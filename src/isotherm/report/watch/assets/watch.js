@@ -37,6 +37,7 @@ const SIGNS = {
   failed: '<path d="M8 2l7 12H1z" fill="#b3261e"/>',
   optimum: '<circle cx="8" cy="8" r="5.5" fill="none" stroke="#1f2933" stroke-width="2"/><path d="M8 0v16" stroke="#1f2933" stroke-width="1.4"/>',
   open: '<path d="M4.5 2.5h7L15 8l-3.5 5.5h-7L1 8z" fill="none" stroke="#7b8794" stroke-width="2"/>',
+  other: '<path d="M8 2l6 6-6 6-6-6z" fill="none" stroke="#d55e00" stroke-width="2"/>',
   isotherm: '<path d="M1 15L15 1" stroke="#9aa5b1" stroke-width="1.4" stroke-dasharray="2 2"/>',
 };
 const SVG = "http://www.w3.org/2000/svg";
@@ -173,7 +174,7 @@ class CellMap {
     const head = this.head, temperature = cell.rate / cell.size;
     const k = Math.round(log2(temperature));
     const isPower = Math.abs(2 ** k / temperature - 1) < 1e-9 && look.powers[k];
-    const lines = ["B = " + whole(cell.size) + ", ε_eff = " + cell.label + ", T = " + (isPower || Number(temperature.toPrecision(3)))];
+    const lines = ["B = " + whole(cell.size) + ", " + head.symbol + " = " + cell.label + ", " + head.ratio + " = " + (isPower || Number(temperature.toPrecision(3)))];
     const parts = [STATES[cell.state].words];
     parts.push(cell.done + " of " + plural(head.num_seeds, "run") + " done");
     if (cell.inTraining) parts.push(cell.inTraining + " in training");
@@ -222,9 +223,8 @@ class CellMap {
       this.optimaTrace(head.grids, "#fff", "circle-open", "", 0, 3),
       this.optimaTrace(head.grids.filter((grid) => !this.isOpen(grid)), INK, "circle-open", "optimum", 0),
       this.optimaTrace(head.grids.filter((grid) => this.isOpen(grid)), "#7b8794", "hexagon-open", "optimum so far", 0),
-      {type: "scatter", mode: "markers", x: [], y: [], hoverinfo: "skip", marker: {symbol: "square-open", size: marker + 8, color: "#000", line: {width: 3}}},
     ];
-    this.cursorTrace = traces.length - 1;
+    this.ringSize = marker + 10;
     const layout = {
       width, height: inner + margin.t + margin.b, margin, showlegend: false, dragmode: false, hovermode: "closest",
       font: {family: "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", size: 12, color: INK},
@@ -246,7 +246,7 @@ class CellMap {
     for (const cell of cells) counts[cell.state] = (counts[cell.state] || 0) + 1;
     const told = Object.entries(counts).map(([name, n]) => plural(n, "cell") + " " + STATES[name].words).join(", ");
     this.place.setAttribute("aria-label", "Map of batch size by learning rate, " + head.title + ": " + told);
-    if (this.store === 0) this.legends(scale, counts, law);
+    if (this.store === 0) this.legends(scale, counts, law, Boolean(other));
     if (document.activeElement === this.place && this.cursor) this.mark(this.cursor);
   }
 
@@ -325,11 +325,12 @@ class CellMap {
       error_y: {type: "data", symmetric: false, color: colour, thickness: 1.6 + halo, width: 6, array: found.map(([g, o]) => at(g, o.high) - at(g, o.rate)), arrayminus: found.map(([g, o]) => at(g, o.rate) - at(g, o.low))},
     };
   }
-  legends(scale, counts, law) {
+  legends(scale, counts, law, isCompared) {
     const items = Object.keys(STATES).filter((name) => counts[name]).map((name) => element("li", {}, sign(name), STATES[name].words));
     items.push(element("li", {}, sign("optimum"), chosen.data === "test" ? "optimum of " + this.head.tuned_on + ", with the rates within one standard deviation" : "least " + this.head.train_label));
     if (this.head.grids.some((grid) => this.isOpen(grid))) items.push(element("li", {}, sign("open"), "optimum so far, runs are missing"));
-    items.push(element("li", {}, sign("isotherm"), element("span", {}, ...formula("isotherm, T = ε_eff / B"))));
+    if (isCompared) items.push(element("li", {}, sign("other"), "optimum of the second store"));
+    items.push(element("li", {}, sign("isotherm"), element("span", {}, ...formula(this.head.has_temperature ? "isotherm, T = ε_eff / B" : "ε / B constant"))));
     if (law && law.kink) items.push(element("li", {}, "shaded: 95 % interval of the kink"));
     fill("legend", items);
     by("scale-bar").style.background = "linear-gradient(90deg, " + look.colours.join(", ") + ")";
@@ -371,9 +372,16 @@ class CellMap {
     if (!cell) { this.cursor = null; return; }
     this.cursor = cursor;
     this.say(cell);
-    plotly.restyle(this.place, {x: [[cell.x]], y: [[cell.y]]}, [this.cursorTrace]);
+    const layout = this.place._fullLayout;  // a ring above the figure: to draw thousands of cells again would take too long
+    if (!layout) return;
+    if (!this.ring) this.ring = element("div", {class: "ring"});
+    if (!this.ring.isConnected) this.place.append(this.ring);
+    this.ring.style.width = this.ring.style.height = this.ringSize + "px";
+    this.ring.style.left = layout._size.l + layout.xaxis.l2p(cell.x) - this.ringSize / 2 + "px";
+    this.ring.style.top = layout._size.t + layout.yaxis.l2p(cell.y) - this.ringSize / 2 + "px";
+    this.ring.hidden = false;
   }
-  hideCursor() { if (plotly && this.drawn) plotly.restyle(this.place, {x: [[]], y: [[]]}, [this.cursorTrace]); }
+  hideCursor() { if (this.ring) this.ring.hidden = true; }
   say(cell) { this.here.replaceChildren(...this.words(cell).flatMap((line, k) => k ? ["; ", ...formula(line)] : formula(line))); }
   open() { if (this.cursor) openCell(this.store, this.head.id, this.cursor[0], this.cursor[1]); }
 }
@@ -399,6 +407,7 @@ function octaveTicks([low, high]) {
   return found;
 }
 function rateTitle() {
+  if (state.map && !state.map.has_temperature) return chosen.rate === "temperature" ? "learning rate over batch size ε / B" : "learning rate ε";
   return {effective: "effective learning rate ε_eff", bare: "learning rate ε", temperature: "temperature T = ε_eff / B"}[chosen.rate];
 }
 
@@ -518,7 +527,7 @@ function drawTables() {
   const head = state.map;
   show("optima-card", Boolean(head));
   if (!head) return;
-  table("optima", ["B", "ε_eff (interval)", "T", head.test_label + " [95 %]", "n", ""], head.optima);
+  table("optima", ["B", head.symbol + " (interval)", head.ratio, head.test_label + " [95 %]", "n", ""], head.optima);
   setText("optima-note", "Tuned on " + head.tuned_on + "; " + head.seeds + ". The test value is over all runs reported at the optimum. ◂ ▸: the interval touches an end of the learning rates tried; …: runs are missing; !: no stable learning rate.");
   const other = state.other;
   show("difference-card", Boolean(other && state.difference));
@@ -595,7 +604,12 @@ async function refresh() {
   isBusy = true;
   const start = performance.now();
   try {
-    do { isStale = false; state = await getState(chosen.map); await drawAll(); } while (isStale && performance.now() - start < 200);
+    do {
+      isStale = false;
+      state = await getState(chosen.map);
+      if (state.map && !chosen.map && state.version > 1) chosen.map = state.map.id;  // and stays there
+      await drawAll();
+    } while (isStale && performance.now() - start < 200);
   } catch (error) { tellProblem(error.message); }
   // No more than half of the time goes into drawing.
   window.setTimeout(() => { isBusy = false; if (isStale) refresh(); }, Math.max(300, performance.now() - start));
