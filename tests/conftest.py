@@ -5,6 +5,7 @@ The one `conftest.py`: a second of that name cannot be collected beside it.
 
 import math
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -23,21 +24,19 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-@pytest.fixture(autouse=True)
-def _quick_fits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fit curve families with short chains, but where a test is about the fits themselves."""
-    quick = request.path.name not in ABOUT_FITS
-    if quick != _QUICK.get("fits"):
-        family._fit.cache_clear()
-        _QUICK["fits"] = quick
-    if quick:
-        monkeypatch.setattr(family, "NUM_PROPOSALS", 4)
-        monkeypatch.setattr(family, "MOST_BLOCKS", 2)
-        monkeypatch.setattr(family, "NUM_ROUNDS", 40)
-        monkeypatch.setattr(family, "LEAST_APART", math.inf)
+@pytest.fixture(scope="module", autouse=True)
+def _quick_fits(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fit curve families with short chains, but in files that are about the fits themselves."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.path.name not in ABOUT_FITS:
+            patch.setattr(family, "NUM_PROPOSALS", 4)
+            patch.setattr(family, "MOST_BLOCKS", 2)
+            patch.setattr(family, "NUM_ROUNDS", 40)
+            patch.setattr(family, "LEAST_APART", math.inf)
+        family._fit.cache_clear()  # fits of another kind, perhaps
+        yield
 
 
-_QUICK: dict[str, bool] = {}
 ABOUT_FITS = {"test_family.py", "test_regimes.py", "test_simulations.py", "test_quickstart_report.py"}
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 import cases
 import cases_paper
 from helpers_engines import assert_same, by_fleet, by_reference
+from isotherm.core.optimizers import SGD, AdamW, Muon, Optimizer
 from isotherm.core.records import Outcome, RunResult, RunSpec
 from isotherm.engine.checkpoint import Checkpoint
 from isotherm.engine.fleet import run_fleet
@@ -95,6 +96,17 @@ def test_a_fleet_in_micro_batches_trains_what_it_trains_whole(
     assert_same(parts, whole(name))
     assert {result.outcome for result, _ in parts} == {Outcome.FINISHED}
     assert whole(name)[0][0].clipped_fraction > 0.5
+
+
+@pytest.mark.parametrize("optimizer", [AdamW(weight_decay=0.1), Muon(), SGD(momentum=0.9, nesterov=True)])
+def test_so_it_does_with_every_optimizer(optimizer: Optimizer) -> None:
+    placed = placed_of("mlp")
+    momentum = getattr(optimizer, "momentum", 0.0) if isinstance(optimizer, SGD) else 0.0
+    changes = {"optimizer": optimizer, "momentum": momentum, "l2": 0.0}
+    specs = [dataclasses.replace(spec, **changes) for spec in specs_of("mlp")]
+    assert_same(by_fleet(placed, specs, micro_batch_size=4), by_fleet(placed, specs))
+    expected = by_reference(placed, dataclasses.replace(specs[0], num_steps=20))
+    assert_same(by_fleet(placed, [dataclasses.replace(specs[0], num_steps=20)], micro_batch_size=4), [expected])
 
 
 @pytest.mark.parametrize(("name", "size"), [("dropout", 4), ("ghost norm", 8), ("lstm", 2)])

@@ -12,6 +12,7 @@ from torch import nn
 
 import cases
 from isotherm.core.budget import Budget
+from isotherm.core.machine import can_fork
 from isotherm.core.records import Outcome
 from isotherm.core.run_schedule import RunSchedule
 from isotherm.core.schedule import Schedule
@@ -20,7 +21,6 @@ from isotherm.diagnose.short_runs import MOST_HELD_OUT, TEST_EXAMPLES, Clock, Sh
 from isotherm.engine.fleet import run_fleet
 from isotherm.engine.placed_task import place_task
 from isotherm.errors import UserError
-from isotherm.running.executors.pool import can_fork
 from isotherm.tasks.seeding import initial_model
 from isotherm.tasks.task import Task
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from isotherm.core.machine import num_cores
 from isotherm.core.records import Precision
-from isotherm.running.executors.pool import num_cores
 from isotherm.tasks.seeding import seeded
 
 # Sides of square matrices; the fastest counts.

@@ -24,8 +24,8 @@ from isotherm.bench.library import why_no_library_layers
 from isotherm.bench.plain import plain_loop
 from isotherm.bench.tasks import timed_task
 from isotherm.bench.workloads import Workload
+from isotherm.core.machine import num_cores
 from isotherm.errors import UserError, nearest
-from isotherm.running.executors.pool import num_cores
 from isotherm.running.timing import Turn
 from isotherm.tasks.seeding import initial_model
 

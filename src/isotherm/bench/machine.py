@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import isotherm
-from isotherm.running.executors.pool import num_cores
+from isotherm.core.machine import num_cores
 
 
 def machine(device: str) -> dict[str, Any]:

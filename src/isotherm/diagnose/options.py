@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from isotherm.core.budget import Budget
+from isotherm.core.machine import can_fork
 from isotherm.core.schedule import Schedule, checked_schedule
 from isotherm.errors import UserError
-from isotherm.running.executors.pool import can_fork
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from helpers_protocol import blobs_task, tiny_sweep
+from isotherm.core.machine import num_cores
 from isotherm.core.records import RunSpec
 from isotherm.errors import UserError
 from isotherm.running.executors.local import LocalExecutor
 from isotherm.running.executors.options import FleetOptions
-from isotherm.running.executors.pool import PoolExecutor, num_cores
+from isotherm.running.executors.pool import PoolExecutor
 from isotherm.running.runner import run
 from isotherm.sweep.rounds import missing_runs
 from isotherm.sweep.sweep import Sweep

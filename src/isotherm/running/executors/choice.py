@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from isotherm.core.checks import require_choice
+from isotherm.core.machine import can_fork, num_cores
 from isotherm.errors import UserError
 from isotherm.running.executors.contract import Executor
 from isotherm.running.executors.local import LocalExecutor
 from isotherm.running.executors.options import FleetOptions
-from isotherm.running.executors.pool import PoolExecutor, can_fork, num_cores
+from isotherm.running.executors.pool import PoolExecutor
 from isotherm.tasks.task import Task
 
 ExecutorName = Literal["local", "pool", "ray", "slurm"]

@@ -27,6 +27,7 @@ from typing import Any, Self
 import torch
 
 from isotherm.core.checks import is_whole
+from isotherm.core.machine import can_fork
 from isotherm.core.records import RunSpec
 from isotherm.errors import UserError
 from isotherm.running.executors.dispatch import Dispatcher, Event
@@ -44,16 +45,6 @@ logger = logging.getLogger("isotherm")
 # Workers in a row that end before they have said a word: nobody would ever train.
 MOST_STILLBORN = 3
 _PR_SET_PDEATHSIG = 1  # of prctl, in Linux' headers
-
-
-def can_fork() -> bool:
-    """Tell whether workers can be forked here: only on Linux."""
-    return sys.platform == "linux"
-
-
-def num_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class PoolExecutor:
@@ -287,8 +278,9 @@ def _work(
     connection: Connection, others: Sequence[Connection], parent: int, tasks: PackedTasks, options: FleetOptions
 ) -> None:
     """Train fleets until the parent closes its end."""
-    for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to the whole group; the parent decides
-        signal.signal(number, signal.SIG_IGN)
+    for name in ("SIGINT", "SIGHUP"):  # a terminal sends them to the whole group; the parent decides
+        if (number := getattr(signal, name, None)) is not None:  # not every system has both
+            signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent's handler is inherited by a fork
     end_with_parent(parent)
     for other in others:
