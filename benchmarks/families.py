@@ -3,7 +3,7 @@
 A family is a kind of sweep: how the optimal learning rate rises with the batch size, how the metric falls off around
 it, and what the sweep tries. `simulate` draws one such sweep, with a kink and a position of the optima between the
 learning rates of its own, and lets the protocol run it: extensions and refinements are those of
-`isotherm.sweep.protocol`.
+`isotherm.sweep.protocol`. Curves are exactly of their shape, or stray from it as those of real networks do.
 Logarithms are to base 2.
 """
 
@@ -12,7 +12,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -38,6 +39,16 @@ DIVERGENCE_STARTS, DIVERGENCE_WIDTH = 0.75, 0.1  # octaves above the optimum at 
 EDGE_SPREAD = 0.05  # octaves by which single seeds survive the edge of a cliff
 MOMENTUM_REACH = 1.5  # octaves by which momentum moves the kink
 
+# How far curves stray: rounded from the posterior medians of the four families of curves in results/quickstart and
+# results/noisy_labels. There optima lie 0.010 to 0.024 octaves off their line, and means 0.014 to 0.076 of how far they
+# are below the best one off their curve. Per octave of the batch size the logarithm of the steepness below the optimum
+# moves by -0.06 to 0.08, that of its ratio above to below by -0.59 to 0.60. Powers are 1.1 to 1.7 below, 1.1 to
+# 2.2 above.
+STRAY_OPTIMA = 0.015
+STRAY_MEANS = 0.04
+DRIFT, DRIFT_OF_RATIO = 0.06, 0.5  # standard deviations over sweeps
+POWERS_BELOW, POWERS_ABOVE, LEAST_POWER = (1.5, 0.25), (1.7, 0.4), 1.0  # means and standard deviations over sweeps
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Family:
@@ -47,7 +58,8 @@ class Family:
     kink of plain SGD and `gain_above` beyond, and the largest batch size loses `fall`. With `num_test` accuracies are
     multiples of 1/num_test and at most 1. `train_shift` is by how many octaves the training loss has its optimum below
     that of the metric; `train_rise` is its relative rise at the largest batch size. Without a kink the optimum rises up
-    to the largest batch size. `plan` changes further fields of the plan, by name.
+    to the largest batch size. With `strays` curves are not quite of their shape. `plan` changes further fields of the
+    plan, by name.
     """
 
     name: str = ""
@@ -68,6 +80,7 @@ class Family:
     train_shift: float = 0.0
     train_rise: float = 0.0
     sizes: tuple[int, ...] = SIZES
+    strays: bool = False
     plan: tuple[tuple[str, Any], ...] = ()
 
     def but(self, **changes: Any) -> Family:
@@ -78,7 +91,8 @@ class Family:
 def coverage_families() -> tuple[Family, ...]:
     """Return the families over which intervals are checked: 24 of slopes and shapes, 6 with special seeds or metrics.
 
-    Points, seeds and ratios go round, so that every value of one meets every shape.
+    All of them twice, with curves exactly of their shape and with curves that stray. Points, seeds and ratios go round,
+    so that every value of one meets every shape.
     """
     found = []
     for index, (slope, shape) in enumerate(itertools.product((1.0, 0.5, 0.8), STEEPNESS)):
@@ -89,6 +103,7 @@ def coverage_families() -> tuple[Family, ...]:
     for shape in shapes:
         found.append(Family(shape=shape, has_diverging_seeds=True))
         found.append(Family(shape=shape, num_test=400, peak=0.99, noise=0.005))
+    found += [family.but(strays=True) for family in found]
     return tuple(family.but(name=describe(family)) for family in found)
 
 
@@ -98,9 +113,55 @@ def describe(family: Family) -> str:
     >>> describe(Family(slope=0.5, shape="10x", num_test=400))
     'slope 0.5, 10x, 5 points, ratio 2, 5 seeds, saturated'
     """
-    special = [word for word, on in (("diverging", family.has_diverging_seeds), ("saturated", family.num_test)) if on]
+    specials = (("diverging", family.has_diverging_seeds), ("saturated", family.num_test), ("straying", family.strays))
+    special = [word for word, on in specials if on]
     grid = f"{family.num_points} points, ratio {family.ratio:.3g}, {family.num_seeds} seeds"
     return ", ".join([f"slope {family.slope:g}", family.shape, grid, *special])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Curve:
+    """The shape of a sweep's curves; `drift` and `drift_of_ratio` are per octave of the batch size."""
+
+    shape: Shape
+    power_below: float
+    power_above: float = 2.0
+    drift: float = 0.0
+    drift_of_ratio: float = 0.0
+
+    @classmethod
+    def exact(cls, shape: Shape) -> Curve:
+        """Return a curve that is just of its shape."""
+        return cls(shape=shape, power_below=1.0 if shape == "cliff" else 2.0)
+
+    @classmethod
+    def straying(cls, shape: Shape, generator: np.random.Generator) -> Curve:
+        """Draw the shape of a sweep whose curves stray."""
+        below, above = (max(LEAST_POWER, generator.normal(*moments)) for moments in (POWERS_BELOW, POWERS_ABOVE))
+        if shape == "cliff":  # a smooth rise that is cut off is straight near the edge, or levels off towards it
+            below = max(LEAST_POWER, below - 0.5)
+        drift, drift_of_ratio = generator.normal(0.0, (DRIFT, DRIFT_OF_RATIO)).tolist()
+        return cls(shape=shape, power_below=below, power_above=above, drift=drift, drift_of_ratio=drift_of_ratio)
+
+    def change(self, octaves: float, *, from_middle: float = 0.0) -> float:
+        """Return by how much the metric changes so many octaves above its optimum; -inf beyond the edge of a cliff.
+
+        Args:
+            octaves: above the optimum.
+            from_middle: octaves of the batch size above the middle one.
+
+        >>> Curve.exact("4x").change(-1.0), Curve.exact("4x").change(1.0)
+        (-0.03, -0.12)
+        """
+        is_above, is_cliff = octaves > 0, self.shape == "cliff"
+        if is_above and is_cliff:
+            return -math.inf
+        steepness = math.exp(self.drift * from_middle)
+        if is_cliff:
+            return -CLIFF_RISE * steepness * abs(octaves) ** self.power_below
+        if is_above:
+            steepness *= STEEPNESS[self.shape] * math.exp(self.drift_of_ratio * from_middle)
+        return -CURVATURE * steepness * abs(octaves) ** (self.power_above if is_above else self.power_below)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,20 +169,23 @@ class Truth:
     """One sweep of a family: where its optima lie, and how high.
 
     `kink` and `plateau` are those of plain SGD, in log2; without a kink the line passes through (kink, plateau) too.
-    `phase` moves all learning rates by a part of a step.
+    `phase` moves all learning rates by a part of a step. `offsets` are octaves from the line to an optimum.
     """
 
     family: Family
     kink: float
     plateau: float
     phase: float
+    curve: Curve
+    offsets: Mapping[tuple[int, float], float] = field(default_factory=dict)
 
     def log_optimum(self, batch_size: int, momentum: float = 0.0) -> float:
         """Return log2 of the effective learning rate that is best for the metric."""
         family = self.family
         reach = MOMENTUM_REACH if momentum > 0 else 0.0
         off = math.log2(batch_size) - self.kink
-        return self.plateau + family.slope * (min(reach, off) if family.has_kink else off)
+        line = self.plateau + family.slope * (min(reach, off) if family.has_kink else off)
+        return line + self.offsets.get((batch_size, momentum), 0.0)
 
     def log_train_optimum(self, batch_size: int, momentum: float = 0.0) -> float:
         """Return log2 of the effective learning rate with the lowest training loss."""
@@ -163,6 +227,8 @@ def simulate(family: Family, generator: np.random.Generator) -> Simulated:
         kink=generator.uniform(6.0, 7.0),
         plateau=generator.uniform(0.0, 1.0),
         phase=generator.uniform(0.0, math.log2(family.ratio)),
+        curve=Curve.straying(family.shape, generator) if family.strays else Curve.exact(family.shape),
+        offsets=_offsets(family, generator) if family.strays else {},
     )
     plan = _plan(truth)
     runs = _Runs(truth, generator)
@@ -173,15 +239,9 @@ def simulate(family: Family, generator: np.random.Generator) -> Simulated:
     return Simulated(truth=truth, study=StudyResults(plan=study, by_key=results))
 
 
-def shape_at(shape: Shape, octaves: float) -> float:
-    """Return by how much the metric changes so many octaves above its optimum; -inf beyond the edge of a cliff.
-
-    >>> shape_at("4x", -1.0), shape_at("4x", 1.0)
-    (-0.03, -0.12)
-    """
-    if shape == "cliff":
-        return CLIFF_RISE * octaves if octaves <= 0 else -math.inf
-    return -CURVATURE * octaves**2 * (STEEPNESS[shape] if octaves > 0 else 1.0)
+def _offsets(family: Family, generator: np.random.Generator) -> dict[tuple[int, float], float]:
+    cells = list(itertools.product(family.sizes, family.momenta))
+    return dict(zip(cells, generator.normal(0.0, STRAY_OPTIMA, size=len(cells)).tolist(), strict=True))
 
 
 class _Runs:
@@ -190,6 +250,7 @@ class _Runs:
     def __init__(self, truth: Truth, generator: np.random.Generator) -> None:
         self._truth, self._generator = truth, generator
         self._luck: dict[tuple[int, float, int], tuple[float, float]] = {}
+        self._strayed: dict[tuple[int, float, float], float] = {}
 
     def result(self, spec: RunSpec) -> RunResult:
         truth, family = self._truth, self._truth.family
@@ -198,7 +259,7 @@ class _Runs:
         if self._diverges(octaves):
             return RunResult(outcome=Outcome.DIVERGED, divergence_step=3)
         luck, train_luck = self._noise(size, momentum, spec.seed)
-        change = shape_at(family.shape, min(octaves, 0.0) if family.shape == "cliff" else octaves)
+        change = self._change(size, momentum, min(octaves, 0.0) if family.shape == "cliff" else octaves)
         metric = float(truth._shown(truth.latent_height(size, momentum) + change + family.noise * luck))
         return RunResult(
             outcome=Outcome.FINISHED,
@@ -209,6 +270,15 @@ class _Runs:
             train_loss=self._train_loss(size, octaves + family.train_shift) * math.exp(TRAIN_NOISE * train_luck),
             l2_penalty=0.0,
         )
+
+    def _change(self, batch_size: int, momentum: float, octaves: float) -> float:
+        family = self._truth.family
+        from_middle = math.log2(batch_size) - (math.log2(family.sizes[0]) + math.log2(family.sizes[-1])) / 2
+        change = self._truth.curve.change(octaves, from_middle=from_middle)
+        if not family.strays:
+            return change
+        cell = (batch_size, momentum, octaves)
+        return change * (1.0 + STRAY_MEANS * self._strayed.setdefault(cell, self._generator.normal()))
 
     def _diverges(self, octaves: float) -> bool:
         family, generator = self._truth.family, self._generator
