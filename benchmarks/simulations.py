@@ -18,7 +18,7 @@ from isotherm.core.statistics import Floats, percentile_limits
 
 MARGIN = 0.005  # of accuracies: half a point
 NUM_STUDIES, NUM_SWEEPS = 1, 2  # in a block, of every family
-FIRST_BLOCK = 200  # blocks below were looked at while the methods were made
+FIRST_BLOCK = 400  # blocks below were looked at while the methods were made
 QUANTITIES = ("slope", "kink", "plateau", "height")
 
 # A word of the claim that no other claim has.
