@@ -22,8 +22,8 @@ from isotherm.tasks.task import Task
 
 SHARE = 0.2  # of the training labels is drawn again from all classes, so that one in ten of these is right by chance
 _SEED_OF_LABELS = 7
-# The design was chosen with seeds 0 to 5 in view.
-_FIRST_SEED = 100
+# The design was chosen with seeds 0 to 5 in view, and how cliffs are read was changed with seeds 100 to 107 in view.
+_FIRST_SEED = 200
 
 
 def noisy_labels(data: Path | None = None) -> Study:
