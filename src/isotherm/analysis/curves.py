@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import chi2
 
 from isotherm.core.records import Direction
 from isotherm.core.run_table import quantities
@@ -35,6 +36,10 @@ LONE_FALL = 6.0
 
 # Nor is it near the worst value that a metric can have, where every curve levels off: this part of such a fall is open.
 DEEPER = 0.5
+
+
+# Cells that scatter more than in this part of cases, by chance, do not tell how others scatter.
+UNLIKELY = 0.001
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -245,6 +250,7 @@ def _noise(values: Floats, *, near: NDArray[np.bool_]) -> _Noise:
     """Return the variances over seeds, pooled near the optima; never below what the metric resolves."""
     centred = values - _mean(values, axis=2)[:, :, None]
     counts = np.isfinite(values).sum(axis=2)
+    near = near & _of_one_variance(np.nansum(centred**2, axis=2), counts - 1, among=near & (counts > 1))
     pooled_freedom = float(np.sum((counts - 1)[near & (counts > 1)]))
     total = float(np.nansum(np.where(near[:, :, None], centred, np.nan) ** 2)) / max(1.0, pooled_freedom)
     # What a seed has in common: twice the covariance of its cells is (sum)² - sum of squares.
@@ -268,6 +274,23 @@ def _noise(values: Floats, *, near: NDArray[np.bool_]) -> _Noise:
         # A covariance is known about half as well as a variance.
         common_freedom=0.5 * float(np.sum(np.maximum(0, np.max(np.where(near, counts, 0), axis=1) - 1))),
     )
+
+
+def _of_one_variance(squares: Floats, freedom: NDArray[np.int64], *, among: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return which cells scatter no more than chance allows, given the median cell among some.
+
+    At the edge of a cliff some seeds fall and others do not; such a cell says nothing of how the others scatter.
+
+    Args:
+        squares: sums of squared deviations from the mean of a cell.
+        freedom: of those, one less than the number of seeds.
+        among: cells near the optima with two seeds or more.
+    """
+    if not among.any():
+        return np.ones_like(among)
+    degrees = np.maximum(freedom, 1)
+    typical = float(np.median(squares[among] / chi2.ppf(0.5, degrees[among])))
+    return np.asarray(squares <= typical * chi2.ppf(1.0 - UNLIKELY, degrees))
 
 
 def _mean(values: Floats, *, axis: int) -> Floats:
