@@ -19,7 +19,8 @@ from isotherm.core.run_table import quantities
 from isotherm.core.statistics import Floats
 from isotherm.sweep.protocol import Cell, Grid
 
-# The variance of a cell is estimated from its own runs and, with so many degrees of freedom, from all near the optima.
+# The variance of a cell is estimated from its own runs and, with so many degrees of freedom, from all near the optima;
+# that of a cell that scatters far more than those from its own runs alone.
 POOLED_FREEDOM = 8.0
 
 # Error of a single run, as a part of how far curves fall next to their optimum; one seed does not tell.
@@ -250,7 +251,8 @@ def _noise(values: Floats, *, near: NDArray[np.bool_]) -> _Noise:
     """Return the variances over seeds, pooled near the optima; never below what the metric resolves."""
     centred = values - _mean(values, axis=2)[:, :, None]
     counts = np.isfinite(values).sum(axis=2)
-    near = near & _of_one_variance(np.nansum(centred**2, axis=2), counts - 1, among=near & (counts > 1))
+    alike = _of_one_variance(np.nansum(centred**2, axis=2), counts - 1, among=near & (counts > 1))
+    near = near & alike
     pooled_freedom = float(np.sum((counts - 1)[near & (counts > 1)]))
     total = float(np.nansum(np.where(near[:, :, None], centred, np.nan) ** 2)) / max(1.0, pooled_freedom)
     # What a seed has in common: twice the covariance of its cells is (sum)² - sum of squares.
@@ -267,8 +269,9 @@ def _noise(values: Floats, *, near: NDArray[np.bool_]) -> _Noise:
         resolved = max(resolved, (ONE_SEED * float(np.median(drops))) ** 2)
     total, alone = max(total, resolved), max(total - common, resolved)
     own = np.nansum(centred**2, axis=2) * (alone / total)
+    shared = (POOLED_FREEDOM * alone + own) / (POOLED_FREEDOM + np.maximum(counts - 1, 0))
     return _Noise(
-        cells=(POOLED_FREEDOM * alone + own) / (POOLED_FREEDOM + np.maximum(counts - 1, 0)),
+        cells=np.where(alike, shared, np.nansum(centred**2, axis=2) / np.maximum(counts - 1, 1)),
         common=common,
         freedom=pooled_freedom,
         # A covariance is known about half as well as a variance.
