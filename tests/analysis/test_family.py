@@ -10,6 +10,7 @@ import pytest
 
 from families import Family, coverage_families, simulate
 from helpers_landscape import cliff, landscape_grids, parabola, steeper
+from helpers_protocol import make_cell
 from isotherm.analysis.curves import curves
 from isotherm.analysis.family import _common_variances, _parts, fit_family
 from isotherm.core.records import Direction
@@ -185,6 +186,22 @@ def test_confirming_runs_count() -> None:
         more.append(dataclasses.replace(grid, cells=tuple(cells)))
     few, many = (curves(g, objective="test_metric", direction=Direction.MAXIMISE) for g in (grids, more))
     assert many.variances.min() < 0.6 * few.variances.min()
+
+
+def test_a_cell_at_the_edge_of_a_cliff_widens_no_other() -> None:
+    """Where some seeds fall and others do not, the scatter says nothing of other learning rates and batch sizes."""
+    grids = grids_between(0.0)
+    best = grids[-1].optimum()
+    assert best is not None
+    cells = list(grids[-1].cells)
+    above = cells[best.index + 1]
+    metrics = [0.7, 0.69, 0.1, 0.71, 0.1]
+    cells[best.index + 1] = make_cell(above.effective_learning_rate, metrics, num_kept=5)
+    edge = [*grids[:-1], dataclasses.replace(grids[-1], cells=tuple(cells))]
+    plain, torn = (curves(g, objective="test_metric", direction=Direction.MAXIMISE) for g in (grids, edge))
+    assert np.max(torn.variances[:-1] / plain.variances[:-1]) < 2
+    (row,) = np.flatnonzero(torn.variances[-1] > 10 * plain.variances[-1])
+    assert torn.variances[-1, row] == pytest.approx(np.var(metrics, ddof=1) / len(metrics), rel=1e-6)
 
 
 @pytest.mark.parametrize("index", [2, 7, 13])
