@@ -219,11 +219,11 @@ class LocalExecutor:
 
     def failed(self, spec: RunSpec, reason: str) -> StoredRun:
         """Return the row of a run that has failed with its worker."""
-        provenance = {**_provenance(self._device), "seconds_per_run": 0.0, "fleet_size": 1}
+        provenance = {**provenance_on(self._device), "seconds_per_run": 0.0, "fleet_size": 1}
         return StoredRun(spec=spec, result=RunResult(outcome=Outcome.FAILED, error=reason), provenance=provenance)
 
     def _stored(self, specs: Sequence[RunSpec], results: Sequence[RunResult], *, seconds: float) -> list[StoredRun]:
-        provenance = {**_provenance(self._device), "seconds_per_run": seconds / max(1, len(specs))}
+        provenance = {**provenance_on(self._device), "seconds_per_run": seconds / max(1, len(specs))}
         micro_batch_size = self.micro_batch_size(specs[0]) if specs else 0
         if specs and micro_batch_size < specs[0].batch_size:
             provenance["micro_batch_size"] = micro_batch_size
@@ -352,7 +352,8 @@ def _lost_gpu(error: BaseException) -> UserError:
     )
 
 
-def _provenance(device: torch.device) -> dict[str, Any]:
+def provenance_on(device: torch.device) -> dict[str, Any]:
+    """Return what a row says about where a run was trained."""
     on_gpu = device.type == "cuda" and torch.cuda.is_available()
     name = torch.cuda.get_device_name(device) if on_gpu else platform.processor() or platform.machine()
     threads = {"num_threads": torch.get_num_threads()} if device.type == "cpu" else {}
