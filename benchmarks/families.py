@@ -21,7 +21,7 @@ from isotherm.core.budget import Budget
 from isotherm.core.rates import tidy
 from isotherm.core.records import Direction, Outcome, RunResult, RunSpec
 from isotherm.core.schedule import Schedule
-from isotherm.sweep.plan import GridAxes, StudyPlan, SweepPlan
+from isotherm.sweep.plan import StudyPlan, SweepPlan
 from isotherm.sweep.protocol import Grid
 from isotherm.sweep.results import StudyResults
 from isotherm.sweep.rounds import missing_runs
@@ -232,47 +232,6 @@ class _Runs:
         return floor * (1.0 + TRAIN_CURVATURE * octaves**2)
 
 
-class _Spec(RunSpec):
-    """A run whose key costs no hashing: thousands of sweeps are simulated."""
-
-    __slots__ = ()
-
-    def __post_init__(self) -> None:
-        """Take the numbers as they are."""
-
-    @property
-    def key(self) -> str:
-        """What tells the runs of one simulated sweep apart."""
-        return f"{self.batch_size} {self.momentum} {self.effective_learning_rate} {self.seed}"
-
-
-class _Plan(SweepPlan):
-    """A plan whose runs have such keys."""
-
-    __slots__ = ()
-
-    def run_spec(
-        self, axes: GridAxes, *, effective_learning_rate: float, seed: int, final_learning_rate: float | None = None
-    ) -> RunSpec:
-        """Return one run of a grid; no family sweeps the final learning rate."""
-        assert final_learning_rate is None
-        return _Spec(
-            task=self.task,
-            data_id=self.data_id,
-            model_id=self.model_id,
-            batch_size=axes.batch_size,
-            num_steps=1000,
-            effective_learning_rate=effective_learning_rate,
-            momentum=axes.momentum,
-            gamma=1.0,
-            l2=self.l2,
-            l2_scope=self.l2_scope,
-            precision=self.precision,
-            num_evaluations=self.num_evaluations,
-            seed=seed,
-        )
-
-
 def _plan(truth: Truth) -> SweepPlan:
     family = truth.family
     fields: dict[str, Any] = {
@@ -300,7 +259,7 @@ def _plan(truth: Truth) -> SweepPlan:
         "extend_for": "tuned_and_train",
         "precision": "float32",
     }
-    return _Plan(**{**fields, **dict(family.plan)})
+    return SweepPlan(**{**fields, **dict(family.plan)})
 
 
 def _learning_rates(truth: Truth, batch_size: int) -> tuple[float, ...]:

@@ -37,7 +37,13 @@ def _quick_fits(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-ABOUT_FITS = {"test_family.py", "test_regimes.py", "test_simulations.py", "test_quickstart_report.py"}
+ABOUT_FITS = {
+    "test_two_rate_claims.py",
+    "test_family.py",
+    "test_regimes.py",
+    "test_simulations.py",
+    "test_quickstart_report.py",
+}
 
 
 # -- folders in which commands are run --------------------------------------------------------------------------

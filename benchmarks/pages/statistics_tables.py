@@ -22,6 +22,12 @@ def margins_block() -> str:
     rise = f"{margins.TOLERATED_RISE:.0%}".replace("%", " %")
     rows = [
         ("proportional", "slope of log2 ε\\* over log2 B", f"inside [{low:g}, {high:g}]", "outside"),
+        (
+            "proportional to √B, for [optimisers](optimizers.md) other than SGD",
+            "the same slope",
+            f"inside [{margins.ROOT[0]:g}, {margins.ROOT[1]:g}]",
+            "outside",
+        ),
         ("kink", "octaves of the last optimum below the continued line", "above 0", f"below {margins.NO_KINK:g}"),
         ("momentum does not help below the kink", "mean gain on the test set", "inside ± margin", "outside"),
         ("momentum helps above the kink", "mean gain on the test set", "above 0", "below the margin"),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cli_reference import DOCUMENT, PAGE
-from isotherm.cli.cell_options import CellSettings
+from isotherm.cli.cell_options import MOMENTUM, CellSettings
 from isotherm.running.runner import CHECKPOINT_SECONDS
 from pages.command_line import commands, commands_block
 
@@ -38,6 +38,7 @@ def test_every_option_says_in_a_sentence_what_it_does(name: str, parameter: Any)
 def test_defaults_that_texts_name_are_those_that_hold() -> None:
     options = {parameter.name: parameter.help for parameter in commands()["run"].params}
     assert f"default: {CHECKPOINT_SECONDS:g};" in options["checkpoint_seconds"]
-    for name in ("momentum", "num_seeds", "first_seed", "num_evaluations"):
+    assert f"default: {MOMENTUM:g};" in options["momentum"]
+    for name in ("num_seeds", "first_seed", "num_evaluations"):
         default = CellSettings.__dataclass_fields__[name].default
         assert f"default: {default}" in options[name]

@@ -127,7 +127,7 @@ def test_a_value_of_the_wrong_type(line, mistake):
 
 @pytest.mark.parametrize(
     ("mistake", "meant"),
-    [("lr", "effective_learning_rates"), ("learning_rate", "effective_learning_rates"), ("weight_decay", "l2")],
+    [("lr", "effective_learning_rates"), ("learning_rate", "learning_rates"), ("weight_decay", "l2")],
 )
 def test_a_key_by_the_name_that_others_use(mistake, meant):
     Path("study.toml").write_text(STUDY_FILE + f"{mistake} = 0.1\n")

@@ -75,6 +75,15 @@ def seeds(images: torch.Tensor) -> list[int]:
     return (images[:, 2, 0, 0] // 5).tolist()
 
 
+class Listing(list):
+    """What `os.scandir` returns: entries one after another, and a context."""
+
+    def __enter__(self) -> "Listing":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
 class TestLayouts:
     @pytest.mark.parametrize("write", [write_folders, write_shards])
     def test_images_and_labels(self, tmp_path: Path, write: type) -> None:
@@ -110,8 +119,8 @@ class TestLayouts:
         write_folders(tmp_path)
         for order in (1, -1):
 
-            def scandir(path: Path, order: int = order) -> list[os.DirEntry[str]]:
-                return sorted(os.scandir(path), key=lambda entry: entry.name)[::order]
+            def scandir(path: Path, order: int = order) -> Listing:
+                return Listing(sorted(os.scandir(path), key=lambda entry: entry.name)[::order])
 
             monkeypatch.setattr(imagenet, "os", SimpleNamespace(**vars(os) | {"scandir": scandir}))
             (train, labels), _ = imagenet.load(tmp_path, image_size=8, num_workers=0)

@@ -67,7 +67,7 @@ class LiveOutput:
 
         content = _Line(text, part)
         if self._handle is None:
-            self._handle = display(content, display_id=True)  # type: ignore[no-untyped-call]
+            self._handle = display(content, display_id=True)
         else:
             self._handle.update(content)
 

@@ -426,14 +426,16 @@ def test_another_study_in_the_store_keeps_its_checkpoint(
     assert files(folder) == []
 
 
-def test_a_study_that_was_changed_loses_its_checkpoint(store: Path, folder: CheckpointFolder, trainer: Trainer) -> None:
+def test_a_study_that_was_changed_is_kept_with_its_checkpoint(
+    store: Path, folder: CheckpointFolder, trainer: Trainer
+) -> None:
     trainer.stop_at = 4
     with pytest.raises(KeyboardInterrupt):
         run(tiny_sweep(), store=store, **OFTEN)
     trainer.stop_at = None
     run(tiny_sweep(budget=Budget.steps(12)), store=store, **OFTEN)
     assert trainer.starts == [(6, 0), (6, 0)]
-    assert not folder.path.exists()
+    assert folder.path.exists()  # of the earlier study, which the store holds under another name
 
 
 def test_more_seeds_leave_the_fleet_as_it_was(store: Path, folder: CheckpointFolder, trainer: Trainer) -> None:

@@ -21,6 +21,7 @@ from typing import Any, Self
 
 import torch
 
+from isotherm.core.json import exact_json
 from isotherm.core.records import RunSpec
 from isotherm.errors import UserError
 from isotherm.running.executors.dispatch import Dispatcher, Event
@@ -153,7 +154,7 @@ class FleetJob:
             num += sum(content[1] for kind, content in trainer.news() if kind == "steps")
             with contextlib.suppress(OSError):
                 temporary = self.progress.with_suffix(".tmp")
-                temporary.write_text(json.dumps({"updates": num}))
+                temporary.write_text(exact_json({"updates": num}))
                 os.replace(temporary, self.progress)
 
 
