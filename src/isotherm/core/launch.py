@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 from isotherm.errors import UserError
@@ -15,31 +18,35 @@ _VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
-    """The place of this process among those that torchrun has started together.
+    """The position of this process among those that torchrun has started together.
 
     Args:
         rank: number of the process, from 0.
         local_rank: its number on its machine.
         num: of all processes.
+        num_local: of those on this machine.
     """
 
     rank: int
     local_rank: int
     num: int
+    num_local: int
 
     @classmethod
     def find(cls, environment: Mapping[str, str] | None = None) -> Self | None:
-        """Return this process's place, None if torchrun has not started it.
+        """Return this process's position, None if torchrun has not started it.
 
-        >>> Launch.find({"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"})
-        Launch(rank=1, local_rank=1, num=2)
+        >>> Launch.find({"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"})
+        Launch(rank=3, local_rank=1, num=4, num_local=2)
         >>> Launch.find({"WORLD_SIZE": "2"})
         """
-        found = [(os.environ if environment is None else environment).get(name, "") for name in _VARIABLES]
+        given = os.environ if environment is None else environment
+        found = [given.get(name, "") for name in _VARIABLES]
         if not all(text.isdecimal() for text in found):
             return None
         rank, local_rank, num = map(int, found)
-        return cls(rank=rank, local_rank=local_rank, num=num)
+        local = given.get("LOCAL_WORLD_SIZE", "")
+        return cls(rank=rank, local_rank=local_rank, num=num, num_local=int(local) if local.isdecimal() else num)
 
 
 def check_launch(executor: str | None) -> None:
@@ -47,8 +54,8 @@ def check_launch(executor: str | None) -> None:
     launch = Launch.find()
     if executor == TORCHRUN and launch is None:
         raise UserError(
-            "--executor torchrun computes one run with the processes that torchrun starts, and this one was started "
-            "without it: torchrun --nproc-per-node N -m isotherm run ... --executor torchrun"
+            "--executor torchrun shares every run among the processes that torchrun starts, and this process was "
+            f"started without it: {torchrun_command(sys.argv)}"
         )
     if executor != TORCHRUN and launch is not None and launch.num > 1:
         raise UserError(
@@ -56,6 +63,26 @@ def check_launch(executor: str | None) -> None:
             "runs: add --executor torchrun to share every run among them, in Python executor='torchrun', or start "
             "isotherm without torchrun"
         )
+
+
+def torchrun_command(arguments: Sequence[str]) -> str:
+    """Return the command that starts the same program with two processes.
+
+    Args:
+        arguments: of this process, as in `sys.argv`.
+
+    >>> torchrun_command(["/usr/bin/isotherm", "run", "study.toml", "--executor", "torchrun"])
+    'torchrun --nproc-per-node 2 -m isotherm run study.toml --executor torchrun'
+    >>> torchrun_command(["my script.py"])
+    "torchrun --nproc-per-node 2 'my script.py'"
+    """
+    program, *others = arguments
+    name = Path(program).name
+    if name in ("isotherm", "isotherm.exe", "__main__.py"):
+        return shlex.join(["torchrun", "--nproc-per-node", "2", "-m", "isotherm", *others])
+    if name.endswith(".py"):
+        return shlex.join(["torchrun", "--nproc-per-node", "2", *arguments])
+    return "torchrun --nproc-per-node 2 -m isotherm run STUDY --executor torchrun"
 
 
 def follows(executor: str | None) -> bool:

@@ -146,8 +146,10 @@ class BufferMoves:
     @torch.no_grad()
     def finish(self) -> None:
         """Move the buffers, by what the micro-batches of all processes moved them."""
-        if self._micro_batches.among is not None:
-            self._micro_batches.among.sum(list(self._moves.values()))
+        if (among := self._micro_batches.among) is not None and self._whole:
+            among.sum(list(self._moves.values()))
+            for name, dim in self._dims.items():
+                among.gather(self._whole[name], dim, self._micro_batches.parts)
         for name, move in self._moves.items():
             self._whole[name].add_(move)
         for name, value in self._last.items():

@@ -92,6 +92,11 @@ class ExecutorChoice:
                 f"workers={self.workers}: torchrun starts the processes that share a run; leave it out and use "
                 "torchrun --nproc-per-node N"
             )
+        if options.fleet_size not in (None, 1):
+            raise UserError(
+                f"fleet_size={options.fleet_size}: torchrun's processes share one run after another; leave it out, or "
+                "train fleets with --executor local or pool"
+            )
         return DataParallelExecutor(tasks, options, device=self.device)
 
     def _check_local(self, options: FleetOptions) -> None:
