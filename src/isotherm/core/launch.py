@@ -78,7 +78,7 @@ def torchrun_command(arguments: Sequence[str]) -> str:
     """
     program, *others = arguments
     name = Path(program).name
-    if name in ("isotherm", "isotherm.exe", "__main__.py"):
+    if name in ("isotherm", "__main__.py"):
         return shlex.join(["torchrun", "--nproc-per-node", "2", "-m", "isotherm", *others])
     if name.endswith(".py"):
         return shlex.join(["torchrun", "--nproc-per-node", "2", *arguments])

@@ -8,6 +8,7 @@ failed says so in the next meeting, and all leave the run there; only a process 
 from __future__ import annotations
 
 import importlib
+import os
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from typing import Any, Self
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from isotherm.core.launch import Launch
 from isotherm.errors import UserError
@@ -67,10 +70,8 @@ class Processes:
         # (as `torch._dynamo` does). The group would outlive `leave` for good, and a thread of it that lets go of a
         # tensor while Python ends aborts the process ("terminate called without an active exception").
         importlib.import_module("torch.distributed.nn")
-        options: dict[str, Any] = {"device_id": device} if device.type == "cuda" else {}
-        backend = "nccl" if device.type == "cuda" else "gloo"
         try:
-            dist.init_process_group(backend, timeout=timedelta(seconds=seconds), **options)
+            _join(device, timeout=timedelta(seconds=seconds))
         except (RuntimeError, ValueError) as error:
             raise UserError(
                 f"the {launch.num} processes that torchrun started cannot meet: {_first_line(error)}; start all with "
@@ -191,6 +192,16 @@ class Processes:
         for parameter, gradient, num in zip(parameters, gradients, present.tolist(), strict=True):
             parameter.grad = gradient if num > 0 else None
         return total
+
+
+def _join(device: torch.device, *, timeout: timedelta) -> None:
+    """Make the group of all processes, at the address that torchrun has put into the environment."""
+    store, rank, num = next(rendezvous("env://", timeout=timeout))
+    # After a restart torchrun's store may still have the addresses of processes that are gone.
+    attempt = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+    options: dict[str, Any] = {"device_id": device} if device.type == "cuda" else {}
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=attempt, rank=rank, world_size=num, timeout=timeout, **options)
 
 
 def _first_line(error: BaseException) -> str:

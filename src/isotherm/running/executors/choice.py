@@ -85,7 +85,7 @@ class ExecutorChoice:
         )
 
     def _torchrun(self, tasks: Mapping[tuple[str, str], Task], options: FleetOptions) -> Executor:
-        from isotherm.running.executors.data_parallel import DataParallelExecutor
+        from isotherm.running.executors.torchrun import TorchrunExecutor
 
         if self.workers is not None:
             raise UserError(
@@ -97,7 +97,7 @@ class ExecutorChoice:
                 f"fleet_size={options.fleet_size}: torchrun's processes share one run after another; leave it out, or "
                 "train fleets with --executor local or pool"
             )
-        return DataParallelExecutor(tasks, options, device=self.device)
+        return TorchrunExecutor(tasks, options, device=self.device)
 
     def _check_local(self, options: FleetOptions) -> None:
         if self.workers not in (None, 1):

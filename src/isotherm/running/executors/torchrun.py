@@ -47,7 +47,7 @@ TIMEOUT_SECONDS = 600.0
 _HOW = ", shared by torchrun's processes,"
 
 
-class DataParallelExecutor:
+class TorchrunExecutor:
     """Computes every run with all processes that torchrun has started; those that follow end in the constructor.
 
     Args:
