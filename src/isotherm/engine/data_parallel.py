@@ -77,7 +77,7 @@ class Processes:
                 f"the {launch.num} processes that torchrun started cannot meet: {_first_line(error)}; start all with "
                 "the same command, and on several machines with torchrun's --rdzv-endpoint"
             ) from error
-        Processes._have_met = True
+        Processes._have_met = launch.num > 1
         return cls(rank=launch.rank, num=launch.num, device=device)
 
     def leave(self) -> None:
