@@ -159,6 +159,15 @@ def test_a_flag_stops_a_run_which_goes_on_from_its_checkpoint(tmp_path: Path) ->
     assert sum(told) == 199
 
 
+@pytest.mark.usefixtures("alone")
+def test_a_signal_to_another_process_alone_ends_the_call_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks, specs = parts(tiny_sweep(effective_learning_rates=[0.125], num_seeds=1))
+    executor = TorchrunExecutor(tasks, FleetOptions())
+    monkeypatch.setattr(Processes, "meet", lambda _self, *, stops=False: True)
+    with pytest.raises(UserError, match="a signal asked another process to stop"):
+        by_key(executor, specs)
+
+
 def _raises() -> nn.Module:
     class Raises(nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import json
 import logging
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
@@ -84,7 +85,7 @@ class TorchrunExecutor:
 
         Raises:
             StoppedFleet: the deadline stopped a run, or let none start.
-            UserError: another process is lost; or the model does not allow it, or a batch is too small.
+            UserError: another process is lost, or was asked to stop; or the model does not allow it, or a batch is too small.
         """
         sizes = {spec.key: self._size(spec) for spec in specs}  # refused before anything is trained, if at all
         for spec in sorted(specs, key=lambda spec: work_of_fleet([spec])):
@@ -92,7 +93,15 @@ class TorchrunExecutor:
             self._times.start([spec], is_saved=self._options.checkpoints is not None)
             with self._no_loss():
                 self._processes.sent(exact_json({"run": spec.to_json(), "size": sizes[spec.key]}).encode())
-                stored = self._train(spec, sizes[spec.key], self._options)
+                try:
+                    stored = self._train(spec, sizes[spec.key], self._options)
+                except StoppedFleet:
+                    if self._options.deadline.seconds_left < math.inf:
+                        raise
+                    raise UserError(
+                        "a signal asked another process to stop, and all have; finished runs and checkpoints are kept: "
+                        "run the same command again"
+                    ) from None
             self._times.finish([spec])
             yield [stored]
 
