@@ -85,7 +85,7 @@ class TorchrunExecutor:
 
         Raises:
             StoppedFleet: the deadline stopped a run, or let none start.
-            UserError: another process is lost, or was asked to stop; or the model does not allow it, or a batch is too small.
+            UserError: a process is lost or was asked to stop, the model does not allow it, or a batch is too small.
         """
         sizes = {spec.key: self._size(spec) for spec in specs}  # refused before anything is trained, if at all
         for spec in sorted(specs, key=lambda spec: work_of_fleet([spec])):
