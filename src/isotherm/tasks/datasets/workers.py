@@ -81,8 +81,8 @@ class Reader:
             self._pool = ProcessPoolExecutor(
                 self.num_workers,
                 mp_context=multiprocessing.get_context("fork" if forks else "spawn"),
-                initializer=_begin if forks else _begin_anew,
-                initargs=(self.items, self.form) if forks else (self._sent(),),
+                initializer=_begin,
+                initargs=((self.items, self.form) if forks else self._sent(),),
             )
             self._pool_process = os.getpid()
             weakref.finalize(self, _end, self._pool, self._pool_process)  # at the latest when Python ends
@@ -114,14 +114,10 @@ def _starts(parts: Sequence[list[int]]) -> list[tuple[int, list[int]]]:
     return list(zip(starts.tolist(), parts, strict=True))
 
 
-def _begin(items: Items, form: Form) -> None:
+def _begin(given: tuple[Items, Form] | bytes) -> None:
     global _of_worker
     torch.set_num_threads(1)
-    _of_worker = items, form
-
-
-def _begin_anew(sent: bytes) -> None:
-    _begin(*pickle.loads(sent))  # noqa: S301 (written by the parent process)
+    _of_worker = pickle.loads(given) if isinstance(given, bytes) else given  # noqa: S301 (written by the parent)
 
 
 def _read(indices: list[int]) -> list[np.ndarray]:
