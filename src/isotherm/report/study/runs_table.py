@@ -75,7 +75,8 @@ def _cells(study: StudyResults) -> Iterator[_Cell]:
         names = _names_by_seed(sweeps[cell_id(spec)], seeds)
         shared = spec.to_json() | {"optimizer": spec.method.label, "learning_rate": spec.learning_rate}
         shared |= {"temperature": _temperature(spec)}
-        own = {"sweep": names, "seed": seeds, "key": keys_of(cell.results, there) or keys_of_seeds(spec, seeds)}
+        keys = keys_of(cell.results, there) or keys_of_seeds(spec, seeds)
+        own: dict[str, list[Any]] = {"sweep": names, "seed": seeds, "key": keys}
         own |= result_columns(cell.results, there, _result_fields())
         yield _Cell(num=len(seeds), shared=shared, own=own)
 
