@@ -153,8 +153,9 @@ def test_what_is_not_finite_is_null_in_json(found: Diagnosis) -> None:
 
 
 def _without_times(found: Diagnosis) -> dict[str, Any]:
+    """Return what is found but for times and what follows from them: which batch size is the quickest, and its code."""
     content = found.to_json()
-    del content["cost"]["seconds"], content["recommended"]
+    del content["cost"]["seconds"], content["recommended"], content["code"]
     for choice in (*content["choices"], content["current"]):
         del choice["speed"], choice["epoch_seconds"]
     return content

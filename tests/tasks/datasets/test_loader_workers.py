@@ -40,8 +40,11 @@ def test_dtypes_that_numpy_lacks_come_back() -> None:
 def test_where_processes_cannot_be_forked_they_are_started_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "can_fork", lambda: False)
     assert default_workers() == 0
-    ours = reader(pairs(), num_workers=1)
-    assert torch.equal(ours.read([5, 2])[0], X[[5, 2]])
+    x = X.clone()
+    address, view = x.data_ptr(), x.numpy()
+    ours = reader(pairs(x), num_workers=1)
+    assert torch.equal(ours.read([5, 2])[0], x[[5, 2]])
+    assert (x.data_ptr(), view.tolist()) == (address, X.tolist())  # not moved to shared memory
     ours.close()
 
 

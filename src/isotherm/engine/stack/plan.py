@@ -35,7 +35,7 @@ def updates_worth_compiling(*, flop: float, num_parameters: int) -> int:
         num_parameters: of all runs.
 
     >>> updates_worth_compiling(flop=24 * 64 * 2.36e9, num_parameters=24 * 2_750_000)  # 24 runs of WRN-16-4, B = 64
-    5008
+    5007
     """
     seconds = max(flop / _FLOP_PER_SECOND, num_parameters * _BYTES_PER_PARAMETER / _BYTES_PER_SECOND)
     return math.ceil(SECONDS_WORTH_COMPILING / seconds)

@@ -174,7 +174,8 @@ class LocalExecutor:
         name = (spec.data_id, spec.model_id, spec.precision)
         if name not in self._placed:
             task = self._tasks[spec.data_id, spec.model_id]
-            self._placed[name] = place_task(task, precision=spec.precision, device=self._device)
+            beside = list(self._placed.values())
+            self._placed[name] = place_task(task, precision=spec.precision, device=self._device, beside=beside)
         return self._placed[name]
 
     def checks(self, spec: RunSpec) -> FleetChecks:

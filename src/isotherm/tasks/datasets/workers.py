@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import threading
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
 import torch
@@ -77,21 +77,25 @@ class Reader:
 
     def _workers(self) -> ProcessPoolExecutor:
         if self._pool is None or self._pool_process != os.getpid():
-            if not can_fork():
-                self._check_can_be_sent()
+            forks = can_fork()
             self._pool = ProcessPoolExecutor(
                 self.num_workers,
-                mp_context=multiprocessing.get_context("fork" if can_fork() else "spawn"),
+                mp_context=multiprocessing.get_context("fork" if forks else "spawn"),
                 initializer=_begin,
-                initargs=(self.items, self.form),
+                initargs=((self.items, self.form) if forks else self._sent(),),
             )
             self._pool_process = os.getpid()
             weakref.finalize(self, _end, self._pool, self._pool_process)  # at the latest when Python ends
         return self._pool
 
-    def _check_can_be_sent(self) -> None:
+    def _sent(self) -> bytes:
+        """Return a copy of what is read.
+
+        The way of `multiprocessing` itself would move the caller's tensors to shared memory, from under NumPy arrays
+        that look at them.
+        """
         try:
-            ForkingPickler.dumps(self.items)
+            return pickle.dumps((self.items, self.form))
         except Exception as error:
             raise UserError(
                 f"{self.items.where}: the data set or its adapter cannot be sent to worker processes ({error}); "
@@ -110,10 +114,10 @@ def _starts(parts: Sequence[list[int]]) -> list[tuple[int, list[int]]]:
     return list(zip(starts.tolist(), parts, strict=True))
 
 
-def _begin(items: Items, form: Form) -> None:
+def _begin(given: tuple[Items, Form] | bytes) -> None:
     global _of_worker
     torch.set_num_threads(1)
-    _of_worker = items, form
+    _of_worker = pickle.loads(given) if isinstance(given, bytes) else given  # noqa: S301 (written by the parent)
 
 
 def _read(indices: list[int]) -> list[np.ndarray]:
