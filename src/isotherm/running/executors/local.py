@@ -303,6 +303,9 @@ class LocalExecutor:
                 return None
         except NotSeparable as reason:
             return str(reason)
+        except (Exception, SystemExit) as error:
+            if not is_out_of_memory(error):
+                raise
         return "use a smaller batch or a device with more memory"
 
     def _tell(self, listener: Callable[..., None], *what: Any) -> None:
