@@ -22,6 +22,9 @@ from isotherm.core.budget import updates_per_pass
 from isotherm.errors import UserError
 from isotherm.tasks.torch_warnings import without_torch_warnings
 
+# In a PyTorch for CPUs alone there is one generator; `torch.manual_seed` notes a stack trace for every absent device.
+_HAS_ACCELERATORS = bool(torch.version.cuda or torch.version.hip or torch.version.xpu or torch.backends.mps.is_built())
+
 
 def derive(seed: int, purpose: str) -> int:
     """Return 64 bits for one purpose of one seed.
@@ -47,7 +50,7 @@ def seeded(seed: int, purpose: str) -> Iterator[None]:
     # Only where CUDA is in use already: to start it here would forbid the forking of workers.
     devices = list(range(torch.cuda.device_count())) if cuda_is_in_use() else []
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(bits % 2**63)
+        (torch.manual_seed if _HAS_ACCELERATORS else torch.default_generator.manual_seed)(bits % 2**63)
         np.random.seed(bits % 2**32)  # noqa: NPY002
         random.seed(bits)
         try:

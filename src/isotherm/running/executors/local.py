@@ -186,7 +186,8 @@ class LocalExecutor:
         name = (spec.data_id, spec.model_id, spec.precision)
         if name not in self._placed:
             task = self._tasks[spec.data_id, spec.model_id]
-            self._placed[name] = place_task(task, precision=spec.precision, device=self._device)
+            beside = list(self._placed.values())
+            self._placed[name] = place_task(task, precision=spec.precision, device=self._device, beside=beside)
         return self._placed[name]
 
     def checks(self, spec: RunSpec) -> FleetChecks:
@@ -314,6 +315,9 @@ class LocalExecutor:
                 return None
         except NotSeparable as reason:
             return str(reason)
+        except (Exception, SystemExit) as error:
+            if not is_out_of_memory(error):
+                raise
         return "use a smaller batch or a device with more memory"
 
     def _result_alone(self, spec: RunSpec) -> RunResult:
