@@ -30,7 +30,8 @@ class Faulty(nn.Module):
         self.fault, self.driver = fault, driver
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.training and x.shape[0] == BAD_BATCH_SIZE and os.getpid() != self.driver:
+        is_bad = BAD_BATCH_SIZE % x.shape[0] == 0  # or a micro-batch of it
+        if self.training and is_bad and os.getpid() != self.driver:
             self.fault()
         return self.layer(x)
 
@@ -59,6 +60,27 @@ class Unspeakable(Exception):
 
 def raises_unspeakably() -> None:
     raise Unspeakable
+
+
+def finds_no_memory() -> None:
+    raise MemoryError
+
+
+class in_one_process:
+    """A fault of the process that meets it first, again and again; a file remembers which that is."""
+
+    def __init__(self, fault: Callable[[], None], marker: Path) -> None:
+        self.fault, self.marker = fault, str(marker)
+
+    def __call__(self) -> None:
+        own = str(os.getpid())
+        try:
+            with open(self.marker, "x") as file:
+                file.write(own)
+        except FileExistsError:
+            if Path(self.marker).read_text() != own:
+                return
+        self.fault()
 
 
 class once:

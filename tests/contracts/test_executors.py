@@ -28,7 +28,7 @@ from isotherm.running.executors.pool import PoolExecutor
 from isotherm.sweep.rounds import missing_runs
 from isotherm.sweep.sweep import Sweep
 
-Maker = Callable[[Any, FleetOptions], Executor]
+Maker = Callable[..., Executor]
 EXECUTORS = ["local", "pool", "ray", "slurm"]
 pytestmark = [
     pytest.mark.filterwarnings("ignore::isotherm.errors.UnseenWarning"),
@@ -46,21 +46,21 @@ def cluster() -> Iterator[Any]:
 
 @pytest.fixture(params=EXECUTORS)
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Maker:
-    """Return how to make an executor."""
+    """Return how to make an executor; on Ray of one worker, which takes seconds to start, unless told otherwise."""
     if request.param == "local":
         return LocalExecutor
     if request.param == "pool":
-        return lambda tasks, options: PoolExecutor(tasks, options, num_workers=2)
+        return lambda tasks, options, num_workers=2: PoolExecutor(tasks, options, num_workers=num_workers)
     if request.param == "ray":
         request.getfixturevalue("cluster")
         from isotherm.running.executors.ray import RayExecutor
 
-        return lambda tasks, options: RayExecutor(tasks, options, num_workers=2)
+        return lambda tasks, options, num_workers=1: RayExecutor(tasks, options, num_workers=num_workers)
     if importlib.util.find_spec("submitit") is None:
         pytest.skip("submitit is not installed: pip install 'isotherm[slurm]'")
     from isotherm.running.executors.slurm import SlurmExecutor
 
-    return lambda tasks, options: SlurmExecutor(tasks, options, folder=tmp_path / "jobs", cluster="local")
+    return lambda tasks, options, **_: SlurmExecutor(tasks, options, folder=tmp_path / "jobs", cluster="local")
 
 
 def parts(sweep: Sweep) -> tuple[dict[Any, Any], list[RunSpec]]:
@@ -94,7 +94,7 @@ def test_the_same_rows_once_each_with_progress_that_adds_up(make: Maker) -> None
         on_evaluation=lambda spec, _point: seen.append(spec.key),
         on_fleet=lambda fleet: handed.extend(spec.key for spec in fleet),
     )
-    with make(tasks, options) as executor:
+    with make(tasks, options, num_workers=2) as executor:
         found = by_key(executor.run(specs))
     expected = by_key(LocalExecutor(tasks).run(specs))
     assert found == expected

@@ -82,6 +82,15 @@ def test_numbers_of_a_cell_are_those_of_its_results_and_nothing_is_loaded(
     assert len(loader.asked) == 1
 
 
+def test_records_that_are_in_order_are_not_moved(runs: list[tuple[RunSpec, RunResult]]) -> None:
+    by_seed = sorted(runs, key=lambda pair: pair[0].seed)
+    for given, is_kept in ((by_seed, True), (runs, False), ([*by_seed, by_seed[0]], False), ([], True)):
+        records = np.array([record_of(s, r, key=s.key, cell=cell_id(s)) for s, r in given], dtype=RECORD)
+        table = RunTable(records, load=lambda _keys: {})
+        assert (table.records is records) is is_kept
+        assert table.records["seed"].tolist() == list(range(len(by_seed) if given else 0))
+
+
 def test_all_seeds_in_order_are_no_copy(runs: list[tuple[RunSpec, RunResult]]) -> None:
     table, _ = table_of(runs)
     assert table.cell(SPEC, range(5)).records.base is not None

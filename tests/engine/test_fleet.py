@@ -50,6 +50,69 @@ def sizes(monkeypatch) -> list[int]:
     return seen
 
 
+def fleet_of(task, *, seeds=(0, 1), rate=0.1, batch_size=4):
+    return [
+        cases.spec(task, batch_size=batch_size, num_steps=6, effective_learning_rate=rate, seed=seed) for seed in seeds
+    ]
+
+
+@pytest.mark.parametrize("make", [cases.dropout_task, cases.batch_norm_task, cases.regression_task])
+def test_a_later_fleet_of_the_same_shapes_takes_the_trace_and_has_the_same_bits(make, sizes):
+    task = make()
+    placed, precision = placed_of(task), {"precision": "float64"}
+    fleets = [
+        [dataclasses.replace(spec, **precision) for spec in fleet_of(task, seeds=seeds, rate=rate)]
+        for seeds, rate in (((0, 1), 0.1), ((0, 1), 0.01), ((2, 3), 0.1))
+    ]
+    found = [run_fleet(placed, fleet) for fleet in fleets]
+    assert sizes == [2]
+    assert found == [run_fleet(placed_of(task), fleet) for fleet in fleets]
+    assert sizes == [2] * 4  # a task that is placed anew is traced anew
+
+
+def test_another_size_or_batch_size_is_traced(sizes):
+    task = cases.blobs_task()
+    placed = placed_of(task)
+    for specs in (fleet_of(task), fleet_of(task, seeds=(0, 1, 2)), fleet_of(task, batch_size=8), fleet_of(task)):
+        run_fleet(placed, [dataclasses.replace(spec, precision="float64") for spec in specs])
+    assert sizes == [2, 3, 2]
+
+
+def test_tasks_on_other_data_share_traces_where_they_compute_the_same(sizes):
+    task = cases.blobs_task()
+    x, y = task.train
+    other = dataclasses.replace(task, train=(x.flip(0), y.flip(0)))
+    fleet = [dataclasses.replace(spec, precision="float64") for spec in fleet_of(task)]
+    first = place_task(task, precision="float64")
+    beside = place_task(other, precision="float64", beside=[first])
+    found = [run_fleet(placed, fleet) for placed in (first, beside)]
+    assert sizes == [2]
+    assert found[1] == run_fleet(place_task(other, precision="float64"), fleet)
+    unlike = dataclasses.replace(task, loss=lambda output, target: 2 * nn.functional.cross_entropy(output, target))
+    assert place_task(unlike, precision="float64", beside=[first]).traces is not first.traces
+
+
+class SeedScaled(nn.Linear):
+    """Multiplies its outputs by a number that the seed decides, which no tensor shows."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 3)
+        self.factor = float(torch.rand(()))
+
+    def forward(self, input: Tensor) -> Tensor:
+        return self.factor * super().forward(input)
+
+
+def test_what_a_seed_decides_besides_tensors_is_traced_anew(sizes):
+    task = dataclasses.replace(cases.blobs_task(), model=SeedScaled)
+    placed = placed_of(task)
+    for seed in (0, 1, 0):
+        (spec,) = (dataclasses.replace(spec, precision="float64") for spec in fleet_of(task, seeds=(seed,)))
+        (found,) = run_fleet(placed, [spec])
+        assert found.test_loss == pytest.approx(run_reference(placed, spec).test_loss, rel=1e-9)
+    assert sizes == [1, 1]
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -236,6 +236,10 @@ STUDIES = {
     "a bell": ('name = "a\\u0007"\n' + GRID, r"a\.toml"),
     "an escape in a sweep": (HEAD.replace("one", "\\u001b[31m") + GRID + "epochs = 1", "control character"),
     "a name of 300 bytes": (HEAD.replace("one", "x" * 300) + GRID + "epochs = 1", "has 300 bytes.* use at most 150"),
+    "a task of 5,000 characters": (
+        HEAD.replace('"mlp_mnist1d"', f'"{"9" * 5_000}"') + GRID + "epochs = 1",
+        "unknown task '999.*known: ",
+    ),
     "a study of 300 bytes": (HEAD.replace("hostile", "x" * 300) + GRID + "epochs = 1", "has 300 bytes"),
 }
 

@@ -16,8 +16,10 @@ from helpers_faults import (
     assert_only_bad_runs_failed,
     exits,
     faulty_sweep,
+    finds_no_memory,
     hangs,
     healthy,
+    in_one_process,
     is_killed,
     leaves_python,
     once,
@@ -37,6 +39,9 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux"),
     pytest.mark.filterwarnings("ignore::isotherm.errors.UnseenWarning"),  # faults depend on the process they are in
 ]
+
+
+ONE_EACH = {"effective_learning_rates": [0.25], "num_seeds": 1}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -84,6 +89,23 @@ def test_a_worker_that_dies_once_costs_nothing(tmp_path: Path) -> None:
     assert recorder.work == sum(work_of(s.batch_size, s.num_steps) for s in recorder.specs)
 
 
+def test_another_worker_tries_what_one_has_no_memory_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The fleet is halved down to single runs first; whoever filled the memory, the worker ends with it."""
+    with caplog.at_level(logging.WARNING, logger="isotherm"):
+        results = run(faulty_sweep(in_one_process(finds_no_memory, tmp_path / "marker")), workers=2)
+    assert "out of memory with 3 runs; continuing with 1" in caplog.text
+    assert "was lost: one run of task 'blobs' at batch size 12 does not fit into the memory" in caplog.text
+    assert "it is tried again" in caplog.text
+    assert rows(results) == rows_without_fault(), "float64, so a fleet of another size changes no digit that shows"
+
+
+def test_a_run_that_no_worker_has_memory_for_has_failed(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="isotherm"):
+        results = run(faulty_sweep(finds_no_memory, **ONE_EACH), workers=2)
+    assert "it is tried again" in caplog.text
+    assert_only_bad_runs_failed(results, reason="does not fit into the memory", num_failed=1)
+
+
 def test_a_worker_killed_from_outside_is_replaced(tmp_path: Path) -> None:
     """Again and again, while the sweep goes on; a fleet that is hit twice in a row goes on run by run."""
     killed: list[int] = []
@@ -100,9 +122,6 @@ def test_a_worker_killed_from_outside_is_replaced(tmp_path: Path) -> None:
     assert len(killed) == 4
     assert results.counts() == {"finished": 18, "diverged": 0, "failed": 0, "missing": 0}
     assert rows(results) == rows_without_fault(), "float64, so a fleet of another size changes no digit that shows"
-
-
-ONE_EACH = {"effective_learning_rates": [0.25], "num_seeds": 1}
 
 
 def test_a_model_that_hangs_is_ended_by_the_run_timeout() -> None:

@@ -18,7 +18,8 @@ from helpers_diagnosis import make_diagnosis, nothing_recommended
 from helpers_report import embedded_study, make_plan, make_results, make_study
 from isotherm.analysis.analysis import analyse
 from isotherm.core.one_screen import LINES, WIDTH
-from isotherm.report.study.tables import optima_rows, runs_rows
+from isotherm.report.study.runs_table import runs_rows
+from isotherm.report.study.tables import optima_rows
 from isotherm.running.cost import Estimate
 from isotherm.running.store import Store
 

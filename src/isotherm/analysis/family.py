@@ -22,6 +22,7 @@ from isotherm.analysis.broken_line import NUM_SHAPES as NUM_LINE_SHAPES
 from isotherm.analysis.broken_line import LineDraws, OptimaTable, draw_lines, joined
 from isotherm.analysis.chains import walk
 from isotherm.analysis.curves import Curves, curves
+from isotherm.analysis.peak_points import PointFits
 from isotherm.core.records import Direction
 from isotherm.core.statistics import Floats, log_sum_exp
 from isotherm.sweep.protocol import Grid
@@ -135,6 +136,7 @@ class _Window:
     def __init__(self, found: Curves) -> None:
         self.curves = found
         self._low, self._high = found.low, found.high
+        self._fits: dict[int, PointFits] = {}  # by number of points, until the window is narrowed
 
     def points(self, num_points: int) -> Floats:
         """Return learning rates in the middle of equal parts, shape (num_points, num_grids)."""
@@ -143,8 +145,10 @@ class _Window:
 
     def log_areas(self, shapes: Floats, num_points: int) -> Floats:
         """Return log likelihoods times the width of a part, shape (num_shapes, num_points, num_grids)."""
-        fitted = peak.fit_heights(self.curves, shapes[:, None], self.points(num_points))
-        return np.asarray(fitted.log_likelihoods + np.log(self.width(num_points)))
+        fits = self._fits.get(num_points)
+        if fits is None:
+            fits = self._fits[num_points] = PointFits(self.curves, self.points(num_points))
+        return fits.log_likelihoods(shapes) + np.log(self.width(num_points))
 
     def width(self, num_points: int) -> Floats:
         """Return the width of a part, shape (num_grids,)."""
@@ -166,6 +170,7 @@ class _Window:
         low, width = self._low, self.width(num_points)
         self._low = np.maximum(self.curves.low, low + first * width)
         self._high = np.minimum(self.curves.high, low + last * width)
+        self._fits.clear()
 
 
 class _Shapes:

@@ -65,7 +65,7 @@ def fit_heights(curves: Curves, shapes: Floats, log_optima: Floats) -> Fitted:
     is_above = away > 0
     values = np.where(is_above, above, below) * log_away + log_a + np.where(is_above, log_r, 0.0)
     np.exp(values, out=values)
-    missed = _missed_falls(curves, values)
+    missed = missed_falls(curves, values)
     values += curves.below_best
     variances = np.exp(2 * log_error) * curves.variances + (np.exp(log_kappa) * curves.drops) ** 2 + curves.depths**2
     weights = np.where(curves.used, 1.0 / variances, 0.0)
@@ -81,7 +81,7 @@ def fit_heights(curves: Curves, shapes: Floats, log_optima: Floats) -> Fitted:
     )
 
 
-def _missed_falls(curves: Curves, losses: Floats) -> Floats | float:
+def missed_falls(curves: Curves, losses: Floats) -> Floats | float:
     """Return the misfit of curves that do not fall as far as was seen, shape (..., num_grids)."""
     seen = curves.falls > 0
     if not seen.any():

@@ -47,6 +47,10 @@ def guarded(function: Callable[P, R]) -> Callable[P, R]:
             sentence = "Finished runs are in the store; the same command resumes from there."
             raise stopped(sentence, number=getattr(error, "number", signal.SIGINT)) from error
         except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                name = str(error.filename)
+                _print_error(f"{name[:40]}... has {len(name):,} characters, too many for the name of a file")
+                raise typer.Exit(EXIT_USER) from error
             if error.errno not in _NOT_WRITABLE:
                 raise
             _print_error(

@@ -37,6 +37,7 @@ RECORD = np.dtype(
         *((name, "<f8") for name in NUMBERS),
     ]
 )
+_KEY_DIGITS = 2 * RECORD["key"].itemsize
 MISSING = 0
 CODES = {Outcome.FINISHED: 1, Outcome.DIVERGED: 2, Outcome.FAILED: 3}
 
@@ -74,11 +75,10 @@ class CellRuns(Sequence[RunResult | None]):
         found = self.load([key for key in keys if key is not None])
         return tuple(None if key is None else found[key] for key in keys)
 
-    @property
+    @functools.cached_property
     def codes(self) -> NDArray[np.uint8]:
         """The outcomes as `CODES`."""
-        codes: NDArray[np.uint8] = self.records["outcome"]
-        return codes
+        return np.ascontiguousarray(self.records["outcome"])  # asked for often, and far apart in the records
 
     def quantity(self, name: str) -> NDArray[np.float64]:
         """Return a quantity of every run; NaN where there is none."""
@@ -132,6 +132,14 @@ def first_of(runs: Runs, num: int) -> Runs:
     return CellRuns(runs.records[:num], runs.load) if isinstance(runs, CellRuns) else runs[:num]
 
 
+def keys_of(runs: Runs, places: Sequence[int]) -> list[str] | None:
+    """Return the keys of some runs, none of which is missing, if they are known without computing them."""
+    if not isinstance(runs, CellRuns):
+        return None
+    digits = runs.records["key"][np.asarray(places, dtype=np.intp)].tobytes().hex()
+    return [digits[start : start + _KEY_DIGITS] for start in range(0, len(digits), _KEY_DIGITS)]
+
+
 def result_columns(runs: Runs, places: Sequence[int], names: Sequence[str]) -> dict[str, list[Any]]:
     """Return fields of some runs, none of which is missing, by name; what a run does not have is None.
 
@@ -149,10 +157,12 @@ def _column(records: Records, name: str) -> list[Any]:
     if name == "outcome":
         words = {code: outcome for outcome, code in CODES.items()}
         return [words[code] for code in records["outcome"].tolist()]
+    has = (records["has"] >> NUMBERS.index(name)) & 1
+    if not has.any():
+        return [None] * len(records)
     values = records[name].tolist()
     if name == "divergence_step":
         values = [int(value) if math.isfinite(value) else value for value in values]
-    has = (records["has"] >> NUMBERS.index(name)) & 1
     return values if has.all() else [value if there else None for value, there in zip(values, has, strict=True)]
 
 
@@ -166,7 +176,7 @@ class RunTable(Mapping[str, RunResult]):
     """
 
     def __init__(self, records: Records, *, load: Load, origins: Mapping[int, Mapping[str, Any]] | None = None) -> None:
-        self.records = _sorted(records)
+        self.records = records if _is_grouped(records) else _sorted(records)
         self.origins = dict(origins or {})
         self._stored = load
         starts = np.flatnonzero(_starts(self.records, "cell", "cell_rest"))
@@ -296,10 +306,17 @@ def _missing(seeds: NDArray[np.int64]) -> Records:
     return rows
 
 
+def _is_grouped(records: Records) -> bool:
+    """Tell whether the runs of every cell come one after another, with rising seeds: nothing has to be moved."""
+    is_new = _starts(records, "cell", "cell_rest")
+    if not (is_new[1:] | (records["seed"][1:] > records["seed"][:-1])).all():
+        return False
+    cells = records["cell"][is_new]
+    return len(np.unique(cells)) == len(cells)
+
+
 def _sorted(records: Records) -> Records:
     """Return the records by cell and seed, the last of every run."""
-    if not len(records):
-        return records
     ordered = records[np.argsort(np.ascontiguousarray(records["cell"]), kind="stable")]
     if not _is_in_order(ordered):  # seeds of a cell that did not come one after another
         ordered = records[np.lexsort((records["seed"], records["cell_rest"], records["cell"]))]

@@ -80,6 +80,11 @@ class ParameterGroups:
         shapes = [self.shapes[group.names[0]] for group in self._groups]
         return [(shape[0], shape[1]) if len(shape) == 2 else None for shape in shapes]
 
+    @property
+    def names(self) -> tuple[tuple[str, ...], ...]:
+        """Names of the parameters that each group holds."""
+        return tuple(group.names for group in self._groups)
+
     def parameters(self, values: Sequence[Tensor] | None = None) -> Tensors:
         """Return the parameters by name with the runs in front: views of the groups."""
         found: Tensors = {}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from isotherm.core.budget import updates_per_pass
 from isotherm.core.records import Precision, RunSpec
 from isotherm.data.augment import Transform
 from isotherm.engine.dropout import WHOLE_BATCH, KeyedBits, KeyedDropout, RandomIndices
+from isotherm.engine.graph.kept_traces import KeptTraces
 from isotherm.engine.layers.fast_paths import without_fast_paths
 from isotherm.errors import UserError
 from isotherm.kernels.ops import convolution as convolution_ops
@@ -57,6 +58,11 @@ class PlacedTask:
     has_convolutions: bool = False
     convolutions_suit_kernels: bool = False
     num_parameters: int = 0
+    traces: KeptTraces = field(default_factory=KeptTraces)
+
+    def computes_like(self, task: Task) -> bool:
+        """Tell whether an update of a task is computed by the same functions as one of this task."""
+        return self.build is task.model and self.loss is task.loss_function and self.transform is task.transform
 
     def convolves_together(self, batch_size: int) -> bool:
         """Tell whether kernels should compute the convolutions of all runs at once."""
@@ -246,8 +252,17 @@ class Carried(nn.Module):
         return output  # type: ignore[no-any-return]
 
 
-def place_task(task: Task, *, precision: Precision, device: torch.device | str = "cpu") -> PlacedTask:
-    """Return the task's data on the device, floating-point values in the given precision."""
+def place_task(
+    task: Task, *, precision: Precision, device: torch.device | str = "cpu", beside: Iterable[PlacedTask] = ()
+) -> PlacedTask:
+    """Return the task's data on the device, floating-point values in the given precision.
+
+    Args:
+        task: what is trained.
+        precision: of its arithmetic.
+        device: "cpu" or "cuda".
+        beside: placed before; one of the same model, loss and transform on other data shares its traces.
+    """
     target, dtype = checked_device(device), DTYPES[precision]
     if precision == "tf32" and target.type != "cuda":
         raise UserError(
@@ -278,6 +293,7 @@ def place_task(task: Task, *, precision: Precision, device: torch.device | str =
         has_convolutions=any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules()),
         convolutions_suit_kernels=convolution_ops.suits(module, target),
         num_parameters=sum(p.numel() for p in module.parameters()),
+        traces=next((other.traces for other in beside if other.computes_like(task)), KeptTraces()),
     )
 
 

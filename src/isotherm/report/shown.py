@@ -28,7 +28,8 @@ from isotherm.report.study.draw import draw, figure_of, num_panels
 from isotherm.report.study.figure_data import study_figures
 from isotherm.report.study.figures import SweepFigure
 from isotherm.report.study.folder import ReportFiles, write_report
-from isotherm.report.study.tables import optima_rows, optima_text, runs_rows
+from isotherm.report.study.runs_table import runs_rows
+from isotherm.report.study.tables import optima_rows, optima_text
 from isotherm.sweep.results import Results, StudyResults
 
 Findings = Results | StudyResults | Analysis

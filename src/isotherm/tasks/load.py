@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -46,7 +47,7 @@ def own_function(reference: str, kind: str) -> str:
         kind: of what the function returns.
     """
     file = Path(reference) if reference.endswith(".py") else Path(f"{reference}.py")
-    if not file.is_file():
+    if not os.path.isfile(file):  # false for a name that is too long for a file, too
         return f"or give 'module:function' for a function of your own that returns an isotherm.{kind}"
     module = ".".join(file.with_suffix("").parts)
     names = _functions_in(file)

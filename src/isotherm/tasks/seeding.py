@@ -9,8 +9,9 @@ from __future__ import annotations
 import copy
 import hashlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +21,9 @@ from torch import nn
 from isotherm.core.budget import updates_per_pass
 from isotherm.errors import UserError
 from isotherm.tasks.torch_warnings import without_torch_warnings
+
+# In a PyTorch for CPUs alone there is one generator; `torch.manual_seed` notes a stack trace for every absent device.
+_HAS_ACCELERATORS = bool(torch.version.cuda or torch.version.hip or torch.version.xpu or torch.backends.mps.is_built())
 
 
 def derive(seed: int, purpose: str) -> int:
@@ -46,7 +50,7 @@ def seeded(seed: int, purpose: str) -> Iterator[None]:
     # Only where CUDA is in use already: to start it here would forbid the forking of workers.
     devices = list(range(torch.cuda.device_count())) if cuda_is_in_use() else []
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(bits % 2**63)
+        (torch.manual_seed if _HAS_ACCELERATORS else torch.default_generator.manual_seed)(bits % 2**63)
         np.random.seed(bits % 2**32)  # noqa: NPY002
         random.seed(bits)
         try:
@@ -54,6 +58,29 @@ def seeded(seed: int, purpose: str) -> Iterator[None]:
         finally:
             np.random.set_state(numpy_state)  # noqa: NPY002
             random.setstate(python_state)
+
+
+def generator_states() -> dict[str, Any]:
+    """Return the states of the generators that `seeded` seeds, as tensors, numbers and lists."""
+    kind, numpy_keys, *numpy_others = np.random.get_state()  # noqa: NPY002
+    version, python_keys, gauss = random.getstate()
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if cuda_is_in_use() else [],
+        "numpy": [str(kind), np.asarray(numpy_keys).tolist(), *numpy_others],
+        "python": [version, list(python_keys), gauss],
+    }
+
+
+def set_generator_states(states: Mapping[str, Any]) -> None:
+    """Go on from what `generator_states` returned; GPUs only where there are as many."""
+    torch.set_rng_state(states["torch"].cpu())
+    if states["cuda"] and cuda_is_in_use() and len(states["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all([state.cpu() for state in states["cuda"]])
+    kind, numpy_keys, *numpy_others = states["numpy"]
+    np.random.set_state((kind, np.array(numpy_keys, dtype=np.uint32), *numpy_others))  # noqa: NPY002
+    version, python_keys, gauss = states["python"]
+    random.setstate((version, tuple(python_keys), gauss))
 
 
 @without_torch_warnings()

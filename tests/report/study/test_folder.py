@@ -5,6 +5,9 @@ from __future__ import annotations
 import html
 import json
 import re
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -71,6 +74,35 @@ def test_results_of_a_sweep_and_an_analysis_will_do(tmp_path: Path) -> None:
         assert path.name == twin.name
         assert path.read_bytes() == twin.read_bytes()
     assert set((tmp_path / "a").iterdir()) == set(files[0])
+
+
+def test_a_disk_that_fills_up_leaves_no_half_written_file(tmp_path: Path) -> None:
+    """Wherever it happens: files that are there are whole, and no new page stands beside older numbers."""
+    analysis = it.analyse(make_results(make_plan(batch_sizes=(8, 32))))
+    it.write_report(analysis, tmp_path / "whole")
+    whole = {file.name: file.read_bytes() for file in (tmp_path / "whole").iterdir()}
+    page, largest, *_ = sorted(whole.values(), key=len, reverse=True)
+    assert page == whole["report.html"]
+    (tmp_path / "earlier").mkdir()
+    (tmp_path / "earlier" / "report.html").write_text("an earlier page")
+    for place, most in (("earlier", len(page) - 1), ("new", len(largest) - 1)):
+        with files_up_to(most), pytest.raises(UserError, match=r"cannot be written: .*; choose a folder .* space left"):
+            it.write_report(analysis, tmp_path / place)
+        written = {file.name: file.read_bytes() for file in (tmp_path / place).iterdir()}
+        before = written.pop("report.html", b"")
+        assert before == (b"an earlier page" if place == "earlier" else b"")
+        assert written.items() < whole.items(), "whole files alone, and no temporary ones"
+
+
+@contextmanager
+def files_up_to(size: int) -> Iterator[None]:
+    """Let no file grow beyond a size, as a full disk would; Python turns the signal into an OSError."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:

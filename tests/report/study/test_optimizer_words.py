@@ -17,8 +17,9 @@ from isotherm.core.optimizers import SGD
 from isotherm.report.study.figure_data import study_figures
 from isotherm.report.study.folder import write_report
 from isotherm.report.study.methods import protocol_paragraphs
+from isotherm.report.study.runs_table import runs_rows
 from isotherm.report.study.summary import study_summary
-from isotherm.report.study.tables import optima_rows, optima_table, optima_text, runs_rows
+from isotherm.report.study.tables import optima_rows, optima_table, optima_text
 
 # Words of SGD; the methods may say that there is no such thing.
 FOREIGN = ("temperature", "ε_eff", "effective", "T =")

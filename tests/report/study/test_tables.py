@@ -16,7 +16,8 @@ from isotherm.analysis.analysis import SweepAnalysis, analyse
 from isotherm.core.budget import Budget
 from isotherm.core.rates import tidy
 from isotherm.core.records import Outcome
-from isotherm.report.study.tables import optima_rows, optima_table, optima_text, runs_rows, write_csv
+from isotherm.report.study.runs_table import runs_rows
+from isotherm.report.study.tables import optima_rows, optima_table, optima_text, write_csv
 from isotherm.sweep.results import Results
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
+from isotherm.core.records import content_hash
 from isotherm.engine.dropout import WHOLE_BATCH
 from isotherm.engine.evaluation import Tensors
 from isotherm.engine.layers.many_runs import for_many_runs
@@ -23,6 +24,7 @@ from isotherm.engine.stack.plan import StackPlan
 from isotherm.engine.stack.reasons import reason_for
 from isotherm.errors import UserError
 from isotherm.kernels.dispatch import by_kernels
+from isotherm.tasks.identity import module_attributes
 
 
 class NotVectorisable(Exception):
@@ -47,6 +49,10 @@ class StackedModel:
         self.is_recurrent = any(isinstance(part, nn.RNNBase) for part in module.modules())
         self.ghost_layers = ghost_layers(module) if plan.placed.reestimates else {}
         self._shares_batch: bool | None = None  # whether one copy of a batch serves all runs; found out by trying
+
+    def attributes(self) -> str:
+        """Return a hash of what the module holds besides parameters and buffers, which may depend on the seed."""
+        return content_hash(sorted(module_attributes(self._module).items()))
 
     def _over_runs(self, function: Callable[..., Any], in_dims: tuple[int | None, ...]) -> Callable[..., Any]:
         """Return a function of one run as one of all runs; of a single run without `vmap`."""

@@ -5,16 +5,17 @@ Shape suffixes: M runs, K updates of a window, B batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
+from isotherm.engine.graph.kept_traces import copy_without_tensors
 from isotherm.engine.graph.trace import has_plain_convolutions, trace, writes
 from isotherm.engine.placed_task import arithmetic
 from isotherm.engine.programs.cpu import PreallocatedProgram
 from isotherm.engine.programs.cuda_graph import Recording, capture
-from isotherm.engine.programs.gpu import Gradients, Program, Update, gpu_program, gradients_of, update_of
+from isotherm.engine.programs.gpu import Call, Gradients, Program, Update, gpu_program, gradients_of, update_of
 from isotherm.engine.stack.accumulation import Accumulation
 from isotherm.engine.stack.feed import Feed
 from isotherm.engine.stack.model import NotVectorisable, StackedModel
@@ -38,6 +39,7 @@ class Updates:
     ) -> None:
         self._plan, self._model, self._state, self._feed, self._stream = plan, model, state, feed, stream
         self._shared: Updates | None = None
+        self._new_trace: tuple[Hashable, fx.Graph | None] | None = None
         self.reset()
 
     def reset(self) -> None:
@@ -215,7 +217,7 @@ class Updates:
         step_function = self._model.step_function(*names)
         step = torch.zeros_like(self._step)
         batch = range(len(states), len(states) + 2)  # made anew for every update, so a model may write into it
-        traced = trace(step_function, *states, x_MB, y_MB, feed.key_M, step, *position, scratch=batch)
+        traced = self._traced(step_function, (*states, x_MB, y_MB, feed.key_M, step, *position), scratch=batch)
         if plan.convolves and has_plain_convolutions(traced.graph):
             raise NotVectorisable("the kernels do not support convolutions of images of this size")
         if writes(traced):
@@ -227,6 +229,29 @@ class Updates:
         else:
             fixed = PreallocatedProgram(traced, [*states, *feed.bound_batch, feed.key_M, self._step, *position])
             self._program = Program(call=lambda *_: fixed())
+
+    def _traced(self, step_function: Call, arguments: Sequence[Tensor], *, scratch: range) -> fx.GraphModule:
+        """Trace the training step, or take the trace of an earlier stack that would be the same."""
+        plan, state = self._plan, self._state
+        placed = plan.placed
+        if placed.device.type != "cpu" or not plan.micro_batches.is_whole:
+            return trace(step_function, *arguments, scratch=scratch)
+        names = state.weights.names, tuple(state.weights.shapes.items()), tuple(state.fixed_M), tuple(state.buffers_M)
+        shapes = tuple((values.shape, values.stride(), values.dtype) for values in arguments)
+        key = self._model.attributes(), plan.is_single, placed.is_mixed, placed.unroll, names, shapes
+        traced = placed.traces.take(key)
+        if traced is None:
+            traced = trace(step_function, *arguments, scratch=scratch)
+            self._new_trace = key, copy_without_tensors(traced)
+        return traced
+
+    def keep_trace(self) -> None:
+        """Let later stacks take the trace that was made here; only after a check that it passed without a warning."""
+        if self._new_trace is not None:
+            key, graph = self._new_trace
+            if graph is not None:
+                self._plan.placed.traces.keep(key, graph)
+            self._new_trace = None
 
     @property
     def states(self) -> list[Tensor]:

@@ -41,6 +41,8 @@ def check_gradients(parts: StackParts) -> None:
                     "its gradients as a fleet differ from those of one run; it may keep state between calls, "
                     "or use randomness other than dropout"
                 )
+    if not parts.has_fallback:  # which only a new trace shows
+        parts.updates.keep_trace()
 
 
 def check_program(parts: StackParts) -> None:

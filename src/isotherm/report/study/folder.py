@@ -44,9 +44,9 @@ def write_report(
     except OSError as error:
         raise UserError(f"the folder {path} cannot be created: {error.strerror}; name another folder") from error
     figures = study_figures(analysis)
-    return ReportFiles(
-        page=write_page(analysis, figures, path / "report.html", seconds=seconds),
-        figures=tuple(save_figures(figures, path)),
-        tables=(*write_csv(analysis, path), *write_picture_tables(figures.pictures, path)),
-        summary=write_json(path / "summary.json", study_summary(analysis, seconds=seconds)),
-    )
+    written = save_figures(figures, path)
+    tables = (*write_csv(analysis, path), *write_picture_tables(figures.pictures, path))
+    summary = write_json(path / "summary.json", study_summary(analysis, seconds=seconds))
+    # Last, so that a new page never stands beside the figures and tables of an earlier report.
+    page = write_page(analysis, figures, path / "report.html", seconds=seconds)
+    return ReportFiles(page=page, figures=tuple(written), tables=tables, summary=summary)

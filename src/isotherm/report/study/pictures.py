@@ -6,7 +6,7 @@ import base64
 import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ class Picture:
     draw: Callable[[Sequence[Axes]], None]
     table: str
     rows: tuple[Row, ...]
+    _drawn: dict[Format, bytes] = field(default_factory=dict, init=False, repr=False)
 
     def figure(self) -> Figure:
         """Return the drawn figure."""
@@ -55,10 +56,12 @@ class Picture:
 
     def content(self, name: Format) -> bytes:
         """Return the picture in a format; equal numbers give equal bytes."""
-        stream = io.BytesIO()
-        with matplotlib.rc_context(RC):
-            self.figure().savefig(stream, format=name, dpi=DOTS_PER_INCH, metadata=METADATA[name])
-        return stream.getvalue()
+        if name not in self._drawn:  # the page and a file of its own show the same
+            stream = io.BytesIO()
+            with matplotlib.rc_context(RC):
+                self.figure().savefig(stream, format=name, dpi=DOTS_PER_INCH, metadata=METADATA[name])
+            self._drawn[name] = stream.getvalue()
+        return self._drawn[name]
 
     @property
     def source(self) -> str:

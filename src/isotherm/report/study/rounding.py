@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,22 +27,27 @@ def rounding_paragraphs(provenance: Sequence[Mapping[str, Any]]) -> list[str]:
     Args:
         provenance: of every run, as it is stored.
     """
-    sizes = sorted(int(run["fleet_size"]) for run in provenance if "fleet_size" in run)
+    distinct = dict(zip(map(id, provenance), provenance, strict=True))  # many runs share one
+    sizes: Counter[int] = Counter()
+    for name, num in Counter(map(id, provenance)).items():
+        if "fleet_size" in distinct[name]:
+            sizes[int(distinct[name]["fleet_size"])] += num
     if not sizes:
         return []
-    kinds = {str(run["device"]).partition(":")[0] for run in provenance if "device" in run}
-    return [" ".join([_together(sizes, provenance), *([_on_cpu()] if "cpu" in kinds else []), *_on_gpu(kinds)])]
+    ways = list(distinct.values())
+    kinds = {str(way["device"]).partition(":")[0] for way in ways if "device" in way}
+    return [" ".join([_together(sizes, ways), *([_on_cpu()] if "cpu" in kinds else []), *_on_gpu(kinds)])]
 
 
-def _together(sizes: Sequence[int], provenance: Sequence[Mapping[str, Any]]) -> str:
-    threads = sorted({int(run["num_threads"]) for run in provenance if "num_threads" in run})
+def _together(sizes: Counter[int], ways: Sequence[Mapping[str, Any]]) -> str:
+    threads = sorted({int(way["num_threads"]) for way in ways if "num_threads" in way})
     with_threads = f", with {_range(threads)} {'thread' if threads == [1] else 'threads'}" if threads else ""
-    num_alone = sum(size == 1 for size in sizes)
-    if num_alone == len(sizes):
-        return f"{_all(len(sizes))} trained alone, not in a fleet{with_threads}."
+    num_runs, num_alone = sizes.total(), sizes[1]
+    if num_alone == num_runs:
+        return f"{_all(num_runs)} trained alone, not in a fleet{with_threads}."
     fleets = [size for size in sizes if size > 1]
     alone = "no run was trained alone" if num_alone == 0 else f"{count_text(num_alone, 'run')} of them alone"
-    return f"{_all(len(sizes))} trained in fleets of {_range(fleets)}{with_threads}; {alone}."
+    return f"{_all(num_runs)} trained in fleets of {_range(fleets)}{with_threads}; {alone}."
 
 
 def _all(num: int) -> str:

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
-import itertools
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich import box
 from rich.markup import escape
 from rich.table import Table
 
 from isotherm.analysis.analysis import Analysis, SweepAnalysis
 from isotherm.analysis.series import TunedGrid
-from isotherm.core.optimizers import has_temperature
-from isotherm.core.records import RunResult, RunSpec
-from isotherm.core.run_keys import cell_id, keys_of_seeds
-from isotherm.core.run_table import MISSING, codes_of, result_columns
-from isotherm.core.temperature import temperature
 from isotherm.report.files import write_atomically
+from isotherm.report.study.runs_table import runs_csv
 from isotherm.report.study.table_notes import UNRESOLVED_FLAG, is_unresolved, table_notes
 from isotherm.report.wording import (
     EDGE_FLAGS,
@@ -40,8 +33,6 @@ from isotherm.report.wording import (
 )
 from isotherm.sweep.plan import SweepPlan
 from isotherm.sweep.protocol import Estimate
-from isotherm.sweep.results import StudyResults
-from isotherm.sweep.rounds import all_cells, distinct_cells
 
 Row = dict[str, Any]
 
@@ -49,7 +40,6 @@ MAX_WIDTH = 78
 HEADER_WIDTH = 9  # in the terminal; headers wrap so that columns are no wider than their numbers
 DIVERGED = "div."  # a column that is left out where no run diverged
 OPTIMIZER, OPTIMIZER_WIDTH = "optimizer", 20  # a column whose text wraps
-_ROWS_AT_ONCE = 10_000
 _NOTHING = "–"
 
 
@@ -61,19 +51,13 @@ def optima_rows(sweep: SweepAnalysis) -> list[Row]:
     return [_optimum_row(sweep.plan, tuned) for tuned in sweep.grids]
 
 
-def runs_rows(study: StudyResults) -> list[Row]:
-    """Return one row per run with a result; a run that sweeps share appears once, with all their names."""
-    columns = ["sweep", *_run_columns()]
-    return [dict(zip(columns, row, strict=True)) for row in _run_rows(study)]
-
-
 def write_csv(analysis: Analysis, folder: str | Path) -> list[Path]:
     """Write `optima.csv` and `runs.csv` and return them; a missing quantity is an empty field."""
     optima = [row for sweep in analysis.sweeps for row in optima_rows(sweep)]
     columns = list(optima[0])
     return [
         write_atomically(Path(folder) / "optima.csv", _csv([list(row.values()) for row in optima], columns)),
-        write_atomically(Path(folder) / "runs.csv", _csv(_run_rows(analysis.results), ["sweep", *_run_columns()])),
+        write_atomically(Path(folder) / "runs.csv", runs_csv(analysis.results)),
     ]
 
 
@@ -124,59 +108,10 @@ def _optimum_row(plan: SweepPlan, tuned: TunedGrid) -> Row:
     }
 
 
-def _run_rows(study: StudyResults) -> Iterator[Sequence[Any]]:
-    """Yield the rows of `runs_rows` as values, cell by cell."""
-    sweeps: dict[bytes, list[tuple[str, tuple[int, ...]]]] = {}
-    for sweep in study.plan.sweeps:
-        for cell in all_cells([sweep], study.by_key):
-            sweeps.setdefault(cell_id(cell.spec), []).append((sweep.name, cell.seeds))
-    for cell in distinct_cells(study.plan.sweeps, study.by_key):
-        spec = cell.spec
-        there = np.flatnonzero(codes_of(cell.results) != MISSING).tolist()
-        if not there:
-            continue
-        seeds = [cell.seeds[place] for place in there]
-        values = {field: [value] * len(seeds) for field, value in spec.to_json().items()}
-        values |= {"seed": seeds, "key": keys_of_seeds(spec, seeds)}
-        values["optimizer"] = [spec.method.label] * len(seeds)
-        values["learning_rate"] = [spec.learning_rate] * len(seeds)
-        values["temperature"] = [_temperature(spec)] * len(seeds)
-        values |= result_columns(cell.results, there, _result_fields())
-        unused: list[Any] = [None] * len(seeds)
-        names = _names_by_seed(sweeps[cell_id(spec)], seeds)
-        yield from zip(names, *(values.get(column, unused) for column in _run_columns()), strict=True)
-
-
-def _temperature(spec: RunSpec) -> float | None:
-    has_one = has_temperature(spec.method)
-    return temperature(spec.effective_learning_rate, spec.batch_size) if has_one else None
-
-
-def _names_by_seed(sweeps: Sequence[tuple[str, tuple[int, ...]]], seeds: Sequence[int]) -> list[str]:
-    """Return the names of the sweeps that call for each run of a cell."""
-    if len({name for name, _ in sweeps}) == 1:
-        return [sweeps[0][0]] * len(seeds)
-    sets = [(name, set(members)) for name, members in sweeps]
-    return ["; ".join(dict.fromkeys(name for name, members in sets if seed in members)) for seed in seeds]
-
-
-def _run_columns() -> list[str]:
-    spec_fields = [field.name for field in dataclasses.fields(RunSpec)]
-    return ["key", *spec_fields, "learning_rate", "temperature", *_result_fields()]
-
-
-def _result_fields() -> list[str]:
-    return [field.name for field in dataclasses.fields(RunResult) if field.name != "curve"]
-
-
-def _csv(rows: Iterable[Sequence[Any]], columns: Sequence[str]) -> Iterator[bytes]:
-    """Yield a table in pieces: one of a million runs is larger than all the rest of a report."""
-    left = iter([columns, *itertools.islice(rows := iter(rows), _ROWS_AT_ONCE)])
-    while piece := list(left):
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(piece)
-        yield text.getvalue().encode()
-        left = itertools.islice(rows, _ROWS_AT_ONCE)
+def _csv(rows: Sequence[Sequence[Any]], columns: Sequence[str]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([columns, *rows])
+    return text.getvalue().encode()
 
 
 # -- the optima as people read them ---------------------------------------------------------------------------------

@@ -31,8 +31,8 @@ from isotherm.tasks.task import Task
 
 logger = logging.getLogger("isotherm")
 
-# Between two questions to an actor what it has done so far.
-NEWS_SECONDS = 2.0
+# Between two questions to an actor what it has done so far: soon after it has begun a fleet, then less often.
+FIRST_NEWS_SECONDS, NEWS_SECONDS = 0.25, 2.0
 # After so long without a single actor, the user is told what is waited for.
 WAITING_SECONDS = 60.0
 # Actors in a row that die before they are ready.
@@ -135,6 +135,7 @@ class _Actor:
     result: Any = None
     news: Any = None
     asked_at: float = 0.0
+    ask_after: float = FIRST_NEWS_SECONDS
 
 
 class _Actors:
@@ -189,7 +190,7 @@ class _Actors:
 
     def start(self, job: Job) -> None:
         actor = next(actor for actor in self.actors if actor.about is not None and actor.job is None)
-        actor.job, actor.asked_at = job, time.monotonic()
+        actor.job, actor.asked_at, actor.ask_after = job, time.monotonic(), FIRST_NEWS_SECONDS
         actor.result = actor.handle.train.remote(job.specs, self._options.deadline.seconds_left)
 
     def events(self, timeout: float) -> Iterator[Event]:
@@ -207,8 +208,8 @@ class _Actors:
     def _ask_for_news(self) -> None:
         now = time.monotonic()
         for actor in self.actors:
-            if actor.job is not None and actor.news is None and now - actor.asked_at >= NEWS_SECONDS:
-                actor.asked_at = now
+            if actor.job is not None and actor.news is None and now - actor.asked_at >= actor.ask_after:
+                actor.asked_at, actor.ask_after = now, min(2 * actor.ask_after, NEWS_SECONDS)
                 actor.news = actor.handle.news.remote()
 
     def _answered(self, actor: _Actor, ref: Any) -> Iterator[Event]:

@@ -35,8 +35,12 @@ from isotherm.tasks.task import Task
 
 # Fleets that wait in Slurm's queue or are in training; clusters limit the length of arrays, mostly to 1,001.
 MOST_QUEUED = 500
-# Between two notes of a job's progress, and between two looks at whether it is asked to stop.
-NOTE_SECONDS = 5.0
+# Between two notes of a job's progress, and between two looks at whether it is asked to stop: soon after it has begun,
+# then ever less often.
+FIRST_NOTE_SECONDS, NOTE_SECONDS = 0.5, 5.0
+_LONGER = 1.25
+# How long a file system of several machines may take to show the results of a job that has ended.
+RESULT_SECONDS = 15.0
 
 
 class SlurmExecutor:
@@ -72,7 +76,10 @@ class SlurmExecutor:
             )
         self._planner = LocalExecutor(tasks, options, device=torch.device(device))
         submit = _submitter(folder, cluster=cluster, parallelism=num_workers, parameters=parameters or {})
-        self._jobs = _Jobs(submit, write_tasks(tasks, folder), options, folder=folder, device=device)
+        results_take = 0.0 if cluster == "local" else RESULT_SECONDS
+        self._jobs = _Jobs(
+            submit, write_tasks(tasks, folder), options, folder=folder, device=device, results_take=results_take
+        )
         self._dispatcher = Dispatcher(self._jobs, options, failed=self._planner.failed)
 
     def run(self, specs: Sequence[RunSpec]) -> Iterator[list[StoredRun]]:
@@ -147,8 +154,9 @@ class FleetJob:
         return kind, content
 
     def _note(self, trainer: RemoteTrainer, is_over: threading.Event) -> None:
-        num = 0
-        while not is_over.wait(NOTE_SECONDS):
+        num, seconds = 0, FIRST_NOTE_SECONDS
+        while not is_over.wait(seconds):
+            seconds = min(_LONGER * seconds, NOTE_SECONDS)
             if self.stop.exists():
                 trainer.stop()
             num += sum(content[1] for kind, content in trainer.news() if kind == "steps")
@@ -169,14 +177,26 @@ class _Submitted:
     handle: Any
     progress: Path
     told: int = 0
+    ended_at: float | None = None  # without results so far
 
 
 class _Jobs:
-    """The jobs of a cluster, for the dispatcher."""
+    """The jobs of a cluster, for the dispatcher.
 
-    def __init__(self, submit: Any, tasks: TaskFile, options: FleetOptions, *, folder: Path, device: str) -> None:
+    Args:
+        submit: submitit's executor.
+        tasks: as they were written for the jobs.
+        options: of the fleets.
+        folder: where jobs and this process meet.
+        device: "cpu" or "cuda".
+        results_take: seconds until the results of a job that has ended can be seen here.
+    """
+
+    def __init__(
+        self, submit: Any, tasks: TaskFile, options: FleetOptions, *, folder: Path, device: str, results_take: float
+    ) -> None:
         self._submit, self._tasks, self._options = submit, tasks, options
-        self._folder, self._device = folder, device
+        self._folder, self._device, self._results_take = folder, device, results_take
         self._stop = folder / f"stop-{os.getpid()}-{time.time_ns()}"
         self._new: list[Job] = []
         self._submitted: list[_Submitted] = []
@@ -212,14 +232,23 @@ class _Jobs:
         self._submit_new()
         time.sleep(timeout)
         for one in list(self._submitted):
-            if one.handle.done():
+            if not one.handle.done():
+                yield from self._progress(one)
+            elif self._is_over(one):
                 self._submitted.remove(one)
                 yield from self._ended(one)
-            else:
-                yield from self._progress(one)
+
+    def _is_over(self, one: _Submitted) -> bool:
+        """Tell whether a job that has ended has results, or will have none; other jobs are heard meanwhile."""
+        one.ended_at = one.ended_at or time.monotonic()
+        return one.handle.paths.result_pickle.exists() or time.monotonic() >= one.ended_at + self._results_take
 
     def _ended(self, one: _Submitted) -> Iterator[Event]:
         one.progress.unlink(missing_ok=True)
+        if not one.handle.paths.result_pickle.exists():
+            how = f"ended without results{_last_words(one.handle)}"
+            yield Event(one.job, "lost", f"its Slurm job {one.handle.job_id} {how}")
+            return
         try:
             kind, content = one.handle.result()
         except Exception as error:  # whatever submitit raises for a job that was killed, or that raised
@@ -270,6 +299,14 @@ def _train(job: FleetJob) -> tuple[Any, Any]:
 
 
 def _reason(error: Exception) -> str:
-    """Return the last line of what submitit says about a job."""
+    """Return the first line of what submitit says about a job."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith("-")]
     return (lines or [type(error).__name__])[0][:300]
+
+
+def _last_words(handle: Any) -> str:
+    """Return what a job wrote to its standard error last, to go on a sentence; Slurm writes there of lost memory."""
+    with contextlib.suppress(OSError, UnicodeError):
+        lines = [line.strip() for line in str(handle.stderr() or "").splitlines() if line.strip()]
+        return f" ({lines[-1][:300]})" if lines else ""
+    return ""
