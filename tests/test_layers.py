@@ -32,6 +32,7 @@ SUB_ROOMS = {
         "layers",
         "dropout",
         "placed_task",
+        "data_parallel",
         "micro_batches",
         "memory",
         "micro_batch_check",

@@ -27,7 +27,7 @@ from isotherm.analysis.regimes import JointRegimes, Regimes, joint_regimes_of, r
 from isotherm.core.statistics import Interval
 from isotherm.sweep.protocol import Grid
 
-NUM_SWEEPS, NUM_PAIRS = 2, 3
+NUM_SWEEPS, NUM_PAIRS = 2, 2
 
 
 def fit_regimes(grids: list[Grid]) -> Regimes:
@@ -147,7 +147,10 @@ def test_intervals_hold_the_truth_over_many_kinds_of_sweeps() -> None:
 
 @pytest.mark.slow
 def test_few_learning_rates_and_a_steep_side_are_allowed_for() -> None:
-    """Both sweeps of a kind have optima half-way between learning rates; plateaus may just be missed there."""
+    """One sweep of a kind, its optima half-way between learning rates; plateaus may just be missed there.
+
+    Intervals of the slope that held the truth in 60% of such sweeps would pass once in 36 times.
+    """
     kinds = [
         (five_times, 3),
         (twenty_times, 2),
@@ -158,10 +161,7 @@ def test_few_learning_rates_and_a_steep_side_are_allowed_for() -> None:
         (cliff, 1),
     ]
     held = np.array(
-        [
-            coverage((shape, shape), 1.0, 0.003, 1.0, 4, num_sweeps=NUM_SWEEPS, around=around)[0]
-            for shape, around in kinds
-        ]
+        [coverage((shape, shape), 1.0, 0.003, 1.0, 4, num_sweeps=1, around=around)[0] for shape, around in kinds]
     )
     assert (held.mean(axis=0) >= (0.9, 0.8, 0.6)).all(), held
 
@@ -191,15 +191,18 @@ def test_no_kink_is_said_where_the_optimum_rises_to_the_end() -> None:
 
 
 def test_straight_lines_seldom_look_broken() -> None:
-    """Under straight lines with seed noise a kink is claimed in at most 1 of 12 sweeps (1 in 40 would do)."""
+    """Under straight lines with seed noise a kink is claimed in none of 9 sweeps (1 in 40 would do).
+
+    Where kinks were claimed in three of ten sweeps, this would pass once in 25 times.
+    """
     generator = np.random.default_rng(3)
     claimed = 0
-    for sweep in range(12):
+    for sweep in range(9):
         start, slope = generator.uniform(-5.0, -4.0), (0.5, 0.75, 1.0)[sweep % 3]
         shape = (parabola, cliff)[sweep % 2]
         grids = landscape_grids(partial(_on, slope, 20.0, start + 20 * slope), generator, noise=0.01, shape=shape)
         claimed += fit_regimes(grids).shows_kink
-    assert claimed <= 1
+    assert claimed == 0
 
 
 def test_the_interval_covers_the_grid_spacing() -> None:

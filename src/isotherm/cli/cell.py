@@ -10,6 +10,7 @@ from typing import cast
 
 from isotherm.cli.cell_options import NUM_EVALUATIONS, CellSettings
 from isotherm.core.budget import updates_per_pass
+from isotherm.core.launch import follows
 from isotherm.core.optimizers import decays_weights
 from isotherm.core.rates import tidy
 from isotherm.core.records import Outcome, Precision, RunSpec
@@ -204,10 +205,11 @@ def run_cell(
     micro_batch_size: int | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     minutes: float | None = None,
+    executor: str | None = None,
     progress: Progress | None = None,
     on_stored: Callable[[list[int]], None] = lambda _seeds: None,
 ) -> CellResults:
-    """Run what is missing of a cell in this process, and return all its runs.
+    """Run what is missing of a cell in this process, or in torchrun's, and return all its runs.
 
     Args:
         cell: what to run.
@@ -216,11 +218,12 @@ def run_cell(
         micro_batch_size: most examples of an update that are computed at once; by default, as many as memory holds.
         checkpoint_seconds: time between checkpoints of a fleet, written beside the store.
         minutes: time from now on; by default as long as it takes.
+        executor: "torchrun" where the processes that it has started share every run.
         progress: receives progress.
         on_stored: receives, before training starts, the seeds whose runs are already stored.
     """
     keys = {spec.key for spec in cell.specs}
-    with Store.write(store) as opened:
+    with Store.in_memory() if follows(executor) else Store.write(store) as opened:
         done = {key for key, result in opened.results().items() if result.outcome is not Outcome.FAILED}
         on_stored([spec.seed for spec in cell.specs if spec.key in done])
         results = run_study(
@@ -231,6 +234,7 @@ def run_cell(
             micro_batch_size=micro_batch_size,
             checkpoint_seconds=checkpoint_seconds,
             minutes=minutes,
+            executor=executor,
             progress=progress,
         )
         found = {run.spec.key: run for run in opened.runs() if run.spec.key in keys}

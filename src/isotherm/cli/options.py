@@ -78,7 +78,7 @@ ExecutorOption = Annotated[
     typer.Option(
         "--executor",
         metavar="NAME",
-        help="Where runs train: local, pool (processes here), ray or slurm; default: pool or local.",
+        help="Where runs train: local, pool (processes here), ray, slurm or torchrun; default: pool or local.",
     ),
 ]
 RunTimeoutOption = Annotated[

@@ -22,6 +22,7 @@ from isotherm.cli.options import (
     ResolutionOption,
     TrackOption,
 )
+from isotherm.core.launch import TORCHRUN, check_launch, follows
 from isotherm.errors import UserError
 
 if TYPE_CHECKING:
@@ -74,7 +75,11 @@ def run(options: RunOptions) -> None:
     check_json(options.json_path)
     _check_kind(options)
     _check_trackers(options)
+    check_launch(options.executor.executor)
     console = console_for(options.json_path)
+    if follows(options.executor.executor):  # another process prints, writes and tells trackers
+        console.quiet = True
+        options = dataclasses.replace(options, track=None)
     if options.cell.task is not None:
         _run_cell(options, console, start)
     else:
@@ -98,7 +103,10 @@ def _check_kind(options: RunOptions) -> None:
     if options.resolution is not None:
         raise UserError("--resolution applies to a study; one cell has one learning rate: leave it out")
     cell.check()
-    if given := options.executor.given():
+    given = options.executor.given()
+    if options.executor.executor == TORCHRUN:
+        given.remove("--executor")
+    if given:
         raise UserError(f"{given[0]}: one cell trains in this process, all seeds as a fleet; leave it out")
     if options.max_extensions is not None:
         raise UserError("--max-extensions applies only to a study: one cell has no grid; leave it out")
@@ -191,6 +199,7 @@ def _run_cell(options: RunOptions, console: Console, start: float) -> None:
             micro_batch_size=options.compute.micro_batch_size,
             checkpoint_seconds=_checkpoint_seconds(options),
             minutes=minutes_left(options.minutes, since=start),
+            executor=options.executor.executor,
             progress=Several(bar, *others),
             on_stored=on_stored,
         )

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from isotherm.core.batch_split import part_sizes, split_batch, unit_of
+from isotherm.engine.data_parallel import Processes
 from isotherm.engine.dropout import IndexOf, RandomIndices, index_in_whole_batch
 from isotherm.engine.placed_task import PlacedTask, ghost_layers
 from isotherm.errors import UserError
@@ -36,6 +37,7 @@ class MicroBatches:
         dropout_dims: of the result of every call of dropout.
         augmentation_dims: of the bits of every draw of the transform.
         buffer_dims: of the buffers that hold something for every example, by name.
+        among: the processes that share the micro-batches; by default, this one computes all.
     """
 
     batch_size: int
@@ -43,6 +45,7 @@ class MicroBatches:
     dropout_dims: Sequence[Dim] = ()
     augmentation_dims: Sequence[Dim] = ()
     buffer_dims: Mapping[str, int] = field(default_factory=dict)
+    among: Processes | None = None
 
     @classmethod
     def whole(cls, batch_size: int) -> MicroBatches:
@@ -56,8 +59,9 @@ class MicroBatches:
 
     @property
     def parts(self) -> tuple[range, ...]:
-        """Positions of every micro-batch in the batch."""
-        return split_batch(self.batch_size, self.batch_size // self.size)
+        """Positions in the batch of every micro-batch that this process computes."""
+        parts = split_batch(self.batch_size, self.batch_size // self.size)
+        return parts if self.among is None else self.among.own(parts)
 
     def indices(self, start: Tensor | int) -> RandomIndices:
         """Return where random bits are found in the batch for the micro-batch that begins at a position."""
@@ -141,7 +145,11 @@ class BufferMoves:
 
     @torch.no_grad()
     def finish(self) -> None:
-        """Move the buffers."""
+        """Move the buffers, by what the micro-batches of all processes moved them."""
+        if (among := self._micro_batches.among) is not None and self._whole:
+            among.sum(list(self._moves.values()))
+            for name, dim in self._dims.items():
+                among.gather(self._whole[name], dim, self._micro_batches.parts)
         for name, move in self._moves.items():
             self._whole[name].add_(move)
         for name, value in self._last.items():
@@ -161,14 +169,14 @@ def accumulate(
 ) -> Tensor:
     """Add the gradient of a batch to those of a model's parameters, and move its buffers; return the mean loss.
 
-    The definition of an update in micro-batches; arguments as for `outputs`.
+    The definition of an update in micro-batches, of several processes too; arguments as for `outputs`.
     """
     total = torch.zeros((), dtype=placed.dtype, device=placed.device)
     for part, output, target in outputs(placed, model, micro_batches, batch, keys, step):
         loss, weight = placed.loss(output, target), len(part) / micro_batches.batch_size
         (loss * (weight * placed.scale_of_objective())).backward()  # type: ignore[no-untyped-call]
         total = total + loss.detach() * weight
-    return total
+    return total if micro_batches.among is None else micro_batches.among.sum_update(model, total)
 
 
 def outputs(

@@ -28,6 +28,7 @@ from isotherm.engine.evaluation import (
 )
 from isotherm.engine.micro_batches import MicroBatches, accumulate
 from isotherm.engine.placed_task import PlacedTask, arithmetic, evaluation_steps, ghost_layers, running_window
+from isotherm.engine.run_state import RunSaver, RunState
 from isotherm.engine.torch_optimizers import torch_optimizers
 from isotherm.engine.untrained import loss_at_start
 from isotherm.tasks.seeding import seeded
@@ -43,6 +44,7 @@ def run_reference(
     on_evaluation: Callable[[CurvePoint], None] = lambda _: None,
     on_trained: Callable[[nn.Module], None] = lambda _: None,
     micro_batches: MicroBatches | None = None,
+    saver: RunSaver | None = None,
 ) -> RunResult:
     """Train one run and return its result.
 
@@ -53,10 +55,11 @@ def run_reference(
         on_evaluation: told the scores on the test set along the way.
         on_trained: handed the module of a finished run after its last update.
         micro_batches: the parts of a batch that an update computes one after another; by default, it is one.
+        saver: saves the run's state between updates, and may end it there.
     """
     cut = micro_batches or MicroBatches.whole(spec.batch_size)
     with arithmetic(placed):
-        return _run(placed, spec, cut, on_steps, on_evaluation, on_trained)
+        return _run(placed, spec, cut, on_steps, on_evaluation, on_trained, saver)
 
 
 def _run(
@@ -66,22 +69,23 @@ def _run(
     on_steps: Callable[[int], None],
     on_evaluation: Callable[[CurvePoint], None],
     on_trained: Callable[[nn.Module], None],
+    saver: RunSaver | None,
 ) -> RunResult:
     model = placed.model(seed=spec.seed, batch_size=spec.batch_size)
     trainable = [p for p in model.parameters() if p.requires_grad]
     penalised = [p for p in trainable if is_penalised(p, scope=spec.l2_scope)]
     optimizers = torch_optimizers(model, spec, is_mixed=placed.is_mixed)
+    state = RunState(model=model, optimizers=optimizers)
     order = placed.order(seed=spec.seed, batch_size=spec.batch_size)
     keys = run_keys(spec.seed).to(placed.device)
     evaluate_at = evaluation_steps(spec)
     window = running_window(spec, placed)
-    losses: list[float] = []  # of the last epoch
-    curve: list[CurvePoint] = []
-    num_clipped = 0
 
     # Whatever random function the module uses besides dropout draws from the seeded global generator.
     with seeded(spec.seed, "noise"):
-        for step in range(spec.num_steps):
+        if saver is not None and (saved := saver.load()) is not None:
+            state.restore(saved)
+        for step in range(state.num_done, spec.num_steps):
             rate = spec.learning_rate * _multiplier(spec, step)
             for group in (group for optimizer in optimizers for group in optimizer.param_groups):
                 group["lr"] = rate * group["ratio"]
@@ -89,20 +93,23 @@ def _run(
             batch = placed.batch(index, seed=spec.seed, step=step)
             model.train()
             model.zero_grad()
-            losses.append(_backward(placed, model, micro_batches, batch, keys, step))
-            del losses[:-window]
-            if not math.isfinite(losses[-1]):
-                return diverged(step, curve=tuple(curve))
+            state.losses.append(_backward(placed, model, micro_batches, batch, keys, step))
+            del state.losses[:-window]
+            if not math.isfinite(state.losses[-1]):
+                return diverged(step, curve=tuple(state.curve))
             if spec.clip_norm is not None:
-                num_clipped += clip_gradients(trainable, spec.clip_norm)
+                state.num_clipped += clip_gradients(trainable, spec.clip_norm)
             for optimizer in optimizers:
                 optimizer.step()
             on_steps(1)
             if step + 1 in evaluate_at:
                 with _statistics(placed, model, keys, spec, num_examples=REESTIMATION_EXAMPLES):
                     score = evaluate_split(placed, evaluator_of(placed, model), "test")[0]
-                curve.append(CurvePoint(step=step + 1, test_loss=score.loss, test_metric=score.metric))
-                on_evaluation(curve[-1])
+                state.curve.append(CurvePoint(step=step + 1, test_loss=score.loss, test_metric=score.metric))
+                on_evaluation(state.curve[-1])
+            state.num_done = step + 1
+            if saver is not None and state.num_done < spec.num_steps:
+                saver.after_update(state)
         test_metric_running = None
         if placed.reestimates and ghost_layers(model):
             test_metric_running = evaluate_split(placed, evaluator_of(placed, model), "test")[0].metric
@@ -113,12 +120,12 @@ def _run(
         {name: score[0] for name, score in scores.items()},
         num_steps=spec.num_steps,
         loss_at_start=loss_at_start(placed, seed=spec.seed, micro_batches=micro_batches, num_steps=spec.num_steps),
-        train_loss_running=math.fsum(losses) / window,
-        last_batch_loss=losses[-1],
+        train_loss_running=math.fsum(state.losses) / window,
+        last_batch_loss=state.losses[-1],
         l2_penalty=0.5 * spec.l2 * norm,
         weight_norm_squared=norm,
-        curve=tuple(curve),
-        clipped_fraction=None if spec.clip_norm is None else num_clipped / spec.num_steps,
+        curve=tuple(state.curve),
+        clipped_fraction=None if spec.clip_norm is None else state.num_clipped / spec.num_steps,
         test_metric_running=test_metric_running,
         loss_scale=placed.scale_of_objective(),
     )

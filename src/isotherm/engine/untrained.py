@@ -42,4 +42,6 @@ def loss_at_start(placed: PlacedTask, *, seed: int, micro_batches: MicroBatches,
                 both = y, others[part.start : part.stop]
                 losses = torch.stack([placed.loss(output.detach().clone(), targets) for targets in both])
                 sums += losses * (len(part) / batch_size)
+    if micro_batches.among is not None:
+        micro_batches.among.sum([sums])
     return float((sums / num).abs().max())

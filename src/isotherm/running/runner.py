@@ -70,7 +70,8 @@ def run(
         minutes: time from now on; by default as long as it takes. Nothing is started that can neither finish nor be
             checkpointed in it, and what is stored by then is returned: the same call goes on from there.
         executor: "local" in this process, "pool" in processes on this machine, which is the default for several
-            workers, "ray" or "slurm"; or an `ExecutorChoice`, which says more.
+            workers, "ray", "slurm", or "torchrun", where torchrun's processes share every run and all but the first end
+            here with it; or an `ExecutorChoice`, which says more.
         run_timeout: minutes without an update after which a worker is ended and its fleet tried again, and then its
             runs one by one; by default a fleet without progress is only warned of.
         part: the share of every round that this call runs; others run the rest into stores of their own.

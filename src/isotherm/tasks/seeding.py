@@ -9,8 +9,9 @@ from __future__ import annotations
 import copy
 import hashlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -57,6 +58,29 @@ def seeded(seed: int, purpose: str) -> Iterator[None]:
         finally:
             np.random.set_state(numpy_state)  # noqa: NPY002
             random.setstate(python_state)
+
+
+def generator_states() -> dict[str, Any]:
+    """Return the states of the generators that `seeded` seeds, as tensors, numbers and lists."""
+    kind, numpy_keys, *numpy_others = np.random.get_state()  # noqa: NPY002
+    version, python_keys, gauss = random.getstate()
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if cuda_is_in_use() else [],
+        "numpy": [str(kind), np.asarray(numpy_keys).tolist(), *numpy_others],
+        "python": [version, list(python_keys), gauss],
+    }
+
+
+def set_generator_states(states: Mapping[str, Any]) -> None:
+    """Go on from what `generator_states` returned; GPUs only where there are as many."""
+    torch.set_rng_state(states["torch"].cpu())
+    if states["cuda"] and cuda_is_in_use() and len(states["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all([state.cpu() for state in states["cuda"]])
+    kind, numpy_keys, *numpy_others = states["numpy"]
+    np.random.set_state((kind, np.array(numpy_keys, dtype=np.uint32), *numpy_others))  # noqa: NPY002
+    version, python_keys, gauss = states["python"]
+    random.setstate((version, tuple(python_keys), gauss))
 
 
 @without_torch_warnings()

@@ -44,9 +44,15 @@ class CheckpointFolder:
         file = Path(store).absolute()
         return cls(path=file.with_name(file.name + ".checkpoints"), seconds=seconds)
 
-    def checkpoint(self, specs: Sequence[RunSpec], *, device: torch.device) -> Checkpoint:
-        """Return the checkpoint of a fleet of these runs, in this order."""
-        about = _about([spec.key for spec in specs], device)
+    def checkpoint(self, specs: Sequence[RunSpec], *, device: torch.device, how: str = "") -> Checkpoint:
+        """Return the checkpoint of a fleet of these runs, in this order.
+
+        Args:
+            specs: the runs.
+            device: where they are trained.
+            how: follows the kind of device in words, where they are not trained as a fleet.
+        """
+        about = _about([spec.key for spec in specs], device, how=how)
         identity = _identity(about)
         return Checkpoint(self.path / f"{identity}{SUFFIX}", seconds=self.seconds, identity=identity, about=about)
 
@@ -124,10 +130,10 @@ class CheckpointFolder:
             return []
 
 
-def _about(keys: Sequence[str], device: torch.device) -> dict[str, Any]:
+def _about(keys: Sequence[str], device: torch.device, *, how: str = "") -> dict[str, Any]:
     """Return what a state depends on: the runs in order, the kind of device and the versions."""
     versions = {"isotherm": __version__, "torch": str(torch.__version__)}
-    return {"runs": list(keys), "device": device.type, **versions}
+    return {"runs": list(keys), "device": f"{device.type}{how}", **versions}
 
 
 def _identity(about: Mapping[str, Any]) -> str:

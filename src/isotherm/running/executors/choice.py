@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from isotherm.core.checks import require_choice
+from isotherm.core.launch import check_launch
 from isotherm.core.machine import can_fork, num_cores
 from isotherm.errors import UserError
 from isotherm.running.executors.contract import Executor
@@ -17,7 +18,7 @@ from isotherm.running.executors.options import FleetOptions
 from isotherm.running.executors.pool import PoolExecutor
 from isotherm.tasks.task import Task
 
-ExecutorName = Literal["local", "pool", "ray", "slurm"]
+ExecutorName = Literal["local", "pool", "ray", "slurm", "torchrun"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +59,7 @@ class ExecutorChoice:
         Raises:
             UserError: it cannot do what it is asked for here.
         """
+        check_launch(self.name)
         name = self.name or ("local" if self.workers in (None, 1) else "pool")
         if name == "local":
             self._check_local(options)
@@ -68,6 +70,8 @@ class ExecutorChoice:
             return RayExecutor(tasks, options, address=self.ray_address, device=self.device, num_workers=self.workers)
         if name == "slurm":
             return self._slurm(tasks, options, folder)
+        if name == "torchrun":
+            return self._torchrun(tasks, options)
         self._check_pool()
         return PoolExecutor(tasks, options, num_workers=num_cores() if self.workers is None else self.workers)
 
@@ -79,6 +83,21 @@ class ExecutorChoice:
         return SlurmExecutor(
             tasks, options, folder=folder, device=self.device, num_workers=self.workers, parameters=self.slurm
         )
+
+    def _torchrun(self, tasks: Mapping[tuple[str, str], Task], options: FleetOptions) -> Executor:
+        from isotherm.running.executors.torchrun import TorchrunExecutor
+
+        if self.workers is not None:
+            raise UserError(
+                f"workers={self.workers}: torchrun starts the processes that share a run; leave it out and use "
+                "torchrun --nproc-per-node N"
+            )
+        if options.fleet_size not in (None, 1):
+            raise UserError(
+                f"fleet_size={options.fleet_size}: torchrun's processes share one run after another; leave it out, or "
+                "train fleets with --executor local or pool"
+            )
+        return TorchrunExecutor(tasks, options, device=self.device)
 
     def _check_local(self, options: FleetOptions) -> None:
         if self.workers not in (None, 1):

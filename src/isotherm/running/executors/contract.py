@@ -5,7 +5,8 @@ called it, and that process alone writes the store. Workers write checkpoints, a
 
 What a fleet returns. One `StoredRun` for every run of it: the result, and how it came about. Every run that is asked
 for is yielded exactly once, however many workers were lost on the way. The same runs give the same numbers with every
-executor, since all of them train a fleet by `LocalExecutor.run_one_fleet`.
+executor, since all of them train a fleet by `LocalExecutor.run_one_fleet`; only `torchrun`, whose processes share one
+run after another, follows the definition that fleets agree with, and differs from them by rounding.
 
 Divergence is a value. A run whose loss is no longer finite is a result like any other. So is a failure: a run whose
 model raises, that does not fit into memory alone, or that takes its worker down with it, is FAILED with the reason, and
@@ -14,7 +15,8 @@ the sweep goes on. Only what a user has to mend before anything can go on is rai
 Lost workers. A worker that dies, or makes no progress for longer than `run_timeout`, is replaced, and its fleet is
 handed out once more. If that is lost too, its runs are tried alone, to tell which of them it is; `FleetQueue` has the
 rules. Progress that a lost worker has reported is taken back. An executor in this process cannot lose a worker: it
-warns of a fleet without progress, and refuses a `run_timeout`.
+warns of a fleet without progress, and refuses a `run_timeout`. Processes that share a run cannot replace one that is
+lost, and end with a `UserError`.
 
 Deadlines. Nothing is started that would come to nothing. When `deadline` comes, or its flag is set, fleets in training
 write a checkpoint and end, what is done is yielded, and `StoppedFleet` is raised with the rest.

@@ -47,12 +47,24 @@ GPU_RUNS_PER_FLEET = 64
 GPU_STREAMS = 6
 
 
-class _ListenerError(BaseException):
+class ListenerError(BaseException):
     """A progress listener raised an error; passes through handlers of the module's errors."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(error)
         self.error = error
+
+
+def tell(listener: Callable[..., None], *what: Any) -> None:
+    """Call a listener.
+
+    Raises:
+        ListenerError: it raised an error.
+    """
+    try:
+        listener(*what)
+    except Exception as error:
+        raise ListenerError(error) from error
 
 
 class LocalExecutor:
@@ -203,7 +215,7 @@ class LocalExecutor:
         self._start_clock(specs)
         try:
             results = self._results(list(specs))
-        except _ListenerError as stop:
+        except ListenerError as stop:
             raise stop.error from None
         except OutOfTime as stop:
             done = self._stored(specs[: len(stop.results)], stop.results, seconds=time.perf_counter() - start)
@@ -220,11 +232,11 @@ class LocalExecutor:
 
     def failed(self, spec: RunSpec, reason: str) -> StoredRun:
         """Return the row of a run that has failed with its worker."""
-        provenance = {**_provenance(self._device), "seconds_per_run": 0.0, "fleet_size": 1}
+        provenance = {**provenance_on(self._device), "seconds_per_run": 0.0, "fleet_size": 1}
         return StoredRun(spec=spec, result=RunResult(outcome=Outcome.FAILED, error=reason), provenance=provenance)
 
     def _stored(self, specs: Sequence[RunSpec], results: Sequence[RunResult], *, seconds: float) -> list[StoredRun]:
-        provenance = {**_provenance(self._device), "seconds_per_run": seconds / max(1, len(specs))}
+        provenance = {**provenance_on(self._device), "seconds_per_run": seconds / max(1, len(specs))}
         micro_batch_size = self.micro_batch_size(specs[0]) if specs else 0
         if specs and micro_batch_size < specs[0].batch_size:
             provenance["micro_batch_size"] = micro_batch_size
@@ -249,14 +261,14 @@ class LocalExecutor:
             has_begun = True
             self._times.first_update()
             self._watch.advanced()
-            self._tell(self._options.on_steps, batch_size, num)
+            tell(self._options.on_steps, batch_size, num)
 
         try:
             results = run_fleet(
                 placed,
                 specs,
                 on_steps=on_steps,
-                on_evaluation=lambda index, point: self._tell(self._options.on_evaluation, specs[index], point),
+                on_evaluation=lambda index, point: tell(self._options.on_evaluation, specs[index], point),
                 checkpoint=checkpoint,
                 checks=checks,
                 deadline=self._options.deadline,
@@ -308,12 +320,6 @@ class LocalExecutor:
                 raise
         return "use a smaller batch or a device with more memory"
 
-    def _tell(self, listener: Callable[..., None], *what: Any) -> None:
-        try:
-            listener(*what)
-        except Exception as error:
-            raise _ListenerError(error) from error
-
     def _result_alone(self, spec: RunSpec) -> RunResult:
         """Train one run by the reference; an error is recorded with that run and affects no other."""
         placed, checks = self.placed(spec), self.checks(spec)
@@ -321,14 +327,14 @@ class LocalExecutor:
         def on_steps(num: int) -> None:
             self._options.deadline.check()
             self._watch.advanced()
-            self._tell(self._options.on_steps, spec.batch_size, num)
+            tell(self._options.on_steps, spec.batch_size, num)
 
         try:
             return run_reference(
                 placed,
                 spec,
                 on_steps=on_steps,
-                on_evaluation=lambda point: self._tell(self._options.on_evaluation, spec, point),
+                on_evaluation=lambda point: tell(self._options.on_evaluation, spec, point),
                 micro_batches=checks.micro_batches(placed, spec.batch_size, size=self.micro_batch_size(spec)),
             )
         except (Exception, SystemExit) as error:  # the user's module may raise anything
@@ -356,7 +362,8 @@ def _lost_gpu(error: BaseException) -> UserError:
     )
 
 
-def _provenance(device: torch.device) -> dict[str, Any]:
+def provenance_on(device: torch.device) -> dict[str, Any]:
+    """Return what a row says about where a run was trained."""
     on_gpu = device.type == "cuda" and torch.cuda.is_available()
     name = torch.cuda.get_device_name(device) if on_gpu else platform.processor() or platform.machine()
     threads = {"num_threads": torch.get_num_threads()} if device.type == "cpu" else {}
