@@ -22,6 +22,7 @@ def cluster_of(*cores: int) -> Iterator[Any]:
     """Start a node with so many cores each, the first of them the head, and connect to it."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112  # its own name; with Ray's 15 workers hardly start on a busy machine
     import ray
     from ray.cluster_utils import Cluster
 

@@ -3,10 +3,10 @@ sweep.
 
     python tests/faults/soak.py --kills 100 [--nodes 15] [--seed 0] [--json benchmarks/results/soak.json]
 
-Kills are spread over one sweep in one store, each at a random moment after so
-many more runs are stored: first a pool of workers trains, then, without a stop in between, a Ray cluster that this
-process starts (`--nodes 0`: never). A run that was trained alone, after its fleet was hit twice, may differ in its last
-digits from one of a fleet; these are counted, and any other difference is a failure.
+Kills are spread over one sweep in one store, each at a random moment after so many more runs are stored: first a pool
+of workers trains, then, without a stop in between, a Ray cluster that this process starts (`--nodes 0`: never). A run
+that was trained alone, after its fleet was hit twice, may differ in its last digits from one of a fleet; these are
+counted, and any other difference is a failure.
 """
 
 from __future__ import annotations
