@@ -6,6 +6,8 @@ import dataclasses
 import multiprocessing
 import os
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -89,9 +91,10 @@ def _one_of_two(rank: int, port: int, work: Work, seconds: float, queue: Any) ->
     launch = Launch.find()
     assert launch is not None
     processes = Processes.meeting(launch, torch.device("cpu"), seconds=seconds)
-    queue.put((rank, work(processes)))
+    found = work(processes)
     processes.leave()
-    assert not [name for name in _threads() if "gloo" in name]
+    assert not [name for name in _threads() if "gloo" in name]  # or the parent finds an exit code and no result
+    queue.put((rank, found))
 
 
 def _threads() -> list[str]:
@@ -193,6 +196,33 @@ def test_a_process_that_dies_and_one_that_hangs_are_noticed() -> None:
     assert "closed" in reason or "reset" in reason.lower(), reason
     reason, _ = together(partial(alone, lambda: time.sleep(2)), seconds=1.0)
     assert "Timed out" in reason or "timed out" in reason.lower(), reason
+
+
+LEAVING = """
+import pathlib, torch
+from isotherm.core.launch import Launch
+from isotherm.engine.data_parallel import Processes
+
+processes = Processes.meeting(Launch.find(), torch.device("cpu"), seconds=60.0)
+import torch._dynamo  # as training does
+
+processes.sent(b"x")
+processes.leave()
+print([path.read_text() for path in pathlib.Path("/proc/self/task").glob("*/comm")])
+"""
+
+
+def test_no_thread_of_the_group_outlives_it() -> None:
+    """One that did could abort the process while Python ends; here nothing has imported `torch.distributed.nn`."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVING], env={**os.environ, **own}, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert "gloo" not in done.stdout
 
 
 def test_bytes_of_any_length_are_sent_and_a_second_meeting_is_refused() -> None:

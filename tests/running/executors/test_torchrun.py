@@ -102,7 +102,7 @@ def test_torchrun_gives_the_rows_of_one_process_though_a_process_dies(folder: Pa
         env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "500", "PYTHONWARNINGS": "ignore"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "exitcode" in done.stderr  # torchrun tells of the process that died
