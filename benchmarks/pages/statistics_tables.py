@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from isotherm.analysis.verdicts import margins
+from pages.coverage import covered, design_effect
 from pages.results import NOT_MEASURED
 from pages.text import paragraph, table
 from simulations import CLAIMS, QUANTITIES, SCENARIOS
@@ -48,8 +49,9 @@ def coverage_block(content: dict[str, Any] | None) -> str:
     if not jobs:
         return NOT_MEASURED
     names = dict.fromkeys(job["family"] for job in jobs)
-    rows = [_coverage_row(name, [job for job in jobs if job["family"] == name]) for name in names]
-    rows.append(_coverage_row("**all**", jobs))
+    together = design_effect(jobs)
+    rows = [_coverage_row(name, [job for job in jobs if job["family"] == name], together) for name in names]
+    rows.append(_coverage_row("**all**", jobs, together))
     widths = ["width: slope", "kink, octaves", "plateau, octaves", "height, points"]
     return table(["family", "n", *(f"{name}, %" for name in QUANTITIES), *widths], rows)
 
@@ -73,13 +75,14 @@ def cost_block(content: dict[str, Any] | None) -> str:
     """Return how much was simulated, and how to repeat it."""
     if content is None:
         return NOT_MEASURED
-    jobs, machine = content["jobs"], content["machine"]
+    jobs = content["jobs"]
     seconds = sum(job["seconds"] for job in jobs)
     return paragraph(
         f"{sum(job['num'] for job in _jobs(content, 'coverage')):,} sweeps and "
         f"{sum(job['num'] for job in _jobs(content, 'verdicts')):,} studies, simulated and analysed in "
-        f"{seconds / 60:.0f} minutes by one process ({machine['cpu']}, commit {content['commit']}). Every line of "
-        f"benchmarks/results/statistics.json holds the seed that repeats it. Again, or on: `{content['command']}`."
+        f"{seconds / 60:,.0f} processor minutes ({', '.join(content['cpus'])}; commit {content['commit']}). Every line "
+        "of benchmarks/results/statistics.json holds the seed that repeats it. More of them: "
+        f"`{content['command']}`, then `--pool` with all files of lines."
     )
 
 
@@ -89,12 +92,13 @@ def rate(jobs: Sequence[Job], claim: str, key: str) -> tuple[int, int]:
     return sum(count[key] for count in counts), sum(count["total"] for count in counts)
 
 
-def _coverage_row(name: str, jobs: Sequence[Job]) -> list[str]:
-    nums = np.array([job["num"] for job in jobs])
-    held = [100 * float(np.average([job["held"][q] for job in jobs], weights=nums)) for q in QUANTITIES]
-    widths = [float(np.median([job["width"][q] for job in jobs])) for q in QUANTITIES]
+def _coverage_row(name: str, jobs: Sequence[Job], effect: float) -> list[str]:
+    found = {quantity: covered(jobs, quantity, effect) for quantity in QUANTITIES}
+    cells = [f"{100 * one.part:.1f} [{100 * one.low:.0f}, {100 * one.high:.0f}]" for one in found.values()]
+    nums = [len(job["held"]["slope"]) for job in jobs]
+    widths = [float(np.median(np.repeat([job["width"][q] for job in jobs], nums))) for q in QUANTITIES]
     widths[-1] *= 100
-    return [name, str(nums.sum()), *(f"{value:.1f}" for value in held), *(f"{value:.2f}" for value in widths)]
+    return [name, str(sum(nums)), *cells, *(f"{value:.2f}" for value in widths)]
 
 
 def _rates(content: dict[str, Any] | None, outcome: str, counts: Callable[[Job, str], bool]) -> str:

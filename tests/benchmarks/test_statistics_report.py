@@ -2,12 +2,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
-import pytest
-
-import statistics_report
-from statistics_report import DOCUMENT, PAGE, RESULT, json_lines, run
+from statistics_report import DOCUMENT, PAGE, RESULT, json_lines, pool
+from statistics_runs import method_of
 
 
 def test_the_document_shows_what_was_simulated_last() -> None:
@@ -23,20 +20,11 @@ def test_the_result_file_says_how_to_repeat_every_line() -> None:
     assert json_lines(content) == RESULT.read_text()
 
 
-def test_only_what_is_missing_is_simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-
-    def counted(job: dict[str, Any]) -> dict[str, Any]:
-        asked.append(job["seed"])
-        if len(asked) == 4:
-            raise KeyboardInterrupt
-        return {**job, "seconds": 0.1}
-
-    monkeypatch.setattr(statistics_report, "done", counted)
-    path = tmp_path / "statistics.json"
-    with pytest.raises(KeyboardInterrupt):
-        run(1, path=path)
-    first = list(asked)
-    run(1, path=path)
-    assert asked[4] == first[3]
-    assert len(json.loads(path.read_text())["jobs"]) == len(asked) - 1
+def test_lines_become_the_result_file(tmp_path: Path) -> None:
+    job = {"kind": "coverage", "family": "x", "num": 1, "seed": 7, "seconds": 1.0}
+    lines, path = tmp_path / "lines.jsonl", tmp_path / "statistics.json"
+    lines.write_text(json.dumps({**job, "method": method_of("coverage"), "cpu": "a CPU"}) + "\n")
+    pool([lines], path=path)
+    content = json.loads(path.read_text())
+    assert content["jobs"] == [job]
+    assert content["cpus"] == ["a CPU"]

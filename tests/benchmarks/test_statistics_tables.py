@@ -25,14 +25,14 @@ def covered(family: str, held: float, num: int) -> dict[str, Any]:
         "num": num,
         "seed": 2,
         "seconds": 60.0,
-        "held": dict.fromkeys(QUANTITIES, held),
+        "held": dict.fromkeys(QUANTITIES, [1.0] * round(held * num) + [0.0] * (num - round(held * num))),
         "width": dict.fromkeys(QUANTITIES, 0.02),
     }
 
 
 CONTENT: dict[str, Any] = {
-    "command": "python benchmarks/statistics_report.py --simulate 2",
-    "machine": {"cpu": "a CPU"},
+    "command": "python benchmarks/statistics_report.py --simulate",
+    "cpus": ["a CPU"],
     "commit": "abc",
     "jobs": [
         verdicts("2", "cliff", "false", helps_above=count(10, holds_alone=1), kink=count(10, holds=10)),
@@ -67,8 +67,8 @@ def test_power_and_what_is_wrongly_denied() -> None:
 
 def test_coverage_weighs_families_by_their_simulations() -> None:
     found = rows(tables.coverage_block(CONTENT))
-    assert found["one"][:2] == ["30", "100.0"]
-    assert found["**all**"][:2] == ["40", "97.5"]
+    assert found["one"][:2] == ["30", "100.0 [88, 100]"]
+    assert found["**all**"][:2] == ["40", "97.5 [87, 100]"]
     assert found["one"][-1] == "2.00"  # points
 
 
@@ -86,8 +86,8 @@ def test_without_a_result_file_the_tables_say_so() -> None:
 def test_costs_and_margins_are_told() -> None:
     text = tables.cost_block(CONTENT)
     assert "40 sweeps and 6 studies" in text
-    assert "5 minutes" in text
-    assert "--simulate 2" in text
+    assert "5 processor minutes" in text
+    assert "--simulate" in text
     low, high = margins.PROPORTIONAL
     assert f"inside [{low:g}, {high:g}]" in tables.margins_block()
     assert "10 %" in tables.margins_block()
