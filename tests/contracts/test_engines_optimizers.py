@@ -8,44 +8,15 @@ import torch
 from torch import nn
 
 import cases
+from cases_optimizers import KINDS, compare_unused_bias, members
 from helpers_engines import Trained, assert_same, by_fleet, by_reference
-from isotherm.core.optimizers import SGD, Adam, AdamW, Muon, Optimizer
 from isotherm.core.records import Outcome, RunSpec
 from isotherm.engine.checkpoint import Checkpoint
 from isotherm.engine.fleet import run_fleet
 from isotherm.engine.placed_task import PlacedTask, place_task
 from isotherm.errors import UserError
-from isotherm.tasks.task import Task
 
 TASKS = {"mlp": cases.blobs_task, "conv": cases.conv_task, "batch_norm": cases.batch_norm_task}
-# Of every kind several, which share a fleet: each run has hyperparameters of its own.
-KINDS: dict[str, tuple[Optimizer, ...]] = {
-    "nesterov": (SGD(momentum=0.9, nesterov=True), SGD(momentum=0.5, nesterov=True)),
-    "adam": (Adam(), Adam(beta1=0.5, beta2=0.9, epsilon=1e-3)),
-    "adamw": (AdamW(weight_decay=0.5), AdamW(beta1=0.0, beta2=0.99, weight_decay=0.0), AdamW(weight_decay=0.01)),
-    "muon": (Muon(), Muon(momentum=0.5, weight_decay=0.0, adamw_ratio=0.3), Muon(beta1=0.5, weight_decay=1.0)),
-    "muon_original": (
-        Muon(adjustment="original", nesterov=False),
-        Muon(adjustment="original", nesterov=False, momentum=0.0),
-    ),
-}
-RATES = (0.01, 0.03, 0.002)
-
-
-def spec_of(task: Task, optimizer: Optimizer, rate: float, **changes) -> RunSpec:
-    is_sgd = isinstance(optimizer, SGD)
-    momentum = optimizer.momentum if is_sgd else 0.0
-    coupled = isinstance(optimizer, SGD | Adam)
-    fields = {"momentum": momentum, "l2": 5e-3 if coupled else 0.0, "effective_learning_rate": rate}
-    return cases.spec(task, optimizer=optimizer, **{**fields, **changes})
-
-
-def members(task: Task, kind: str, **changes) -> list[RunSpec]:
-    """Return runs of one kind that differ in everything that may differ."""
-    return [
-        spec_of(task, optimizer, RATES[k], seed=k % 2, gamma=(2.0, 1.3)[k % 2], **changes)
-        for k, optimizer in enumerate(KINDS[kind])
-    ]
 
 
 @functools.cache
@@ -56,17 +27,6 @@ def placed(name: str) -> PlacedTask:
 @functools.cache
 def reference(name: str, spec: RunSpec) -> Trained:
     return by_reference(placed(name), spec)
-
-
-def compare_unused_bias(ours: list[Trained], expected: list[Trained]) -> None:
-    """Take the bias before a batch norm out of the comparison, after one of its own.
-
-    Its gradient is zero but for rounding, which Adam divides by no more than epsilon = 1e-8.
-    """
-    for (_, mine), (_, theirs) in zip(ours, expected, strict=True):
-        difference = float((mine.pop("0.bias") - theirs["0.bias"]).norm())
-        assert difference < 1e-7
-    expected[:] = [(result, {n: p for n, p in theirs.items() if n != "0.bias"}) for result, theirs in expected]
 
 
 @pytest.mark.parametrize(
