@@ -310,14 +310,14 @@ def arithmetic(placed: PlacedTask, *, is_exact: bool = False, tries_convolutions
         yield
         return
     rounds = placed.rounds_to_tf32 and not is_exact
-    matmuls = _matmuls_in_tf32(rounds) if placed.rounds_to_tf32 else nullcontext()
+    matmuls = matmuls_in_tf32(rounds) if placed.rounds_to_tf32 else nullcontext()
     convolutions = torch.backends.cudnn.flags(enabled=True, benchmark=tries_convolutions, allow_tf32=rounds)
     with matmuls, convolutions:
         yield
 
 
 @contextmanager
-def _matmuls_in_tf32(rounds: bool) -> Iterator[None]:
+def matmuls_in_tf32(rounds: bool) -> Iterator[None]:
     """Within this context matmuls of a GPU round their inputs, or do not."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = rounds

@@ -2,6 +2,7 @@
 
     torch.conv2d                       each run has its own filters (`ops.convolution`)
     torch.nn.functional.batch_norm     in training mode, as one ghost batch (`ops.ghost_norm`)
+    torch.nn.functional.max_pool2d     windows that do not overlap (`ops.max_pool`)
 
 It acts only under `vmap` and where a kernel supports the call; PyTorch does everything else.
 """
@@ -18,11 +19,14 @@ from torch.overrides import TorchFunctionMode
 
 from isotherm.kernels.ops import convolution as convolution_ops
 from isotherm.kernels.ops import ghost_norm as ghost_norm_ops
+from isotherm.kernels.ops import max_pool as max_pool_ops
 
 # The replacement of a function; it returns None for calls that it does not support.
 _BY_KERNELS: dict[Callable[..., Any], Callable[..., Tensor | None]] = {
     torch.conv2d: convolution_ops.convolution,
     functional.batch_norm: ghost_norm_ops.batch_norm,
+    functional.max_pool2d: max_pool_ops.max_pool,
+    torch.max_pool2d: max_pool_ops.max_pool,
 }
 
 
