@@ -68,15 +68,17 @@ def pooled(x: Tensor, rows: int, columns: int) -> tuple[Tensor, Tensor]:
     shape = (*others, height // rows, rows, width // columns, columns, num_channels)
     windows = x.movedim(-3, -1).view(shape)
     y = windows.amax((-4, -2))
-    is_largest = windows == y.unsqueeze(-3).unsqueeze(-2)
-    first = torch.where(is_largest, _numbers(x, rows, columns), rows * columns).amin((-4, -2))
+    is_smaller = windows != y.unsqueeze(-3).unsqueeze(-2)
+    numbers = _numbers(x, rows, columns).expand(windows.shape)
+    first = numbers.masked_fill(is_smaller, rows * columns).amin((-4, -2))
     return y.movedim(-1, -3), first.movedim(-1, -3)
 
 
 def gradient(dy: Tensor, first: Tensor, rows: int, columns: int) -> Tensor:
     """Return the gradient of the images: that of a window goes to its largest pixel."""
     of_windows, largest = (values.movedim(-3, -1).unsqueeze(-3).unsqueeze(-2) for values in (dy, first))
-    windows = torch.where(largest == _numbers(dy, rows, columns), of_windows, 0.0)
+    is_smaller = largest != _numbers(dy, rows, columns)
+    windows = of_windows.expand(is_smaller.shape).masked_fill(is_smaller, 0.0)
     return windows.flatten(-5, -4).flatten(-3, -2).movedim(-1, -3)
 
 
