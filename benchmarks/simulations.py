@@ -21,6 +21,7 @@ NUM_SWEEPS = 5  # in a block, of every family
 NUM_STUDIES = {"false": 2, "straight": 2, "true": 1}  # in a block, by scenario
 FIRST_BLOCK = 500  # blocks below were looked at while the methods were made
 QUANTITIES = ("slope", "kink", "plateau", "height")
+FARTHEST = 9.99  # error that is told
 
 # A word of the claim that no other claim has.
 CLAIMS = {
@@ -102,35 +103,48 @@ def verdict_families() -> dict[tuple[str, str], Family]:
 def coverage(family: Family, *, num: int, seed: int) -> dict[str, Any]:
     """Return whether 95 % intervals hold the truth, sweep by sweep, and how wide they are in the middle.
 
-    Of the heights it is the part of batch sizes where they do.
+    Of the heights it is the part of batch sizes where they do. `errors` are how far the truth lies from the median,
+    in units of the interval's half on that side, so that it is known what narrower or wider intervals would hold.
     """
     generator = np.random.default_rng(seed)
     rows = [_covered(simulate(family, generator)) for _ in range(num)]
-    held, widths = (np.array([[row[name][k] for row in rows] for name in QUANTITIES]) for k in (0, 1))
-    return {
-        "held": dict(zip(QUANTITIES, held.tolist(), strict=True)),
-        "width": {name: round(float(np.median(row)), 4) for name, row in zip(QUANTITIES, widths, strict=True)},
-    }
+    found: dict[str, Any] = {"held": {}, "width": {}, "errors": {}}
+    for name in QUANTITIES:
+        held, widths, errors = (np.array([row[name][k] for row in rows]) for k in range(3))
+        found["held"][name] = held.mean(axis=1).tolist()
+        found["width"][name] = round(float(np.median(np.median(widths, axis=1))), 4)
+        found["errors"][name] = errors.round(2).tolist()
+    return found
 
 
-def _covered(found: Simulated) -> dict[str, tuple[float, float]]:
+def _covered(found: Simulated) -> dict[str, tuple[list[bool], list[float], list[float]]]:
+    """Return what was held, the widths and the errors by quantity, with one entry but for the heights."""
     fit, truth = fit_family(found.grids()), found.truth
-    heights = [_holds(fit.heights[:, k], truth.height(size)) for k, size in enumerate(fit.batch_sizes)]
-    return {
-        "slope": _holds(fit.slopes, truth.family.slope),
-        "kink": _holds(_kinks(fit), truth.kink),
-        "plateau": _holds(fit.plateaus, truth.plateau),
-        "height": (float(np.mean([h for h, _ in heights])), float(np.median([w for _, w in heights]))),
+    pairs = {
+        "slope": [(fit.slopes, truth.family.slope)],
+        "kink": [(_kinks(fit), truth.kink)],
+        "plateau": [(fit.plateaus, truth.plateau)],
+        "height": [(fit.heights[:, k], truth.height(size)) for k, size in enumerate(fit.batch_sizes)],
     }
+    compared = {name: [_compared(*pair) for pair in some] for name, some in pairs.items()}
+    return {name: tuple(map(list, zip(*some, strict=True))) for name, some in compared.items()}  # type: ignore[misc]
 
 
 def _kinks(fit: FamilyFit) -> Floats:
     return np.asarray(np.where(np.isnan(fit.kinks), np.inf, fit.kinks))
 
 
-def _holds(draws: Floats, truth: float) -> tuple[float, float]:
+def _compared(draws: Floats, truth: float) -> tuple[bool, float, float]:
+    """Return whether an interval holds the truth, its width, and the error in units of its half."""
     low, high = percentile_limits(draws)
-    return float(low <= truth <= high), high - low
+    middle = float(np.median(draws))
+    half = high - middle if truth > middle else middle - low
+    is_held = low <= truth <= high
+    if not math.isfinite(half) or half == 0:  # no kink is seen
+        error = 0.0 if is_held else FARTHEST
+    else:
+        error = min(FARTHEST, abs(truth - middle) / half)
+    return is_held, high - low, math.copysign(error, truth - middle)
 
 
 # -- verdicts --------------------------------------------------------------------------------------------------------
