@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from isotherm.engine.layers import attention as attention  # its rules hold from here on
 from isotherm.engine.layers.embedding_bag import embedding_bag
-from isotherm.engine.layers.recurrent import CELLS, CELLS_ALONE, RecurrentCall, one_token, unrolled
+from isotherm.engine.layers.recurrent import CELLS, CELLS_ALONE, RecurrentCall, one_token, unrolled, without_flattening
 
 
 class ManyRuns(TorchFunctionMode):
@@ -50,7 +50,7 @@ def for_many_runs(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function over many runs that runs within this context."""
 
     def within(*arguments: Any) -> Any:
-        with ManyRuns():
+        with ManyRuns(), without_flattening():
             return function(*arguments)
 
     return within

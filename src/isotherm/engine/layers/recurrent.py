@@ -7,12 +7,13 @@ Shape suffixes: T tokens, B batch, H hidden units, G gates: 4 H (LSTM), 3 H (GRU
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 # What a cell returns: the new hidden state, and all states for the next token.
@@ -54,6 +55,24 @@ CELLS_ALONE: dict[Callable[..., Any], Cell] = {
     torch.rnn_tanh_cell: _tanh_cell,
     torch.rnn_relu_cell: _relu_cell,
 }
+
+
+def _leave(self: nn.RNNBase) -> None:
+    """Do nothing."""
+
+
+@contextmanager
+def without_flattening() -> Iterator[None]:
+    """Within this context recurrent modules leave their weights where they are.
+
+    On a GPU they would lay out anew, for cuDNN, whatever weights they are called with; those of `vmap` are nowhere.
+    """
+    before = nn.RNNBase.flatten_parameters
+    nn.RNNBase.flatten_parameters = _leave  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        nn.RNNBase.flatten_parameters = before  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)

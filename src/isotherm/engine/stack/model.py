@@ -16,6 +16,7 @@ from isotherm.core.records import content_hash
 from isotherm.engine.dropout import WHOLE_BATCH
 from isotherm.engine.evaluation import Tensors
 from isotherm.engine.layers.many_runs import for_many_runs
+from isotherm.engine.layers.recurrent import without_flattening
 from isotherm.engine.memory import is_out_of_memory
 from isotherm.engine.parameters import ParameterGroups
 from isotherm.engine.placed_task import PlacedTask, ghost_layers
@@ -67,7 +68,8 @@ class StackedModel:
                 torch.utils._pytree.tree_map(lambda t: t[0], argument) if dim == 0 else argument
                 for argument, dim in zip(arguments, in_dims, strict=True)
             ]
-            return torch.utils._pytree.tree_map(lambda t: t.unsqueeze(0), function(*alone))
+            with without_flattening():
+                return torch.utils._pytree.tree_map(lambda t: t.unsqueeze(0), function(*alone))
 
         return single
 
@@ -129,10 +131,10 @@ class StackedModel:
 
         PyTorch runs through the tokens of a recurrent layer in one call then; traced, it is many.
         """
-        self._module.train()
         num_groups = len(weights.values)
 
         def step_function(*tensors: Tensor) -> tuple[Tensor, ...]:
+            self._module.train()  # as it is not traced, evaluations in between leave it in their mode
             rest = iter(tensors)
             parameters_M = weights.parameters([next(rest) for _ in range(num_groups)])
             parameters = {name: p[0].detach().requires_grad_() for name, p in parameters_M.items()}
