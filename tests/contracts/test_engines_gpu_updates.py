@@ -91,7 +91,8 @@ def test_clipping_with_every_optimizer(kind, monkeypatch) -> None:
 def test_diverged_runs_leave_with_every_optimizer(kind, monkeypatch) -> None:
     compiles(monkeypatch, always=False)
     specs = members(TASKS["mlp"](), kind, num_steps=60)
-    lost = dataclasses.replace(specs[0], effective_learning_rate=1e200, seed=5)
+    # So large that the next loss overflows, in whatever order Adam multiplies and divides.
+    lost = dataclasses.replace(specs[0], effective_learning_rate=1e308, seed=5)
     ours = by_fleet(placed("mlp"), [lost, *specs], updates_per_window=16)
     assert_same(ours[1:], [by_reference(placed("mlp"), spec) for spec in specs])
     expected = by_reference(placed("mlp"), lost)[0]
@@ -128,16 +129,12 @@ def test_a_checkpoint_continues_with_the_moments_of_an_optimizer(kind: str, tmp_
 
 def check_layer(name: str, caplog: pytest.LogCaptureFixture, *, num_steps: int) -> None:
     task = layer_task(name)
-    # PyTorch's kernel for weight norm on a GPU takes square roots in float32, in float64 too.
-    precision, tolerance = ("float32", {"tolerance": 1e-4}) if name == "weight norm" else ("float64", {})
-    here = place_task(task, precision=precision, device=DEVICE)
+    here = place_task(task, precision="float64", device=DEVICE)
     changes = ({"seed": 0}, {"seed": 1, "effective_learning_rate": 0.3, "momentum": 0.5})
-    specs = [
-        cases.spec(task, num_steps=num_steps, num_evaluations=1, precision=precision, **change) for change in changes
-    ]
+    specs = [cases.spec(task, num_steps=num_steps, num_evaluations=1, **change) for change in changes]
     with caplog.at_level(logging.WARNING, logger="isotherm"):
         ours = by_fleet(here, specs, updates_per_window=5)
-    assert_same(ours, [by_reference(here, spec) for spec in specs], **tolerance)
+    assert_same(ours, [by_reference(here, spec) for spec in specs])
     assert caplog.text == ""
 
 

@@ -21,6 +21,20 @@ States = tuple[Tensor, ...]
 Cell = Callable[[Tensor, Tensor, States], States]
 
 
+@contextmanager
+def weights_left_apart() -> Iterator[None]:
+    """Within this context recurrent layers leave their weights where they are.
+
+    On a GPU they move them into one piece of memory as soon as they are given others; under `torch.func` they cannot.
+    """
+    before = nn.RNNBase.flatten_parameters
+    nn.RNNBase.flatten_parameters = lambda _: None  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        nn.RNNBase.flatten_parameters = before  # type: ignore[method-assign]
+
+
 def _lstm_cell(projected_BG: Tensor, recurrent_BG: Tensor, states: States) -> States:
     admit, forget, candidate, output = (projected_BG + recurrent_BG).chunk(4, dim=-1)
     cell_BH = forget.sigmoid() * states[1] + admit.sigmoid() * candidate.tanh()
@@ -55,24 +69,6 @@ CELLS_ALONE: dict[Callable[..., Any], Cell] = {
     torch.rnn_tanh_cell: _tanh_cell,
     torch.rnn_relu_cell: _relu_cell,
 }
-
-
-def _leave(self: nn.RNNBase) -> None:
-    """Do nothing."""
-
-
-@contextmanager
-def without_flattening() -> Iterator[None]:
-    """Within this context recurrent modules leave their weights where they are.
-
-    On a GPU they would lay out anew, for cuDNN, whatever weights they are called with; those of `vmap` are nowhere.
-    """
-    before = nn.RNNBase.flatten_parameters
-    nn.RNNBase.flatten_parameters = _leave  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        nn.RNNBase.flatten_parameters = before  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
