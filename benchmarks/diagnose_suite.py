@@ -2,6 +2,7 @@
 
 Run:     python benchmarks/diagnose_suite.py --json benchmarks/results/diagnose_suite.json
          python benchmarks/diagnose_suite.py --write docs/diagnose.md
+         python benchmarks/diagnose_suite.py --json FILE --lines LINES --processes 2 --minutes 8, then --add LINES
 Cost:    about 27 minutes on one core; --case chooses one, and what is in the file is not repeated
 Expect:  learning rates within a factor of two and intervals that cover in at least nine of ten seeds; no answer
          confidently wrong; no answer at all where nothing can be learned
@@ -13,8 +14,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import os
 import statistics
 import time
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +33,7 @@ from known_answers.scoring import is_right, is_wrong, judged, scored
 from known_answers.tasks import CASES, Known
 from pages.blocks import Page
 from pages.results import NOT_MEASURED, load
+from statistics_runs import ONE_THREAD, read_lines
 
 MINUTES = 20.0
 # The method was made with smaller seeds in view.
@@ -48,6 +54,60 @@ def measure(path: Path, *, names: list[str], seeds: range) -> None:
             if seed not in {row["seed"] for row in entry.setdefault("rows", [])}:
                 entry["rows"].append(_diagnosed(case, entry["sweep"], seed))
                 _save(path, content)
+
+
+def measure_lines(path: Path, lines: Path, *, names: list[str], seeds: range, processes: int, seconds: float) -> None:
+    """Run cases whose sweep a result file holds, several at once, and append a line of JSON for each of them.
+
+    Diagnoses that either file holds are not repeated. Once the time is up none is started.
+    """
+    cases = json.loads(path.read_text())["cases"]
+    known = {(name, row["seed"]) for name, entry in cases.items() for row in entry["rows"]}
+    known |= {(line["case"], line["row"]["seed"]) for line in read_lines(lines)}
+    wanted = _wanted(cases, known, names, seeds)
+    start = time.monotonic()
+    os.environ |= dict.fromkeys(ONE_THREAD, "1")
+    spawned = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=spawned) as pool, lines.open("a") as file:
+        running: dict[Future[dict[str, Any]], str] = {}
+        while True:
+            while len(running) < processes and time.monotonic() - start < seconds:
+                name, seed = next(wanted, (None, 0))
+                if name is None:
+                    break
+                running[pool.submit(_diagnosed_by_name, name, cases[name]["sweep"], seed)] = name
+            if not running:
+                break
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                line = {"case": running.pop(future), "commit": commit(), "machine": machine("cpu")}
+                file.write(json.dumps({**line, "row": future.result()}) + "\n")
+                file.flush()
+
+
+def _wanted(
+    cases: dict[str, Any], known: set[tuple[str, int]], names: list[str], seeds: range
+) -> Iterator[tuple[str, int]]:
+    """Return cases and seeds that are not known; every case is soon known for some seeds."""
+    for seed in seeds:
+        for name in cases:
+            if (not names or name in names) and (name, seed) not in known:
+                yield name, seed
+
+
+def _diagnosed_by_name(name: str, sweep: dict[str, Any], seed: int) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    (case,) = [case for case in CASES if case.name == name]
+    return _diagnosed(case, sweep, seed)
+
+
+def add(path: Path, lines: list[Path]) -> None:
+    """Add the diagnoses of files of lines to a result file; each once."""
+    content = json.loads(path.read_text())
+    for line in (line for file in lines for line in read_lines(file)):
+        rows = content["cases"][line["case"]]["rows"]
+        if line["row"]["seed"] not in {row["seed"] for row in rows}:
+            rows.append({**line["row"], "commit": line["commit"], "cpu": line["machine"]["cpu"]})
+    path.write_text(json.dumps(content, indent=1))
 
 
 def _diagnosed(case: Known, sweep: dict[str, Any], seed: int) -> dict[str, Any]:
@@ -151,14 +211,30 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=FIRST_SEED)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--judge-again", action="store_true", help="compare the --case given with its sweep once more")
+    parser.add_argument("--lines", type=Path, help="measure several cases at once, and append to this file of lines")
+    parser.add_argument("--processes", type=int, default=1, help="with --lines; of one thread each (1)")
+    parser.add_argument("--minutes", type=float, default=10.0, help="with --lines; after which no case is started (10)")
+    parser.add_argument("--add", nargs="+", type=Path, metavar="LINES", help="add files of lines to the --json")
     parser.add_argument("--write", type=Path, help="write the results into this page instead of measuring")
     options = parser.parse_args()
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
     if options.write is not None:
         PAGE.write(options.write)
     elif options.json is not None and options.judge_again:
         judge_again(options.json, names=options.case)
+    elif options.json is not None and options.add is not None:
+        add(options.json, options.add)
+    elif options.json is not None and options.lines is not None:
+        measure_lines(
+            options.json,
+            options.lines,
+            names=options.case,
+            seeds=seeds,
+            processes=options.processes,
+            seconds=60 * options.minutes,
+        )
     elif options.json is not None:
-        measure(options.json, names=options.case, seeds=range(options.first_seed, options.first_seed + options.seeds))
+        measure(options.json, names=options.case, seeds=seeds)
     else:
         parser.error("give --json or --write")
 

@@ -1,7 +1,7 @@
 """Are intervals and verdicts right? Simulates families whose answer is known, and writes docs/statistics.md.
 
 Run:     python benchmarks/statistics_report.py --simulate --processes 2 --minutes 60 --output lines.jsonl
-         python benchmarks/statistics_report.py --pool lines.jsonl
+         python benchmarks/statistics_report.py --pool lines.jsonl benchmarks/results/statistics.json
          python benchmarks/statistics_report.py
 Cost:    the first as long as it is let, and it goes on where a file ends; the others only write
 Expect:  coverage of 93 to 97 %; false "holds" at most 5 % for every verdict in every family
@@ -39,11 +39,11 @@ PAGE = Page(
 
 
 def pool(paths: Sequence[Path], *, path: Path = RESULT) -> None:
-    """Replace the result file by the jobs of files of lines."""
+    """Replace the result file by the jobs of files of lines, and of itself if it is among them."""
     jobs = pooled(paths)
     content = {
         "command": f"python benchmarks/{Path(__file__).name} --simulate --output lines.jsonl",
-        "cpus": sorted({job["cpu"] for job in jobs}),
+        "cpus": sorted({cpu for job in jobs for cpu in job["cpu"].split(", ")}),
         "commit": commit(),
         "method": {kind: method_of(kind) for kind in KINDS},
         "jobs": [{name: value for name, value in job.items() if name not in ("method", "cpu")} for job in jobs],
@@ -67,7 +67,7 @@ def main() -> None:
     parser.add_argument("--part", type=int, default=0, help="another one on every machine: other seeds (0)")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="what is simulated (both)")
     parser.add_argument("--output", type=Path, help="file of lines that results are added to")
-    parser.add_argument("--pool", nargs="+", type=Path, metavar="FILE", help="files of lines that make the result file")
+    parser.add_argument("--pool", nargs="+", type=Path, metavar="FILE", help="files that make the result file")
     arguments = parser.parse_args()
     if arguments.simulate:
         if arguments.output is None:

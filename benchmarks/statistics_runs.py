@@ -29,7 +29,7 @@ Job = dict[str, Any]
 # simulate with different seeds.
 BLOCKS_IN_A_PART = 100
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-LABELS = ("kind", "resolution", "special", "scenario", "family", "num", "seed")
+LABELS = ("kind", "resolution", "special", "scenario", "curves", "family", "num", "seed")
 
 # What decides how a simulation comes out; results before and after a change of it are not mixed.
 _SIMULATION = ("benchmarks/families.py", "benchmarks/simulations.py", "src/isotherm/sweep/protocol.py")
@@ -117,9 +117,16 @@ def pooled(paths: Iterable[Path]) -> list[Job]:
 
 
 def read_lines(path: Path) -> list[Job]:
-    """Return the jobs of a file of lines; a last line that was cut off when a call was stopped is left out."""
+    """Return the jobs of a file of lines, or of a result file.
+
+    A last line that was cut off when a call was stopped is left out.
+    """
     if not path.exists():
         return []
+    if path.suffix == ".json":
+        content = json.loads(path.read_text())
+        cpu = ", ".join(content["cpus"])
+        return [{**job, "method": content["method"][job["kind"]], "cpu": cpu} for job in content["jobs"]]
     lines = path.read_text().split("\n")
     return [json.loads(line) for line in lines[:-1] if line]
 

@@ -48,13 +48,13 @@ class Around(nn.Module):
 
 class Causal(Around):
     def between(self, z: Tensor, x: Tensor) -> Tensor:
-        mask = nn.Transformer.generate_square_subsequent_mask(LENGTH, dtype=z.dtype)
+        mask = nn.Transformer.generate_square_subsequent_mask(LENGTH, device=z.device, dtype=z.dtype)
         return self.layer(z, mask, is_causal=True)
 
 
 class Padded(Around):
     def between(self, z: Tensor, x: Tensor) -> Tensor:
-        return self.layer(z, src_key_padding_mask=(x == 0) & (torch.arange(LENGTH) > 0))
+        return self.layer(z, src_key_padding_mask=(x == 0) & (torch.arange(LENGTH, device=x.device) > 0))
 
 
 class SelfAttention(Around):
@@ -79,7 +79,7 @@ class Function(Around):
         query, key, value = self.layer(z).unflatten(-1, (3, 2, -1)).permute(2, 0, 3, 1, 4)
         options = {**self.options, "dropout_p": self.options.get("dropout_p", 0.0) if self.training else 0.0}
         if options.pop("masked", False):
-            options["attn_mask"] = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
+            options["attn_mask"] = torch.ones(LENGTH, LENGTH, dtype=torch.bool, device=z.device).tril()
         output = functional.scaled_dot_product_attention(query, key, value, **options)
         return output.transpose(1, 2).flatten(-2)
 

@@ -89,7 +89,7 @@ def cost_block(content: dict[str, Any] | None) -> str:
 def rate(jobs: Sequence[Job], claim: str, key: str) -> tuple[int, int]:
     """Return how often a claim came out in a way, and how often it was judged."""
     counts = [job["claims"][claim] for job in jobs if claim in job["claims"]]
-    return sum(count[key] for count in counts), sum(count["total"] for count in counts)
+    return sum(count.get(key, 0) for count in counts), sum(count["total"] for count in counts)
 
 
 def _coverage_row(name: str, jobs: Sequence[Job], effect: float) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -108,3 +110,45 @@ def test_the_table_has_a_row_for_every_measured_case() -> None:
     ]
     assert {case.name for case in CASES} >= cases.keys()
     assert diagnose_suite.block(None) == "Not measured yet."
+
+
+class Inline:
+    """A pool that computes at once."""
+
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    def __enter__(self) -> Inline:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def submit(self, function: Callable[..., dict[str, Any]], *arguments: object) -> Future[dict[str, Any]]:
+        future: Future[dict[str, Any]] = Future()
+        future.set_result(function(*arguments))
+        return future
+
+
+def test_lines_of_several_processes_are_added_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, int]] = []
+
+    def diagnosed(name: str, sweep: dict[str, Any], seed: int) -> dict[str, Any]:
+        assert sweep == {"of": name}
+        asked.append((name, seed))
+        return {"seed": seed, "is_right": True}
+
+    monkeypatch.setattr(diagnose_suite, "ProcessPoolExecutor", Inline)
+    monkeypatch.setattr(diagnose_suite, "ONE_THREAD", ())
+    monkeypatch.setattr(diagnose_suite, "_diagnosed_by_name", diagnosed)
+    path, lines = tmp_path / "suite.json", tmp_path / "lines.jsonl"
+    cases = {name: {"sweep": {"of": name}, "rows": []} for name in ("quickstart", "saturated")}
+    cases["saturated"]["rows"] = [{"seed": 4, "is_right": False}]
+    path.write_text(json.dumps({"cases": cases}))
+    for _ in range(2):  # the second call finds nothing left to do
+        measure = {"names": [], "seeds": range(4, 6), "processes": 2, "seconds": 60.0}
+        diagnose_suite.measure_lines(path, lines, **measure)
+        assert asked == [("quickstart", 4), ("quickstart", 5), ("saturated", 5)]
+        diagnose_suite.add(path, [lines, lines])
+        rows = json.loads(path.read_text())["cases"]["saturated"]["rows"]
+        assert [(row["seed"], row["is_right"]) for row in rows] == [(4, False), (5, True)]
+    diagnose_suite.measure_lines(path, lines, names=[], seeds=range(9, 10), processes=2, seconds=0.0)
+    assert len(asked) == 3  # no time left

@@ -18,6 +18,11 @@ def test_intervals_hold_the_truth() -> None:
     held = {name: float(np.mean([one["held"][name] for one in found])) for name in QUANTITIES}
     assert held["height"] >= 29 / 36
     assert (held["slope"] + held["kink"] + held["plateau"]) / 3 >= 14 / 18
+    for name in QUANTITIES:
+        assert all(
+            np.allclose(one["held"][name], np.mean(np.abs(one["errors"][name]) <= 1, axis=1), atol=0.13)
+            for one in found  # errors are rounded: at most one of eight heights is on the edge
+        )
     assert all(one["width"]["slope"] < 0.6 for one in found)
     assert all(one["width"]["height"] < 0.04 for one in found)
 
@@ -27,13 +32,13 @@ def test_false_claims_are_seldom_said_to_hold_and_true_ones_often() -> None:
     false, _, true = SCENARIOS
     family = Family(sizes=SIX_SIZES, shape="4x")
     counts = verdict_rates(false, family, num=2, seed=9)["claims"]
-    alone = sum(counts[claim]["holds_alone"] for claim in false.false_claims)
+    alone = sum(counts[claim].get("holds_alone", 0) for claim in false.false_claims)
     assert alone <= 2  # of 16
-    assert sum(counts[claim]["holds"] for claim in false.false_claims) <= 1
+    assert sum(counts[claim].get("holds", 0) for claim in false.false_claims) <= 1
     found = verdict_rates(true, family, num=1, seed=9)["claims"]
     assert found["proportional"]["holds"] == found["proportional"]["total"] == 2
     assert found["helps above"]["holds"] == 1
-    assert all(found[claim]["fails"] == 0 for claim in CLAIMS)
+    assert not any("fails" in found[claim] for claim in CLAIMS)
 
 
 def test_every_job_can_be_repeated_from_its_own_line(monkeypatch: pytest.MonkeyPatch) -> None:

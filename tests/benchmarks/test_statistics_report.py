@@ -28,3 +28,9 @@ def test_lines_become_the_result_file(tmp_path: Path) -> None:
     content = json.loads(path.read_text())
     assert content["jobs"] == [job]
     assert content["cpus"] == ["a CPU"]
+    more = tmp_path / "more.jsonl"
+    more.write_text(json.dumps({**job, "seed": 8, "method": method_of("coverage"), "cpu": "another"}) + "\n")
+    pool([more, path, lines], path=path)
+    content = json.loads(path.read_text())
+    assert [found["seed"] for found in content["jobs"]] == [7, 8]
+    assert content["cpus"] == ["a CPU", "another"]

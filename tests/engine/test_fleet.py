@@ -441,6 +441,7 @@ def test_which_runs_are_programs_of_their_own(make, precision, device, expected,
         return are_usable
 
     monkeypatch.setattr(convolution_ops, "are_usable", usable)
+    monkeypatch.setattr("isotherm.engine.placed_task.MOST_FLOP_UNFOLDED", 0.0)
     placed = dataclasses.replace(place_task(make(), precision=precision), device=torch.device(device))
     found = [FleetChecks().wants_own_streams(placed, batch_size) for batch_size in (SMALL_BATCH, LARGE_BATCH)]
     if placed.has_convolutions and device == "cuda" and not are_usable:

@@ -34,6 +34,25 @@ def test_kernels_that_failed_at_a_batch_size_are_not_tried_there_again(placed: P
     assert FleetChecks().convolves_together(placed, 4)
 
 
+def test_small_networks_in_more_digits_have_their_convolutions_as_matmuls(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = {precision: place_task(cases.conv_task(), precision=precision) for precision in ("float32", "mixed")}
+    on_gpu = {key: dataclasses.replace(placed, device=torch.device("cuda")) for key, placed in tasks.items()}
+    checks = FleetChecks()
+    assert checks.unfolds_together(on_gpu["float32"], 64)
+    assert not checks.wants_own_streams(on_gpu["float32"], 64)
+    assert not checks.unfolds_together(on_gpu["mixed"], 64)
+    assert not checks.unfolds_together(tasks["float32"], 64)
+    most = on_gpu["float32"].most_flop_unfolded
+    assert most is not None
+    monkeypatch.setattr("isotherm.engine.placed_task.MOST_FLOP_UNFOLDED", 64 * most)
+    assert not checks.unfolds_together(on_gpu["float32"], 65)
+    assert checks.wants_own_streams(on_gpu["float32"], 65)
+    checks.add_without_kernels(64)
+    assert checks.wants_own_streams(on_gpu["float32"], 64)
+    of_vectors = dataclasses.replace(place_task(cases.blobs_task(), precision="float32"), device=torch.device("cuda"))
+    assert not checks.unfolds_together(of_vectors, 64)
+
+
 def test_a_check_holds_for_its_batch_size_and_its_way_to_train() -> None:
     checks = FleetChecks()
     checks.add_passed(8, as_one=False)

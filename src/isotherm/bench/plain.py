@@ -14,6 +14,7 @@ from isotherm.bench.tasks import timed_task
 from isotherm.bench.workloads import MOMENTUM, Workload
 from isotherm.core.l2 import is_penalised
 from isotherm.core.temperature import bare_learning_rate
+from isotherm.engine.placed_task import matmuls_in_tf32
 from isotherm.kernels.ops.registry import register_with_compiler
 from isotherm.running.timing import Clock, Turn
 from isotherm.tasks.seeding import initial_model
@@ -147,14 +148,15 @@ def plain_loop(workload: Workload, turn: Turn, *, library: bool = False, compile
     most = torch.get_num_threads()
     threads = sorted({1, most}) if workload.device == "cpu" else [most]
     try:
-        for num in threads:
-            torch.set_num_threads(num)
-            for _ in range(3):  # compiles, allocates, lets cuDNN choose
-                loop.step()
-        speed = None
-        while (seconds := turn(speed)) is not None:
-            torch.set_num_threads(max(threads, key=partial(_speed_with, loop, WARM_UP * seconds)))
-            speed = loop.speed(seconds)
+        with matmuls_in_tf32(workload.precision == "tf32"):  # as PyTorch's convolutions are by default
+            for num in threads:
+                torch.set_num_threads(num)
+                for _ in range(3):  # compiles, allocates, lets cuDNN choose
+                    loop.step()
+            speed = None
+            while (seconds := turn(speed)) is not None:
+                torch.set_num_threads(max(threads, key=partial(_speed_with, loop, WARM_UP * seconds)))
+                speed = loop.speed(seconds)
     finally:
         torch.set_num_threads(most)
 

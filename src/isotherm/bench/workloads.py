@@ -64,7 +64,7 @@ class Workload:
     @property
     def label(self) -> str:
         """The name that selects this workload."""
-        precision = ":float32" if self.device == "cuda" and self.precision == "float32" else ""
+        precision = f":{self.precision}" if self.device == "cuda" and self.precision != "mixed" else ""
         return f"{self.task}:{self.batch_size}{precision}"
 
     @property
@@ -165,6 +165,7 @@ WORKLOADS: tuple[AnyWorkload, ...] = (
     _on_gpu("gpt", 64, (6, 4), 0.04, Target(of="ours", value=4_000)),
     _on_gpu("cnn", 64, (6, 4), 0.04, Target(of="ours", value=10_000)),
     _on_gpu("cnn", 64, (6, 4), 0.04, Target(of="ours", value=4_000), precision="float32"),
+    _on_gpu("cnn", 64, (6, 4), 0.04, Target(of="ours", value=4_000), precision="tf32"),
 )
 
 

@@ -5,8 +5,9 @@ has its own learning rate, momentum or betas, L2 or weight decay, clipping thres
 run's numbers depend only on its own spec.
 
 On a GPU an update is recorded as a CUDA graph and replayed. Networks of matmuls are one batched program, and so are
-convolutions where our kernels support them. PyTorch's batched convolutions with separate weights are slow, and large
-batches need no batching over runs, so otherwise each run is a compiled program on its own stream.
+convolutions where our kernels support them or, of small networks in more digits, as matmuls. PyTorch's batched
+convolutions with separate weights are slow, and large batches need no batching over runs, so otherwise each run is a
+compiled program on its own stream.
 """
 
 from __future__ import annotations
@@ -115,12 +116,17 @@ class _Fleet:
         """Tell whether kernels compute the convolutions of all runs at once."""
         return self.checks.convolves_together(self.placed, self.batch_size)
 
+    @property
+    def unfolds(self) -> bool:
+        """Tell whether batched matmuls do."""
+        return self.checks.unfolds_together(self.placed, self.batch_size)
+
     def run(self, checkpoint: Checkpoint | None) -> list[RunResult]:
         try:
             with seeded(0, "probe"):  # what the check draws disturbs no other stream
                 checked = self.check()
         except NotVectorisable as reason:
-            if self.convolves:
+            if self.convolves or self.unfolds:
                 self.checks.say_once(
                     f"convolutions, {self.specs[0].task}",
                     f"convolutions are not computed for all runs at once, but run by run: {reason}; {run_by_run()}",
@@ -182,7 +188,7 @@ class _Fleet:
         if not self.checks.has_right_gradients(self.batch_size, as_one=not is_alone, micro_batch_size=size):
             ends = self.specs[:1] if is_alone else (self.specs[0], self.specs[-1])
             exact = dataclasses.replace(self.placed, is_mixed=False)
-            plan = StackPlan.of(exact, ends, convolves=False, micro_batches=self.micro_batches)
+            plan = StackPlan.of(exact, ends, convolves=False, unfolds=self.unfolds, micro_batches=self.micro_batches)
             with arithmetic(self.placed, is_exact=True):
                 tried = RunStack.of(plan, self.listeners)
                 tried.check_gradients()
@@ -215,6 +221,7 @@ class _Fleet:
             self.placed,
             specs,
             convolves=self.convolves,
+            unfolds=self.unfolds,
             micro_batches=self.micro_batches,
             updates_per_window=self.updates_per_window,
             first_index=first_index,

@@ -110,7 +110,7 @@ class FleetChecks:
         return self._micro_batches[batch_size, size]
 
     def add_without_kernels(self, batch_size: int) -> None:
-        """Note that kernels cannot compute the convolutions of many runs at once at a batch size."""
+        """Note that the convolutions of many runs cannot be computed at once at a batch size."""
         self._without_kernels.add(batch_size)
 
     def say_once(self, kind: str, sentence: str) -> None:
@@ -135,7 +135,13 @@ class FleetChecks:
         """Tell whether kernels should compute the convolutions of all runs at once."""
         return batch_size not in self._without_kernels and placed.convolves_together(batch_size)
 
+    def unfolds_together(self, placed: PlacedTask, batch_size: int) -> bool:
+        """Tell whether batched matmuls should compute the convolutions of all runs at once."""
+        return batch_size not in self._without_kernels and placed.unfolds_together(batch_size)
+
     def wants_own_streams(self, placed: PlacedTask, batch_size: int) -> bool:
         """Tell whether each run should be a program of its own: on a GPU, where convolutions are faster that way."""
         has_convolutions = placed.device.type == "cuda" and placed.has_convolutions
-        return has_convolutions and not self.convolves_together(placed, batch_size)
+        if not has_convolutions or self.convolves_together(placed, batch_size):
+            return False
+        return not self.unfolds_together(placed, batch_size)

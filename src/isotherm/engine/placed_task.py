@@ -20,6 +20,7 @@ from isotherm.engine.graph.kept_traces import KeptTraces
 from isotherm.engine.layers.fast_paths import without_fast_paths
 from isotherm.errors import UserError
 from isotherm.kernels.ops import convolution as convolution_ops
+from isotherm.kernels.ops import unfolded_convolution as unfolded_ops
 from isotherm.models.ghost_batch_norm import GhostBatchNorm2d
 from isotherm.tasks.inputs import Inputs, Split
 from isotherm.tasks.losses import LOSSES, LossFunction
@@ -36,6 +37,8 @@ DTYPES: dict[Precision, torch.dtype] = {
 
 # Above this every run uses cuDNN on its own stream; our kernels were not timed there.
 LARGEST_BATCH_TOGETHER = 8192
+# Up to this many FLOP per update a run by itself cannot fill a GPU, and convolutions of all runs as matmuls are faster.
+MOST_FLOP_UNFOLDED = 1e10
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -57,6 +60,7 @@ class PlacedTask:
     reestimates: bool = True
     has_convolutions: bool = False
     convolutions_suit_kernels: bool = False
+    most_flop_unfolded: float | None = None
     num_parameters: int = 0
     traces: KeptTraces = field(default_factory=KeptTraces)
 
@@ -69,6 +73,12 @@ class PlacedTask:
         suit = self.has_convolutions and self.convolutions_suit_kernels and not self.is_lazy
         is_possible = suit and self.is_mixed and convolution_ops.are_usable(self.device)
         return is_possible and batch_size <= LARGEST_BATCH_TOGETHER
+
+    def unfolds_together(self, batch_size: int) -> bool:
+        """Tell whether batched matmuls should compute the convolutions of all runs at once."""
+        most, is_on_gpu = self.most_flop_unfolded, self.device.type == "cuda"
+        is_possible = is_on_gpu and self.has_convolutions and not self.is_mixed
+        return is_possible and most is not None and batch_size * most <= MOST_FLOP_UNFOLDED
 
     @property
     def num_train(self) -> int:
@@ -292,9 +302,18 @@ def place_task(
         reestimates=task.norm_statistics == "reestimated",
         has_convolutions=any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules()),
         convolutions_suit_kernels=convolution_ops.suits(module, target),
+        most_flop_unfolded=_most_flop_unfolded(module, task),
         num_parameters=sum(p.numel() for p in module.parameters()),
         traces=next((other.traces for other in beside if other.computes_like(task)), KeptTraces()),
     )
+
+
+def _most_flop_unfolded(module: nn.Module, task: Task) -> float | None:
+    """Return an upper bound of the FLOP of an update per example; None if matmuls cannot compute the convolutions."""
+    inputs, _ = task.train
+    if not isinstance(inputs, Tensor) or inputs.ndim != 4 or not unfolded_ops.suits(module):
+        return None
+    return unfolded_ops.most_flop(module, inputs.shape[-2] * inputs.shape[-1])
 
 
 @contextmanager
@@ -310,14 +329,14 @@ def arithmetic(placed: PlacedTask, *, is_exact: bool = False, tries_convolutions
         yield
         return
     rounds = placed.rounds_to_tf32 and not is_exact
-    matmuls = _matmuls_in_tf32(rounds) if placed.rounds_to_tf32 else nullcontext()
+    matmuls = matmuls_in_tf32(rounds) if placed.rounds_to_tf32 else nullcontext()
     convolutions = torch.backends.cudnn.flags(enabled=True, benchmark=tries_convolutions, allow_tf32=rounds)
     with matmuls, convolutions:
         yield
 
 
 @contextmanager
-def _matmuls_in_tf32(rounds: bool) -> Iterator[None]:
+def matmuls_in_tf32(rounds: bool) -> Iterator[None]:
     """Within this context matmuls of a GPU round their inputs, or do not."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = rounds

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
+import cases
 from cases_paper import autoencoder_task, ghost_task, skip_init_task, spec_of
 from helpers_engines import by_reference, distance
 from isotherm.core.optimizers import SGD, Adam, AdamW, Muon, Optimizer
@@ -28,6 +29,7 @@ from isotherm.engine.stack.parts import StackParts
 from isotherm.engine.stack.plan import StackPlan
 from isotherm.engine.stack.run_stack import Listeners, RunStack
 from isotherm.engine.update_rules import Settings
+from isotherm.kernels import availability
 from isotherm.kernels.layout import has_channels_last, of_all_runs
 from isotherm.kernels.ops import (
     activation as activation_ops,
@@ -356,6 +358,39 @@ def test_one_run_alone_convolves_as_many_do() -> None:
     filters = [p for p in parts.state.weights.parameters().values() if p.ndim == 5]
     assert filters
     assert all(has_channels_last(p) for p in filters)
+
+
+def pooling_task() -> Task:
+    """Return a network with everything that batched matmuls have to agree with: padding, norms, pools."""
+
+    def build() -> nn.Module:
+        layers = [nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2)]
+        layers += [nn.Conv2d(4, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2)]
+        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(24, 3))
+
+    return dataclasses.replace(cases.conv_task(), name="pooling", model=build)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # by the compiler itself
+@pytest.mark.parametrize("changes", [{"binds_batch": False}, {"binds_batch": False, "compiles_from": 0}], ids=str)
+def test_convolutions_as_matmuls_train_as_those_of_one_run(changes: dict[str, Any], monkeypatch, seen: Seen) -> None:
+    monkeypatch.setattr(availability, "are_available", lambda *_, **__: True)  # for the pools
+    task = pooling_task()
+    placed = place_task(task, precision="float64")
+    given = [cases.spec(task, seed=seed, num_steps=NUM_STEPS, num_evaluations=0) for seed in (0, 1, 2)]
+    plan = dataclasses.replace(StackPlan.of(placed, given, convolves=False, unfolds=True), returns_factors=False)
+    stack = RunStack(StackParts.of(dataclasses.replace(plan, **changes)), Listeners())
+    stack.check_gradients()
+    while not stack.is_done:
+        stack.start_window()
+        stack.finish_window()
+    assert not [target for target in seen.counts if "convolution" in str(target) or "pool" in str(target)]
+    found = stack._parts.state.weights.parameters()
+    for run, spec in enumerate(given):
+        _, expected = by_reference(placed, spec)
+        for name, parameter in expected.items():
+            if not name.endswith(("0.bias", "4.bias")):  # zero but for rounding, before a norm
+                torch.testing.assert_close(found[name][run], parameter, rtol=1e-9, atol=1e-9)
 
 
 def test_what_the_compiler_warns_of_reaches_nobody_and_later_warnings_do(monkeypatch: pytest.MonkeyPatch) -> None:

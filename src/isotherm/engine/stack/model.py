@@ -23,7 +23,7 @@ from isotherm.engine.programs.gpu import Call
 from isotherm.engine.stack.plan import StackPlan
 from isotherm.engine.stack.reasons import reason_for
 from isotherm.errors import UserError
-from isotherm.kernels.dispatch import by_kernels
+from isotherm.kernels.dispatch import by_kernels, by_matmuls
 from isotherm.tasks.identity import module_attributes
 
 
@@ -58,6 +58,8 @@ class StackedModel:
         """Return a function of one run as one of all runs; of a single run without `vmap`."""
         if not self._plan.is_single:
             vectorised = for_many_runs(vmap(function, in_dims=in_dims))
+            if self._plan.unfolds:
+                return by_matmuls(vectorised)
             return by_kernels(vectorised) if self._plan.convolves else vectorised
 
         def single(*arguments: Any) -> Any:

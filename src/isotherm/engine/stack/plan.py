@@ -53,6 +53,7 @@ class StackPlan:
         first_index: index of the first run in the fleet.
         updates_per_window: updates between two checks of the losses; results do not depend on it.
         convolves: kernels compute the convolutions of all runs at once; they read channels-last filters.
+        unfolds: batched matmuls do, and read the same.
         is_single: one run, trained without `vmap`.
         channels_last: images and filters of a single run are channels-last.
         reads_bfloat16: matmuls read bfloat16 copies of the matrices, which every update renews.
@@ -67,6 +68,7 @@ class StackPlan:
     first_index: int
     updates_per_window: int
     convolves: bool
+    unfolds: bool
     is_single: bool
     channels_last: bool
     reads_bfloat16: bool
@@ -81,6 +83,7 @@ class StackPlan:
         specs: Sequence[RunSpec],
         *,
         convolves: bool,
+        unfolds: bool = False,
         micro_batches: MicroBatches | None = None,
         updates_per_window: int = UPDATES_PER_WINDOW,
         first_index: int = 0,
@@ -97,6 +100,7 @@ class StackPlan:
             first_index=first_index,
             updates_per_window=updates_per_window,
             convolves=convolves,
+            unfolds=unfolds and not is_single,
             is_single=is_single,
             channels_last=is_single and is_on_gpu,
             reads_bfloat16=not is_single and placed.is_mixed and is_on_gpu,

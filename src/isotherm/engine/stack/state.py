@@ -40,7 +40,7 @@ class StackState:
         self.weights = ParameterGroups(
             {name: stacked[name] for name in trainable},
             decayed=set(self.penalised) - set(unused),
-            channels_last=plan.channels_last or plan.convolves,
+            channels_last=plan.channels_last or plan.convolves or plan.unfolds,
             pads_matrices=plan.reads_bfloat16,
             rule=update_rule(plan.method, is_mixed=plan.placed.is_mixed),
             orthogonal=muon_matrices(models[0]) if isinstance(plan.method, Muon) else (),

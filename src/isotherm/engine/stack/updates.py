@@ -218,8 +218,8 @@ class Updates:
         step = torch.zeros_like(self._step)
         batch = range(len(states), len(states) + 2)  # made anew for every update, so a model may write into it
         traced = self._traced(step_function, (*states, x_MB, y_MB, feed.key_M, step, *position), scratch=batch)
-        if plan.convolves and has_plain_convolutions(traced.graph):
-            raise NotVectorisable("the kernels do not support convolutions of images of this size")
+        if (plan.convolves or plan.unfolds) and has_plain_convolutions(traced.graph):
+            raise NotVectorisable("neither kernels nor matmuls support convolutions of images of this size")
         if writes(traced):
             self._program = Program(call=traced.forward)
         elif feed.bound_batch is None:
