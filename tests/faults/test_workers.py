@@ -15,6 +15,7 @@ import torch
 from helpers_faults import (
     BAD_BATCH_SIZE,
     assert_only_bad_runs_failed,
+    assert_same_rows,
     exits,
     faulty_sweep,
     finds_no_memory,
@@ -24,7 +25,6 @@ from helpers_faults import (
     is_killed,
     leaks,
     leaves_python,
-    nearly,
     once,
     raises_at_length,
     raises_no_exception,
@@ -104,7 +104,7 @@ def test_another_worker_tries_what_one_has_no_memory_for(tmp_path: Path, caplog:
     assert "out of memory with 3 runs; continuing with 1" in caplog.text
     assert "was lost: one run of task 'blobs' at batch size 12 does not fit into the memory" in caplog.text
     assert "it is tried again" in caplog.text
-    assert nearly(rows(results), rows_without_fault()), "a fleet of another size, in float64"
+    assert_same_rows(results, rows_without_fault())
 
 
 def test_a_run_that_no_worker_has_memory_for_has_failed(caplog: pytest.LogCaptureFixture) -> None:
@@ -157,7 +157,7 @@ def test_a_worker_killed_from_outside_is_replaced(tmp_path: Path) -> None:
     results = run(faulty_sweep(healthy), workers=2, fleet_size=3, progress=Killer())
     assert len(killed) == 4
     assert results.counts() == {"finished": 18, "diverged": 0, "failed": 0, "missing": 0}
-    assert nearly(rows(results), rows_without_fault()), "a fleet of another size, in float64"
+    assert_same_rows(results, rows_without_fault())
 
 
 def test_a_model_that_hangs_is_ended_by_the_run_timeout() -> None:

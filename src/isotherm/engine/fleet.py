@@ -127,10 +127,13 @@ class _Fleet:
                 checked = self.check()
         except NotVectorisable as reason:
             if self.convolves or self.unfolds:
-                self.checks.say_once(
-                    f"convolutions, {self.specs[0].task}",
-                    f"convolutions are not computed for all runs at once, but run by run: {reason}; {run_by_run()}",
-                )
+                if self.convolves:
+                    self.checks.say_once(
+                        f"convolutions, {self.specs[0].task}",
+                        f"convolutions are not computed for all runs at once, but run by run: {reason}; {run_by_run()}",
+                    )
+                else:  # every run on its own stream is about as fast
+                    logger.info("convolutions are not computed for all runs at once, but run by run: %s", reason)
                 self.checks.add_without_kernels(self.batch_size)
                 return self.run(checkpoint)
             self.checks.say_once(

@@ -88,10 +88,23 @@ def test_images_that_all_runs_share_and_a_run_by_itself_are_left_to_pytorch(monk
     by_matmuls(functional.conv2d)(x, weight[0])
 
 
-def test_batch_norm_in_evaluation_and_of_one_value_is_pytorchs():
-    x, mean = normal(NUM_RUNS, 1, 2, 1, 1, seed=0), torch.zeros(2, dtype=torch.float64)
-    found = by_matmuls(vmap(lambda each: functional.batch_norm(each, mean, mean + 1)))(x)
-    torch.testing.assert_close(found, x / (1 + 1e-5) ** 0.5)
+@pytest.mark.parametrize("is_affine", [True, False])
+def test_batch_norm_in_evaluation_never_asks_pytorch(is_affine, monkeypatch):
+    """On a GPU PyTorch 2.11 refuses images with the channels last under `vmap`."""
+    x = normal(NUM_RUNS, 4, 3, 2, 5, seed=0)
+    mean, variance = normal(NUM_RUNS, 3, seed=3), normal(NUM_RUNS, 3, seed=4).square()
+    weight, bias = (normal(NUM_RUNS, 3, seed=seed) if is_affine else None for seed in (1, 2))
+    in_dims = (0, 0, 0, 0 if is_affine else None, 0 if is_affine else None)
+    normed = vmap(lambda *given: functional.batch_norm(*given), in_dims=in_dims)
+    expected = normed(x, mean, variance, weight, bias)
+    monkeypatch.setattr(torch, "batch_norm", None)
+    torch.testing.assert_close(by_matmuls(normed)(x, mean, variance, weight, bias), expected)
+
+
+def test_batch_norm_of_one_value_and_without_statistics_is_pytorchs():
+    x = normal(NUM_RUNS, 1, 2, 1, 1, seed=0)
+    with pytest.raises(RuntimeError, match="running_mean"):
+        by_matmuls(vmap(lambda each: functional.batch_norm(each, None, None)))(x)
     with pytest.raises(ValueError, match="more than 1 value"):
         by_matmuls(vmap(lambda each: functional.batch_norm(each, None, None, training=True)))(x)
 

@@ -52,17 +52,22 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor | None:
-    """Return what `torch.nn.functional.batch_norm` returns in training mode; None where PyTorch is to be asked itself.
+    """Return what `torch.nn.functional.batch_norm` returns for images; None where PyTorch is to be asked itself.
 
-    PyTorch would change the memory layout under `vmap`.
+    Under `vmap` PyTorch would change the memory layout in training, and on a GPU it refuses this one in evaluation.
     """
     num = input.numel() // input.shape[1] if input.ndim == 4 else 0
-    if not training or num < 2 or not is_under_one_vmap():
+    if num < (2 if training else 1) or not is_under_one_vmap():  # of one value PyTorch raises an error that explains it
         return None
-    variance, mean = torch.var_mean(input, _PIXELS, correction=0)
+    if training:
+        variance, mean = torch.var_mean(input, _PIXELS, correction=0)
+    elif running_mean is None or running_var is None:
+        return None
+    else:
+        variance, mean = running_var, running_mean
     scale = torch.rsqrt(variance + eps) if weight is None else torch.rsqrt(variance + eps) * weight
     y = (input - mean.view(-1, 1, 1)) * scale.view(-1, 1, 1)
-    if running_mean is not None and running_var is not None:
+    if training and running_mean is not None and running_var is not None:
         running_mean.mul_(1 - momentum).add_(mean.detach() * momentum)
         running_var.mul_(1 - momentum).add_(variance.detach() * (momentum * num / (num - 1)))
     return y if bias is None else y + bias.view(-1, 1, 1)
