@@ -29,8 +29,11 @@ PAGE = Page(
     name="statistics",
     blocks={
         "margins": tables.margins_block,
+        "groups": lambda: tables.groups_block(load("statistics")),
+        "shown": lambda: tables.shown_block(load("statistics")),
         "coverage": lambda: tables.coverage_block(load("statistics")),
         "false_alarms": lambda: tables.false_alarms_block(load("statistics")),
+        "alarms_shown": lambda: tables.alarms_shown_block(load("statistics")),
         "power": lambda: tables.power_block(load("statistics")),
         "denied": lambda: tables.denied_block(load("statistics")),
         "cost": lambda: tables.cost_block(load("statistics")),

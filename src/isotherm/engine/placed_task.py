@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from isotherm.data.augment import Transform
 from isotherm.engine.dropout import WHOLE_BATCH, KeyedBits, KeyedDropout, RandomIndices
 from isotherm.engine.graph.kept_traces import KeptTraces
 from isotherm.engine.layers.fast_paths import without_fast_paths
+from isotherm.engine.layers.many_runs import ExactWeightNorm
 from isotherm.errors import UserError
 from isotherm.kernels.ops import convolution as convolution_ops
 from isotherm.kernels.ops import unfolded_convolution as unfolded_ops
@@ -186,7 +187,7 @@ class PlacedTask:
             y = self._transformed(y)
         if channels_last and x.ndim == 4:
             x = x.contiguous(memory_format=torch.channels_last)
-        with KeyedDropout(keys[0], step, indices.dropout), self._autocast():
+        with KeyedDropout(keys[0], step, indices.dropout), self._autocast(), self._all_digits():
             output = call(x) if self.unroll is None else call(x, step)
         return output.to(self.dtype), y
 
@@ -201,7 +202,7 @@ class PlacedTask:
         """
         if self.transform is not None:
             x, y = self.transform.evaluate(x).to(self.dtype), self._transformed(y)
-        with self._autocast(), without_fast_paths():
+        with self._autocast(), self._all_digits(), without_fast_paths():
             output = call(x)
         return self._scores(output.to(self.dtype), y)
 
@@ -212,7 +213,7 @@ class PlacedTask:
 
     def stream_scores(self, call: Callable[..., Any], x: Tensor, y: Tensor, state: Tensor) -> tuple[Tensor, ...]:
         """Return mean loss, metric and state after a window of one run's sequence in evaluation mode."""
-        with self._autocast(), without_fast_paths():
+        with self._autocast(), self._all_digits(), without_fast_paths():
             output, state = call(x, state)
         return *self._scores(output.to(self.dtype), y), state
 
@@ -223,6 +224,10 @@ class PlacedTask:
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.is_mixed, cache_enabled=False)
+
+    def _all_digits(self) -> AbstractContextManager[object]:
+        is_rounded = self.dtype == torch.float64 and self.device.type == "cuda"
+        return ExactWeightNorm() if is_rounded else nullcontext()
 
     def _transformed(self, y: Tensor) -> Tensor:
         assert self.transform is not None

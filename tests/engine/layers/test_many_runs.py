@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from isotherm.engine.layers.many_runs import for_many_runs
+from isotherm.engine.layers.many_runs import ExactWeightNorm, for_many_runs
 
 
 def normed(dim: int | None) -> nn.Module:
@@ -41,3 +41,16 @@ def test_many_runs_are_every_run_alone(name):
     for run, module in enumerate(modules):
         for ours, alone in zip(together, torch.utils._pytree.tree_leaves(module(x)), strict=True):
             torch.testing.assert_close(ours[run], alone)
+
+
+@pytest.mark.parametrize("dim", [0, 1, None])
+def test_weight_norm_with_all_digits_is_pytorchs(dim):
+    module = nn.utils.parametrizations.weight_norm(nn.Linear(3, 4), dim=dim).double()
+    x = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    expected = module(x)
+    [wanted] = torch.autograd.grad(expected.square().sum(), module.parametrizations.weight.original1)
+    with ExactWeightNorm():
+        found = module(x)
+    torch.testing.assert_close(found, expected, rtol=1e-14, atol=0)
+    [gradient] = torch.autograd.grad(found.square().sum(), module.parametrizations.weight.original1)
+    torch.testing.assert_close(gradient, wanted, rtol=1e-13, atol=1e-14)

@@ -3,9 +3,14 @@
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, vmap
 
+import cases
+from cases_layers import layer_task
+from helpers_engines import assert_same, by_fleet, by_reference
 from isotherm.engine.layers.many_runs import ManyRuns
 from isotherm.engine.layers.recurrent import RecurrentCall, unrolled
+from isotherm.engine.placed_task import place_task
 
 BUILDERS = {"LSTM": nn.LSTM, "GRU": nn.GRU, "RNN": nn.RNN}
 OPTIONS = (
@@ -82,3 +87,23 @@ def test_layers_in_a_row_are_the_module():
     module.eval()
     for one, other in zip(leaves(ours), leaves(module(drawn(5, 6, 3))), strict=True):
         torch.testing.assert_close(one, other)
+
+
+def test_weights_of_a_functional_call_are_left_where_they_are(monkeypatch, caplog):
+    """On a GPU a layer asks every weight for its address, which one under `torch.func` does not have."""
+
+    def as_on_a_gpu(self: nn.RNNBase) -> None:
+        if any(torch._C._functorch.is_functorch_wrapped_tensor(weight) for weight in self._flat_weights):
+            raise RuntimeError("Cannot access data pointer of Tensor that doesn't have storage")
+
+    monkeypatch.setattr(nn.RNNBase, "flatten_parameters", as_on_a_gpu)
+    task = layer_task("LSTM")
+    placed = place_task(task, precision="float64")
+    specs = [cases.spec(task, seed=seed, num_steps=3, num_evaluations=1) for seed in (0, 1)]
+    ours = by_fleet(placed, specs)
+    assert caplog.text == ""  # it was a fleet indeed
+    assert_same(ours, [by_reference(placed, spec) for spec in specs])
+    module, x = built(nn.LSTM), drawn(5, 2, 3)
+    held = {name: torch.stack([p.detach(), p.detach()]) for name, p in module.named_parameters()}
+    with pytest.raises(RuntimeError, match="data pointer"):
+        vmap(lambda own: functional_call(module, own, (x,))[0])(held)

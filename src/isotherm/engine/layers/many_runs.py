@@ -42,7 +42,7 @@ class ManyRuns(TorchFunctionMode):
         elif func is functional.embedding_bag:
             found = embedding_bag(*args, **(kwargs or {}))
         elif func is torch._weight_norm:
-            found = _weight_norm(*args, **(kwargs or {}))
+            found = weight_norm(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {})) if found is None else found
 
 
@@ -56,7 +56,21 @@ def for_many_runs(function: Callable[..., Any]) -> Callable[..., Any]:
     return within
 
 
-def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
+class ExactWeightNorm(TorchFunctionMode):
+    """Within this context `weight_norm` has all digits: on a GPU PyTorch takes square roots in float32 of float64."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Replace the one call and pass the others on."""
+        return (weight_norm if func is torch._weight_norm else func)(*args, **(kwargs or {}))
+
+
+def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
     """Return v scaled to the norm g, one norm for every index of a dimension, or one in all for dimension -1."""
     others = list(range(v.ndim)) if dim == -1 else [each for each in range(v.ndim) if each != dim]
     norm: Tensor = torch.linalg.vector_norm(v, dim=others, keepdim=dim != -1)

@@ -7,17 +7,32 @@ Shape suffixes: T tokens, B batch, H hidden units, G gates: 4 H (LSTM), 3 H (GRU
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 # What a cell returns: the new hidden state, and all states for the next token.
 States = tuple[Tensor, ...]
 Cell = Callable[[Tensor, Tensor, States], States]
+
+
+@contextmanager
+def weights_left_apart() -> Iterator[None]:
+    """Within this context recurrent layers leave their weights where they are.
+
+    On a GPU they move them into one piece of memory as soon as they are given others; under `torch.func` they cannot.
+    """
+    before = nn.RNNBase.flatten_parameters
+    nn.RNNBase.flatten_parameters = lambda _: None  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        nn.RNNBase.flatten_parameters = before  # type: ignore[method-assign]
 
 
 def _lstm_cell(projected_BG: Tensor, recurrent_BG: Tensor, states: States) -> States:

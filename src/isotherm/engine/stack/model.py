@@ -6,6 +6,7 @@ Shape suffixes: M runs, B batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from isotherm.core.records import content_hash
 from isotherm.engine.dropout import WHOLE_BATCH
 from isotherm.engine.evaluation import Tensors
 from isotherm.engine.layers.many_runs import for_many_runs
+from isotherm.engine.layers.recurrent import weights_left_apart
 from isotherm.engine.memory import is_out_of_memory
 from isotherm.engine.parameters import ParameterGroups
 from isotherm.engine.placed_task import PlacedTask, ghost_layers
@@ -207,7 +209,7 @@ class StackedModel:
         named = {name.removeprefix("module."): held[name] for name in held if name.startswith("module.")}
 
         def call(*arguments: Tensor) -> Any:
-            return functional_call(self._inner, named, arguments)
+            return self._functional(self._inner, named, arguments)
 
         return self._placed.stream_scores(call, x, y, state)
 
@@ -223,9 +225,13 @@ class StackedModel:
 
     def _call(self, *tensors: Tensors) -> Callable[..., Any]:
         def call(*arguments: Tensor) -> Any:
-            return functional_call(self._module, tensors, arguments)
+            return self._functional(self._module, tensors, arguments)
 
         return call
+
+    def _functional(self, module: nn.Module, tensors: Any, arguments: tuple[Tensor, ...]) -> Any:
+        with weights_left_apart() if self.is_recurrent else nullcontext():
+            return functional_call(module, tensors, arguments)
 
 
 def unused_parameters(
