@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 
 from helpers_engines import assert_same_result
@@ -64,8 +66,40 @@ def raises_unspeakably() -> None:
     raise Unspeakable
 
 
+class NoException(BaseException):
+    """What `except Exception` lets pass."""
+
+
+def raises_no_exception() -> None:
+    raise NoException("odd")
+
+
+def raises_at_length() -> None:
+    raise RuntimeError("long" + "g" * 100_000)
+
+
 def finds_no_memory() -> None:
     raise MemoryError
+
+
+HOARD: list[Tensor] = []
+
+
+def leaks() -> None:
+    """Keep 32 MiB more at every call, in a process that is allowed 512 MiB more than it has."""
+    if not HOARD:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limit = pages * os.sysconf("SC_PAGE_SIZE") + 512 * 2**20
+        resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    HOARD.append(torch.ones(2**23))
+
+
+def wants_half_precision() -> None:
+    torch.set_default_dtype(torch.float16)
+
+
+def wants_no_gradients() -> None:
+    torch.set_grad_enabled(False)
 
 
 class in_one_process:

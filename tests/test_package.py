@@ -1,4 +1,4 @@
-"""What is published: the wheel holds the package and nothing else, and works where nothing of the repository is."""
+"""What is published: source distribution and wheel hold the package and nothing else, and an installed wheel works."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
@@ -32,8 +33,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [
         sys.executable,
         "-m",
-        "build",
-        "--wheel",
+        "build",  # the source distribution, and the wheel from it
         "--no-isolation",
         "--outdir",
         str(folder / "dist"),
@@ -59,19 +59,30 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
+def test_the_source_distribution_holds_what_the_wheel_is_built_from(wheel: Path) -> None:
+    with tarfile.open(wheel.with_name(f"isotherm-{__version__}.tar.gz")) as tar:
+        names = {name.partition("/")[2] for name in tar.getnames()}
+    assert {"pyproject.toml", "README.md", "LICENSE", "src/isotherm/py.typed"} <= names
+    assert not any("__pycache__" in name for name in names)
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_runs_a_study(wheel: Path, tmp_path: Path) -> None:
     place = tmp_path / "place"
-    zipfile.ZipFile(wheel).extractall(place)
-    cell = ["--task", "mlp_mnist1d", "--batch-size", "64", "--effective-learning-rate", "1", "--steps", "2"]
-    command = [sys.executable, "-m", "isotherm", "run", *cell, "--seeds", "2", "--json", "-"]
+    install = [sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "--target", str(place), str(wheel)]
+    subprocess.run(install, check=True, capture_output=True, timeout=300)
     environment = {**os.environ, "PYTHONPATH": str(place)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    where = "import isotherm; print(isotherm.__file__)"
-    found = subprocess.run(
-        [sys.executable, "-c", where], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
-    )
-    assert found.stdout.startswith(str(place))
+
+    def output_of(*command: str) -> str:
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    isotherm = str(place / "bin" / "isotherm")
+    assert output_of(isotherm, "--version").split()[-1] == __version__
+    cell = ["--task", "mlp_mnist1d", "--batch-size", "64", "--effective-learning-rate", "1", "--steps", "2"]
+    output_of(isotherm, "run", *cell, "--seeds", "2", "--json", "-")
+    assert output_of(sys.executable, "-c", "import isotherm; print(isotherm.__file__)").startswith(str(place))
 
 
 def test_the_metadata_are_whole() -> None:

@@ -7,6 +7,7 @@ import logging
 import os
 
 import pytest
+from torch import nn
 
 import cases
 from cases_layers import BAGS, NAMES, Bag, layer_task, sequence_task
@@ -46,6 +47,26 @@ def test_numbers_depend_on_no_neighbour(name):
     together = by_fleet(placed, specs)
     assert_same(by_fleet(placed, [specs[2], specs[0]]), [together[2], together[0]])
     assert_same(by_fleet(placed, specs[1:2]), together[1:2])  # without `vmap`
+
+
+@pytest.mark.parametrize("name", ["LSTM", "GRU, dropout"])
+@pytest.mark.parametrize("num_runs", [2, 1])
+def test_weights_of_recurrent_layers_are_not_laid_out_for_cudnn(name, num_runs, caplog, monkeypatch):
+    """On a GPU PyTorch asks the weights of a call where they are, and those of many runs are nowhere."""
+
+    def lay_out(module: nn.RNNBase) -> None:
+        for weights in module._flat_weights:
+            weights.data_ptr()
+
+    monkeypatch.setattr(nn.RNNBase, "flatten_parameters", lay_out)
+    task = layer_task(name)
+    placed = place_task(task, precision="float64")
+    specs = specs_of(task, num_steps=4)[:num_runs]
+    with caplog.at_level(logging.WARNING, logger="isotherm"):
+        ours = by_fleet(placed, specs)
+    assert_same(ours, [by_reference(placed, spec) for spec in specs])
+    assert caplog.text == ""
+    assert nn.RNNBase.flatten_parameters is lay_out  # left as it was found
 
 
 def test_what_is_slow_is_named_with_its_layer_and_a_remedy(caplog):

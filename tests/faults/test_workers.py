@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from helpers_faults import (
+    BAD_BATCH_SIZE,
     assert_only_bad_runs_failed,
     assert_same_rows,
     exits,
@@ -22,13 +23,19 @@ from helpers_faults import (
     healthy,
     in_one_process,
     is_killed,
+    leaks,
     leaves_python,
     once,
+    raises_at_length,
+    raises_no_exception,
     raises_unspeakably,
     rows,
     rows_without_fault,
+    wants_half_precision,
+    wants_no_gradients,
 )
 from helpers_protocol import Recorder, blobs_task, tiny_sweep
+from isotherm.core.budget import Budget
 from isotherm.core.records import Outcome
 from isotherm.errors import UserError
 from isotherm.running.executors import dispatch
@@ -107,6 +114,34 @@ def test_a_run_that_no_worker_has_memory_for_has_failed(caplog: pytest.LogCaptur
     assert_only_bad_runs_failed(results, reason="does not fit into the memory", num_failed=1)
 
 
+def test_a_model_that_leaks_memory_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="isotherm"):
+        results = run(faulty_sweep(leaks, budget=Budget.steps(40), **ONE_EACH), workers=2)
+    assert "it is tried again" in caplog.text
+    outcomes = {spec.batch_size: results.by_key[key] for key, spec in results.runs().items()}
+    assert "does not fit into the memory" in str(outcomes.pop(BAD_BATCH_SIZE).error)
+    assert {result.outcome for result in outcomes.values()} == {Outcome.FINISHED}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("fault", "name"),
+    [(wants_half_precision, "torch.set_default_dtype"), (wants_no_gradients, "torch.set_grad_enabled")],
+)
+def test_what_a_model_sets_for_its_process_changes_no_other_run(
+    fault: Callable[[], None], name: str, workers: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = torch.get_default_dtype(), torch.is_grad_enabled()
+    with caplog.at_level(logging.WARNING, logger="isotherm"):
+        results = run(faulty_sweep(fault, also_here=True), workers=workers)
+    assert (torch.get_default_dtype(), torch.is_grad_enabled()) == before
+    assert f"task 'blobs' calls {name} in its model, which would change every other run" in caplog.text
+    expected, found = rows_without_fault(), rows(results)
+    others = [run_ for run_ in expected if run_[0] != BAD_BATCH_SIZE]
+    assert len(others) == 12
+    assert all(found[run_] == expected[run_] for run_ in others)
+
+
 def test_a_worker_killed_from_outside_is_replaced(tmp_path: Path) -> None:
     """Again and again, while the sweep goes on; a fleet that is hit twice in a row goes on run by run."""
     killed: list[int] = []
@@ -126,14 +161,14 @@ def test_a_worker_killed_from_outside_is_replaced(tmp_path: Path) -> None:
 
 
 def test_a_model_that_hangs_is_ended_by_the_run_timeout() -> None:
-    results = run(faulty_sweep(hangs, **ONE_EACH), workers=2, run_timeout=2 / 60)
-    assert_only_bad_runs_failed(results, reason="no progress for 2", num_failed=1)
+    results = run(faulty_sweep(hangs, **ONE_EACH), workers=2, run_timeout=5 / 60)
+    assert_only_bad_runs_failed(results, reason="no progress for ", num_failed=1)
 
 
 def test_a_model_that_hangs_is_warned_of(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(dispatch, "NO_PROGRESS_SECONDS", 1.0)
     with caplog.at_level(logging.WARNING, logger="isotherm"):
-        run(faulty_sweep(hangs, **ONE_EACH), workers=2, run_timeout=2 / 60)
+        run(faulty_sweep(hangs, **ONE_EACH), workers=2, run_timeout=4 / 60)
     lines = [record.getMessage() for record in caplog.records if "has made no update" in record.getMessage()]
     assert lines, caplog.text
     assert all("one run of task 'blobs' at batch size 12 (process " in line for line in lines)
@@ -158,7 +193,12 @@ def test_more_threads_are_refused_in_a_worker_instead_of_a_deadlock(caplog: pyte
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize(
     ("fault", "reason"),
-    [(leaves_python, "SystemExit: 3"), (raises_unspeakably, "Unspeakable: (its message cannot be shown)")],
+    [
+        (leaves_python, "SystemExit: 3"),
+        (raises_unspeakably, "Unspeakable: (its message cannot be shown)"),
+        (raises_no_exception, "NoException: odd"),
+        (raises_at_length, "[98,004 characters left out]"),
+    ],
 )
 def test_what_a_model_raises_is_the_reason_of_its_runs(fault: Callable[[], None], reason: str, workers: int) -> None:
     assert_only_bad_runs_failed(run(faulty_sweep(fault, also_here=True), workers=workers), reason=reason)

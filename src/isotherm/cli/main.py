@@ -81,9 +81,13 @@ class _OncePerText(logging.Filter):
 
 
 def _log_to_terminal() -> None:
+    from rich.highlighter import NullHighlighter
     from rich.logging import RichHandler
 
-    handler = RichHandler(console=errors(), show_time=False, show_path=False, show_level=False)
+    # Rich's highlighter takes a time that grows with the square of a long word.
+    handler = RichHandler(
+        console=errors(), highlighter=NullHighlighter(), show_time=False, show_path=False, show_level=False
+    )
     handler.addFilter(_OncePerText())
     logging.getLogger("isotherm").addHandler(handler)
 

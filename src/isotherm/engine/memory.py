@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import torch
 from torch import Tensor
 
 from isotherm.core.machine import physical_memory
 from isotherm.engine.dropout import run_keys
 from isotherm.engine.placed_task import PlacedTask, ghost_layers
+from isotherm.tasks.raised import suppressed
 
 # Of every parameter: weight and gradient; what the optimiser keeps comes on top.
 _STATES = 2
@@ -56,7 +55,7 @@ def _output_bytes(placed: PlacedTask) -> int:
     """Return the bytes of a run's outputs over its largest split, where the metric needs all at once; else 0."""
     if not placed.metric_is_over_split:
         return 0
-    with contextlib.suppress(Exception, SystemExit), torch.no_grad():  # as above
+    with suppressed(), torch.no_grad():  # as above
         x, y = placed.evaluation_batch("test", 0, 1)
         _, output = placed.evaluation_scores(placed.model(seed=0, batch_size=1).eval(), x, y)
         return output.nbytes * max(len(targets) for _, targets in placed.splits.values())
@@ -69,7 +68,7 @@ def _kept_bytes(placed: PlacedTask, batch_size: int) -> int:
     One is not enough: rounded weights are kept too, and do not grow with the batch.
     """
     num = min(batch_size, _few(placed, batch_size))
-    with contextlib.suppress(Exception, SystemExit):  # the check before a fleet says what is wrong, in better words
+    with suppressed():  # the check before a fleet says what is wrong, in better words
         kept = _kept_of(placed, num)
         if num == batch_size:
             return kept

@@ -24,6 +24,7 @@ from isotherm.engine.dropout import run_keys
 from isotherm.engine.fleet import run_fleet
 from isotherm.engine.fleet_checks import FleetChecks
 from isotherm.engine.placed_task import PlacedTask
+from isotherm.tasks.raised import suppressed
 from isotherm.tasks.seeding import initial_model
 
 Clock = Callable[[], float]
@@ -113,7 +114,7 @@ def seconds_per_update(
         if checks.are_one_by_one(spec.batch_size) or len(times) > NUM_LAPS:
             raise _Enough
 
-    with contextlib.suppress(Exception, SystemExit):  # of the module: training says what is wrong, in better words
+    with suppressed():  # of the module: training says what is wrong, in better words
         run_fleet(placed, specs, on_steps=on_steps, checks=checks, updates_per_window=UPDATES_PER_LAP)
     if checks.are_one_by_one(spec.batch_size) or len(times) < 2:
         return None
@@ -122,7 +123,7 @@ def seconds_per_update(
 
 def _seconds_of_forward(placed: PlacedTask, spec: RunSpec, clock: Clock) -> float:
     """Return the seconds of the second of two forward passes; 0 for a module that raises an error."""
-    with contextlib.suppress(Exception, SystemExit), torch.no_grad():
+    with suppressed(), torch.no_grad():
         model = placed.model(seed=0, batch_size=spec.batch_size).train()
         index = placed.order(seed=0, batch_size=spec.batch_size).block(0, 1)[0]
         keys, step = run_keys(0).to(placed.device), torch.zeros((), dtype=torch.int64, device=placed.device)

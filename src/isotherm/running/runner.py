@@ -33,6 +33,7 @@ from isotherm.sweep.study import PreparedStudy, Study
 from isotherm.sweep.sweep import Sweep
 from isotherm.tasks.matrices import check_matrices
 from isotherm.tasks.model_check import check_model
+from isotherm.tasks.process_settings import settings_kept
 from isotherm.tasks.task import Task
 
 # Time between checkpoints of a fleet; shorter fleets have none.
@@ -301,7 +302,9 @@ def prepared_study(study: Study) -> PreparedStudy:
         tasks[id(sweep.task)] = sweep.task
         batch_sizes.setdefault(id(sweep.task), []).extend(sweep.batch_sizes)
     for key, task in tasks.items():
-        check_model(task, batch_sizes[key])
-    for sweep in study.sweeps:
-        check_matrices(sweep.task, sweep.methods)
-    return study.prepare()
+        with settings_kept(f"task {task.name!r}"):
+            check_model(task, batch_sizes[key])
+    with settings_kept("a model of this study"):
+        for sweep in study.sweeps:
+            check_matrices(sweep.task, sweep.methods)
+        return study.prepare()

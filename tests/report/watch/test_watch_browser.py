@@ -1,6 +1,6 @@
 """The live page in a real browser: figures appear and follow the store, nothing in the console, no request elsewhere.
 
-Skipped where there is no Chromium or no Playwright (`pip install playwright`, the system's chromium).
+Skipped where there is no Chromium or Chrome of the system (`apt-get install chromium`, which `.ci/run` tries).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from isotherm.report.watch.access import Access
 from isotherm.report.watch.live import Live
 from isotherm.report.watch.page import write_frozen
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="the browser tests need Chromium")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="the browser tests need Chromium: apt-get install chromium")
 api = pytest.importorskip("playwright.sync_api", reason="the browser tests need pip install playwright")
 uvicorn = pytest.importorskip("uvicorn", reason='the live page needs pip install "isotherm[watch]"')
 

@@ -3,7 +3,9 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -105,6 +107,18 @@ def test_workers_end_with_the_context() -> None:
         workers = list(executor.workers)
         assert all(worker.is_alive() for worker in workers)
     assert not any(worker.is_alive() for worker in workers)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="how Linux chooses what to end")
+def test_workers_go_before_this_process_where_memory_runs_out(pool: PoolExecutor) -> None:
+    own, *workers = (int(Path(f"/proc/{pid}/oom_score_adj").read_text()) for pid in pids_of(pool))
+    assert all(score > own or score == 1_000 for score in workers)
+
+
+def pids_of(pool: PoolExecutor) -> list[int]:
+    """Return the number of this process and of workers that have begun."""
+    list(pool.run(parts(tiny_sweep(batch_sizes=[4, 8]))[1]))
+    return [os.getpid(), *(int(worker.pid or 0) for worker in pool.workers)]
 
 
 def test_what_a_worker_warns_of_reaches_this_process(caplog: pytest.LogCaptureFixture) -> None:

@@ -131,10 +131,10 @@ class StackedModel:
 
         PyTorch runs through the tokens of a recurrent layer in one call then; traced, it is many.
         """
-        self._module.train()
         num_groups = len(weights.values)
 
         def step_function(*tensors: Tensor) -> tuple[Tensor, ...]:
+            self._module.train()  # as it is not traced, evaluations in between leave it in their mode
             rest = iter(tensors)
             parameters_M = weights.parameters([next(rest) for _ in range(num_groups)])
             parameters = {name: p[0].detach().requires_grad_() for name, p in parameters_M.items()}

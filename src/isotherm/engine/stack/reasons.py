@@ -7,6 +7,8 @@ from types import TracebackType
 
 from torch import nn
 
+from isotherm.tasks.raised import message_of
+
 # Parts of PyTorch's messages, what they mean, and what helps.
 _KNOWN = (
     (
@@ -36,7 +38,7 @@ def reason_for(error: BaseException) -> str:
     >>> reason_for(ValueError("No. Not this."))
     'ValueError: No'
     """
-    text = str(error).strip()
+    text = message_of(error)
     for part, meaning, remedy in _KNOWN:
         if part in text:
             return f"{place_of(error)}{meaning}; {remedy}"

@@ -31,6 +31,7 @@ from isotherm.running.executors.progress_watch import ProgressWatch
 from isotherm.running.fleet_size import faster_size
 from isotherm.running.flop import flop_per_example
 from isotherm.running.store import StoredRun
+from isotherm.tasks.process_settings import settings_kept
 from isotherm.tasks.raised import message_of
 from isotherm.tasks.task import Task
 from isotherm.version import __version__
@@ -53,6 +54,10 @@ class ListenerError(BaseException):
     def __init__(self, error: Exception) -> None:
         super().__init__(error)
         self.error = error
+
+
+# What ends training from outside; all else that passes through a model, whatever its class, is its own.
+NOT_OF_MODELS = (KeyboardInterrupt, OutOfTime, ListenerError)
 
 
 def tell(listener: Callable[..., None], *what: Any) -> None:
@@ -149,7 +154,8 @@ class LocalExecutor:
         """Return how many runs like this one to train together: as many as gain speed and fit into memory."""
         shape = (spec.data_id, spec.model_id, spec.precision, spec.batch_size, num_moments(spec.method))
         if shape not in self._sizes:
-            self._sizes[shape] = self._size_for(spec)
+            with settings_kept(f"task {spec.task!r}"):
+                self._sizes[shape] = self._size_for(spec)
         return self._sizes[shape]
 
     def _size_for(self, spec: RunSpec) -> int:
@@ -179,7 +185,8 @@ class LocalExecutor:
         Raises:
             NotSeparable: the size was asked for, and the model does not allow it.
         """
-        return self._micro_batch_sizes.settle(spec, self.placed(spec), self.checks(spec))
+        with settings_kept(f"task {spec.task!r}"):
+            return self._micro_batch_sizes.settle(spec, self.placed(spec), self.checks(spec))
 
     def placed(self, spec: RunSpec) -> PlacedTask:
         """Return the spec's task on the device."""
@@ -214,7 +221,8 @@ class LocalExecutor:
         self._trained_with.clear()
         self._start_clock(specs)
         try:
-            results = self._results(list(specs))
+            with settings_kept(f"task {specs[0].task!r}"):
+                results = self._results(list(specs))
         except ListenerError as stop:
             raise stop.error from None
         except OutOfTime as stop:
@@ -278,9 +286,9 @@ class LocalExecutor:
             is_alone = checks.are_one_by_one(batch_size)
             self._trained_with.update({spec.key: 1 if is_alone else len(specs) for spec in specs})
             return results
-        except UserError:
+        except (UserError, *NOT_OF_MODELS):
             raise
-        except (Exception, SystemExit) as error:  # the user's module may raise anything
+        except BaseException as error:  # the user's module may raise anything
             if is_fault_of_gpu(error):  # no fault of these runs; their checkpoint stays
                 raise _lost_gpu(error) from error
             if not is_out_of_memory(error):
@@ -315,7 +323,7 @@ class LocalExecutor:
                 return None
         except NotSeparable as reason:
             return str(reason)
-        except (Exception, SystemExit) as error:
+        except Exception as error:
             if not is_out_of_memory(error):
                 raise
         return "use a smaller batch or a device with more memory"
@@ -337,7 +345,9 @@ class LocalExecutor:
                 on_evaluation=lambda point: tell(self._options.on_evaluation, spec, point),
                 micro_batches=checks.micro_batches(placed, spec.batch_size, size=self.micro_batch_size(spec)),
             )
-        except (Exception, SystemExit) as error:  # the user's module may raise anything
+        except NOT_OF_MODELS:
+            raise
+        except BaseException as error:  # the user's module may raise anything
             if is_fault_of_gpu(error):
                 raise _lost_gpu(error) from error
             if is_out_of_memory(error):

@@ -38,6 +38,7 @@ from isotherm.running.executors.micro_batch_sizes import MicroBatchSizes
 from isotherm.running.executors.options import FleetOptions
 from isotherm.running.stopping import Stopping
 from isotherm.running.store import StoredRun
+from isotherm.tasks.process_settings import settings_kept
 from isotherm.tasks.raised import message_of
 from isotherm.tasks.task import Task
 from isotherm.version import __version__
@@ -87,7 +88,8 @@ class TorchrunExecutor:
             StoppedFleet: the deadline stopped a run, or let none start.
             UserError: a process is lost or was asked to stop, the model does not allow it, or a batch is too small.
         """
-        sizes = {spec.key: self._size(spec) for spec in specs}  # refused before anything is trained, if at all
+        with settings_kept("a model of this study"):
+            sizes = {spec.key: self._size(spec) for spec in specs}  # refused before anything is trained, if at all
         for spec in sorted(specs, key=lambda spec: work_of_fleet([spec])):
             self._options.on_fleet([spec])
             self._times.start([spec], is_saved=self._options.checkpoints is not None)
@@ -129,7 +131,8 @@ class TorchrunExecutor:
         if options.checkpoints is not None:
             checkpoint = options.checkpoints.checkpoint([spec], device=self._device, how=_HOW)
         saver = SharedSaver(self._processes, checkpoint=checkpoint, deadline=options.deadline, device=self._device)
-        result = self._result(spec, size, options, saver)
+        with settings_kept(f"task {spec.task!r}"):
+            result = self._result(spec, size, options, saver)
         seconds_before = 0.0 if checkpoint is None else checkpoint.seconds_before
         provenance = {
             **provenance_on(self._device),
@@ -168,7 +171,9 @@ class TorchrunExecutor:
             raise StoppedFleet(is_saved=stop.is_saved) from None
         except FailedElsewhere as failure:
             result = RunResult(outcome=Outcome.FAILED, error=str(failure))
-        except (Exception, SystemExit) as error:  # the user's module may raise anything
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # the user's module may raise anything
             result = RunResult(outcome=Outcome.FAILED, error=self._processes.tell_failure(_reason(error)))
         self._is_in_step = True
         return result
