@@ -122,7 +122,9 @@ def profiles_block() -> str:
     lines, notes, parts = [], [], []
     for workload in gpu_workloads():
         assert workload.target is not None
-        name, target = f"{workload.task}, B = {workload.batch_size:,}", workload.target.text(workload.unit)
+        precision = "" if workload.precision == "mixed" else f", {workload.precision}"
+        name = f"{workload.task}, B = {workload.batch_size:,}{precision}"
+        target = workload.target.text(workload.unit)
         row, measured = profile(workload.label, num_runs=workload.num_runs), bench_row(workload.label)
         seen = row if row is not None and row["kernels"] else profile(workload.label, with_kernels=True)
         if measured is not None:
@@ -155,7 +157,7 @@ def profiles_block() -> str:
         )
     header = ("workload", "runs", "speed", "target", "of the target", "memory", "kernel time", "commit")
     machine = content["machine"]
-    remark = f"""{machine["gpu"]}, torch {machine["torch"]}, mixed precision. Speeds are those of `isotherm bench`
+    remark = f"""{machine["gpu"]}, torch {machine["torch"]}, mixed precision unless another is named. Speeds are those of `isotherm bench`
         if it was run, else of the profile, with windows: {content["windows"]}. Kernel time: percent of the time of all
         kernels, summed over streams; only the heaviest 12 to 24 kernels are recorded, so a group may take more than its
         number, by up to the share that is not listed. {" ".join(notes)} Targets met:
