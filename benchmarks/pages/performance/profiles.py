@@ -158,9 +158,9 @@ def profiles_block() -> str:
     header = ("workload", "runs", "speed", "target", "of the target", "memory", "kernel time", "commit")
     machine = content["machine"]
     remark = f"""{machine["gpu"]}, torch {machine["torch"]}, mixed precision unless another is named. Speeds are
-        those of `isotherm bench` if it was run, else of the profile, with windows: {content["windows"]}. Kernel time: percent of the time of all
-        kernels, summed over streams; only the heaviest 12 to 24 kernels are recorded, so a group may take more than its
-        number, by up to the share that is not listed. {" ".join(notes)} Targets met:
+        those of `isotherm bench` if it was run, else of the profile, with windows: {content["windows"]}. Kernel time:
+        percent of the time of all kernels, summed over streams; only the heaviest 12 to 24 kernels are recorded, so a
+        group may take more than its number, by up to the share that is not listed. {" ".join(notes)} Targets met:
         {sum(part >= 1 for part in parts)} of {len(parts)}."""
     return f"{table(header, lines)}\n\n{paragraph(remark)}"
 

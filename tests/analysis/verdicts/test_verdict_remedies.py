@@ -55,10 +55,23 @@ def test_every_remedy_is_a_command_that_parses_and_a_line_that_a_study_takes(rem
 def test_seeds_are_named_by_power_and_always_more_than_there_are() -> None:
     assert more_seeds(PLAN, 2.3).options == ("--seeds", "12")
     assert more_seeds(PLAN, 0.3).options == ("--seeds", "6")
-    for factor in (math.inf, 1e9):
-        remedy = more_seeds(PLAN, factor)
-        assert remedy.options == ("--seeds", "20")
-        assert "to begin with" in remedy.words
+    assert more_seeds(PLAN, 20.0).options == ("--seeds", "100")
+
+
+@pytest.mark.parametrize(
+    ("factor", "words"),
+    [
+        (20.1, "80 % power would take some 100)"),
+        (1425.0, "80 % power would take some 7,100)"),
+        (1e9, "lies on a margin)"),
+        (math.inf, "lies on a margin)"),
+    ],
+)
+def test_a_number_of_seeds_that_nobody_runs_is_said_and_not_asked_for(factor: float, words: str) -> None:
+    remedy = more_seeds(PLAN, factor)
+    assert remedy.options == ("--seeds", "20")
+    assert remedy.words.startswith("run 20 seeds instead of 5 (to begin with: ")
+    assert remedy.words.endswith(words)
 
 
 def test_a_fixed_grid_is_refined_as_well() -> None:

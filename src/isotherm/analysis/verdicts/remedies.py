@@ -11,7 +11,8 @@ from isotherm.sweep.plan import SweepPlan
 
 LEAST_SEEDS = 3  # fewer do not show how much runs differ
 FIRST_SEEDS = 5  # to begin with
-MOST_SEEDS = 10_000
+MOST_TIMES = 20  # more seeds than so many times those there are are not asked for
+FIRST_TIMES = 4
 MORE_EXTENSIONS = 3
 
 
@@ -42,15 +43,16 @@ class Remedy:
 
 
 def more_seeds(plan: SweepPlan, factor: float) -> Remedy:
-    """Return the remedy of so many times as many seeds, if that is possible; else of four times as many.
+    """Return the remedy of so many times as many seeds, within reason; else of a few times as many, to begin with.
 
-    What a grid leaves open between its learning rates does not shrink with seeds: a fixed grid is refined as well.
+    An estimate next to a margin takes any number of seeds: the command that is given is one that can be run. What a
+    grid leaves open between its learning rates does not shrink with seeds: a fixed grid is refined as well.
     """
     now = len(plan.seeds)
-    wanted = math.ceil(now * max(1.0, factor)) if math.isfinite(factor) else MOST_SEEDS + 1
-    why = "80 % power, going by these results"
-    if wanted > MOST_SEEDS:
-        wanted, why = 4 * now, "to begin with: the estimate lies on a margin"
+    if factor <= MOST_TIMES:
+        wanted, why = math.ceil(now * max(1.0, factor)), "80 % power, going by these results"
+    else:
+        wanted, why = FIRST_TIMES * now, f"to begin with: {_beside_margin(now * factor)}"
     wanted = max(wanted, now + 1)
     what = f"run {wanted} seeds instead of {now} ({why})"
     if plan.resolution == "paper":
@@ -88,6 +90,18 @@ def more_batch_sizes(plan: SweepPlan, *, smaller: bool = True, larger: bool = Tr
     return Remedy(
         what="add batch sizes", line=f"batch_sizes = [{', '.join(map(str, _rising(wanted)))}]", sweep=plan.name
     )
+
+
+def _beside_margin(wanted: float) -> str:
+    """Return what stands in the way of a decision where that takes so many seeds.
+
+    >>> _beside_margin(7125), _beside_margin(math.inf)
+    ('the estimate lies next to a margin, and 80 % power would take some 7,100', 'the estimate lies on a margin')
+    """
+    if not wanted < 1e6:
+        return "the estimate lies on a margin"
+    digits = 2 - len(str(math.ceil(wanted)))
+    return f"the estimate lies next to a margin, and 80 % power would take some {round(math.ceil(wanted), digits):,}"
 
 
 def _rising(sizes: Iterable[int]) -> list[int]:
