@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from isotherm.errors import UserError
-from isotherm.report.paper.draw import rendered
+from isotherm.report.paper.draw import figures, rendered
 from isotherm.report.paper.finding import find as find_finding
-from isotherm.report.paper.tables import tables
+from isotherm.report.paper.tables import results_table, tables
 from isotherm.running.runner import run_study
 from isotherm.running.store import Store
 from isotherm.studies.paper.definition import Form, Scale
@@ -67,6 +67,22 @@ def test_smoke_runs_go_through_to_verdicts_tables_and_figure(name: str, store: S
     images = rendered(finding)
     assert images
     assert all(content.startswith(b"\x89PNG") for _, content in images)
+
+
+@pytest.mark.parametrize("name", ["figure7", "figure9", "figure10", "table6", "table7"])
+def test_a_stand_in_is_labelled_by_its_own_metric(name: str, store: Store) -> None:
+    """The embedded MLP reports an accuracy, whatever the paper's network does."""
+    wanted = objects()[name]
+    finding = find_finding(wanted, Scale.SMOKE, run_study(wanted.study(Scale.SMOKE), store=store))
+    table = results_table(wanted, finding)
+    assert "test accuracy (%)" in table.columns
+    assert not {"test perplexity", "test squared error"} & set(table.columns)
+    if wanted.train_quantity == "train_metric":
+        rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+        assert all(float(row["training accuracy (%)"].split()[0]) > 5 for row in rows)
+    labels = {axes.get_ylabel() for _, figure in figures(finding) for axes in figure.axes}
+    assert "test accuracy (%)" in labels
+    assert not any("perplexity" in label or "squared" in label for label in labels)
 
 
 def test_objects_share_runs_through_the_store(store: Store) -> None:

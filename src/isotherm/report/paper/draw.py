@@ -31,7 +31,7 @@ from isotherm.report.study.draw import figure_of
 from isotherm.report.study.figure_data import figure_groups, sweep_figure
 from isotherm.report.study.final_rates import final_rate_pictures
 from isotherm.report.style import series_styles
-from isotherm.report.wording import is_percent, metric_label, momentum_label
+from isotherm.report.wording import TRAIN_OBJECTIVE, is_percent, metric_label, momentum_label
 from isotherm.studies.paper.claims.two_rates import best_rates
 from isotherm.studies.paper.definition import Form
 from isotherm.studies.paper.settings import ALONG
@@ -103,7 +103,7 @@ def _learning_rates(sweeps: Sequence[SweepAnalysis]) -> Figure:
     figure, axes = _panels(2 * len(shown))
     plan = sweeps[0].plan
     styles = dict(zip((0.0, 0.9), series_styles([0.0, 0.9]), strict=True))
-    for k, (size, quantity) in enumerate((size, q) for q in ("test_metric", "train_loss") for size in shown):
+    for k, (size, quantity) in enumerate((size, q) for q in ("test_metric", "train_objective") for size in shown):
         panel = axes[k]
         for sweep in sweeps:
             for tuned in sweep.grids:
@@ -124,7 +124,7 @@ def _learning_rates(sweeps: Sequence[SweepAnalysis]) -> Figure:
                 )
         power_of_two_axis(panel, "x", None)
         panel.set_xlabel(with_math("effective learning rate ε_eff"))
-        panel.set_ylabel(metric_label(plan.metric) if quantity == "test_metric" else "training loss")
+        panel.set_ylabel(metric_label(plan.metric) if quantity == "test_metric" else TRAIN_OBJECTIVE)
         finish(panel, f"{'abcd'[k]}  B = {size:,}")
     axes[0].legend(frameon=False)
     return figure

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from isotherm.analysis.series import TunedGrid
 from isotherm.report.paper.finding import Finding
-from isotherm.report.wording import interval_text, is_percent, momentum_label, power_text, spread_text
+from isotherm.report.wording import interval_text, is_percent, metric_label, momentum_label, power_text, spread_text
 from isotherm.studies.paper.definition import PaperObject, Row, Scale
 from isotherm.sweep.plan import SweepPlan
 from isotherm.sweep.protocol import Edge, Estimate
@@ -52,7 +52,7 @@ def results_table(wanted: PaperObject, finding: Finding | None) -> TextTable:
     rows = [_row(wanted, plan, tuned, published, lead) for plan, tuned in ours]
     done = {(t.axes.momentum, t.axes.batch_size) for _, t in ours}
     rows += [_not_run(row, lead) for key, row in published.items() if key not in done]
-    columns = [*lead, wanted.metric, wanted.train_label, "ε_eff (interval)", "T"]
+    columns = [*lead, *_labels(wanted, ours[0][0]), "ε_eff (interval)", "T"]
     columns += ["paper, test", "paper, train", "paper, ε_eff"] * beside
     return TextTable(title=f"{wanted.title}: ours", columns=tuple(columns), rows=tuple(map(tuple, rows)))
 
@@ -98,6 +98,17 @@ def _is_same_network(finding: Finding) -> bool:
     return finding.scale in (Scale.GPU, Scale.PAPER)
 
 
+def _labels(wanted: PaperObject, plan: SweepPlan) -> tuple[str, str]:
+    """Return the heads of the test and training columns: what was trained may have another metric than the paper's."""
+    train = metric_label(plan.metric, data="training") if _trains_metric(wanted) else wanted.train_label
+    return metric_label(plan.metric), train
+
+
+def _trains_metric(wanted: PaperObject) -> bool:
+    """Whether the training column holds the metric, and not a loss."""
+    return wanted.train_quantity == "train_metric"
+
+
 def _lead_columns(ours: list[tuple[SweepPlan, TunedGrid]], *, several: bool) -> tuple[str, ...]:
     """Return the columns that tell rows apart."""
     momenta = {tuned.axes.momentum for _, tuned in ours}
@@ -132,7 +143,7 @@ def _numbers(wanted: PaperObject, plan: SweepPlan, tuned: TunedGrid) -> tuple[st
     doubt = f" ({failed} failed)" if failed else " …" if tuned.edge is Edge.INCOMPLETE else ""
     return (
         _spread(tuned.test, percent=percent) + doubt,
-        _spread(train, percent=False),
+        _spread(train, percent=percent and _trains_metric(wanted)),
         interval_text(best.effective_learning_rate, best.interval),
         power_text(tuned.temperature, digits=2),
     )
