@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from helpers_cli import invoke
+from helpers_deadline import ends_after
+from isotherm.cli import training
+from isotherm.running.store import Store
 from isotherm.studies.paper.registry import objects
 
 pytestmark = pytest.mark.usefixtures("study_folder")
@@ -52,6 +55,58 @@ def test_all_runs_what_can_be_run_and_says_what_cannot(monkeypatch: pytest.Monke
     assert "Table 2 at scale paper" in " ".join(text.split())
     assert [entry["object"] for entry in json.loads(Path("all.json").read_text())["objects"]] == ["figure4"]
     assert Path("all_paper/figure4/figure4.png").exists()
+
+
+def test_one_object_out_of_time_says_what_is_left_and_goes_on() -> None:
+    with pytest.MonkeyPatch.context() as limited:
+        ends_after(limited, 2)
+        code, text = invoke(*SMOKE, "--minutes", "1", "--json", "left.json")
+    assert code == 4, text
+    assert "Time is up. Left of base grids" in " ".join(text.split())
+    content = json.loads(Path("left.json").read_text())
+    assert content["complete"] is False
+    assert 0 < content["left"]["runs"] < 27 or content["left"]["runs_begun"]
+    assert invoke(*SMOKE, "--minutes", "10")[0] == 0
+
+
+def test_all_out_of_time_lists_what_is_left_and_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock stops the second object while it trains, and the third before."""
+    known = {name: objects()[name] for name in ("figure4", "table1", "figure2", "table3")}
+    monkeypatch.setattr("isotherm.studies.paper.registry.objects", lambda: known)
+    words = ["reproduce", "all", "--scale", "smoke", "--workers", "1", "--minutes", "10", "--json", "all.json"]
+    with pytest.MonkeyPatch.context() as limited:
+        ends_when_runs_are_stored(limited, 27)
+        code, text = invoke(*words)
+    assert code == 4, text
+    text = " ".join(text.split())
+    assert "Time is up. Not reached: figure2, table3." in text
+    assert "refused" not in text
+    content = json.loads(Path("all.json").read_text())
+    assert [entry["object"] for entry in content["objects"]] == ["figure4", "table1"]
+    assert (content["complete"], content["left"]) == (False, {"figure2": None, "table3": None})
+    code, _ = invoke(*words)
+    assert code == 0
+    assert json.loads(Path("all.json").read_text())["complete"] is True
+
+
+def test_all_with_too_little_time_for_anything_is_an_error() -> None:
+    code, text = invoke("reproduce", "all", "--scale", "smoke", "--workers", "1", "--minutes", "1e-9")
+    assert code == 2
+    assert "--minutes 1e-09 is over before anything could be trained" in " ".join(text.split())
+
+
+def ends_when_runs_are_stored(monkeypatch: pytest.MonkeyPatch, num: int) -> None:
+    """Let the minutes of a command be over once its store holds so many runs."""
+
+    def minutes_left(minutes: float | None, *, since: float) -> float | None:
+        path = Path("paper_smoke.sqlite")
+        if path.exists():
+            with Store.read(path) as store:
+                since -= 3600.0 * (len(store.results()) >= num)
+        return original(minutes, since=since)
+
+    original = training.minutes_left
+    monkeypatch.setattr(training, "minutes_left", minutes_left)
 
 
 def test_exported_runs_are_rows_of_the_paper() -> None:
