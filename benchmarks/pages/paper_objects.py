@@ -9,7 +9,7 @@ from pathlib import Path
 from isotherm.report.files import write_atomically
 from isotherm.report.paper.draw import rendered
 from isotherm.report.paper.finding import Finding, find_record
-from isotherm.report.paper.page import NEAREST_FIRST, NOT_RUN, nearest_findings
+from isotherm.report.paper.page import NEAREST_FIRST, NOT_RUN, findings_by_object, nearest_findings
 from isotherm.report.paper.tables import TextTable, tables
 from isotherm.studies.paper.definition import Form, PaperObject
 from isotherm.studies.paper.judged import command, state_words
@@ -41,8 +41,8 @@ def write_images() -> list[Path]:
 
 def contents_block() -> str:
     """Return one row per object: what it shows, what was run, and the verdicts on its claims."""
-    nearest = nearest_findings(findings())
-    rows = [_row(wanted, nearest.get(wanted.identifier)) for wanted in objects().values()]
+    found = findings_by_object(findings())
+    rows = [_row(wanted, found.get(wanted.identifier, [])) for wanted in objects().values()]
     return table(("object", "what it shows", "run", "claims"), rows)
 
 
@@ -51,11 +51,12 @@ def objects_block() -> str:
     return "\n\n".join(map(_section, findings()))
 
 
-def _row(wanted: PaperObject, finding: Finding | None) -> Sequence[str]:
-    if finding is None:
+def _row(wanted: PaperObject, found: Sequence[Finding]) -> Sequence[str]:
+    """Return the row of an object; a line in its cells for every scale that was run."""
+    if not found:
         return (wanted.title, wanted.shows, NOT_RUN, "–")
-    run = finding.num_words if finding.analysis is None else f"`{finding.scale}`, {finding.num_words}"
-    return (wanted.title, wanted.shows, run, state_words(finding.verdicts))
+    runs = [f.num_words if f.analysis is None else f"`{f.scale}`, {f.num_words}" for f in found]
+    return (wanted.title, wanted.shows, "<br>".join(runs), "<br>".join(state_words(f.verdicts) for f in found))
 
 
 def _section(finding: Finding) -> str:

@@ -44,6 +44,12 @@ def test_an_object_is_run_shown_and_put_on_the_page_of_the_paper() -> None:
     assert "Not run." in page
     assert "27 of 27 runs" in page
     assert [entry["object"] for entry in json.loads(Path("paper.json").read_text())["objects"]] == ["table1", "figure4"]
+    code, text = invoke("report", "--paper", "--scale", "laptop")
+    assert code == 0
+    assert "table1" not in text
+    assert "isotherm reproduce table1 --scale laptop" in Path("paper/report.html").read_text()
+    code, text = invoke("report", "--paper", "--scale", "smoke")
+    assert "table1: smoke: 27 of 27 runs" in " ".join(text.split())
 
 
 def test_all_runs_what_can_be_run_and_says_what_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,6 +158,8 @@ def test_the_schedule_needs_no_runs() -> None:
         (["reproduce", "table1", "--scale", "smoke", "--resolution", "fine"], "resolution"),
         ([*SMOKE, "--minutes", "0"], "minutes"),
         (["report"], "no store is given"),
+        (["report", "--scale", "laptop"], "add --paper"),
+        (["report", "--paper", "--scale", "labtop"], "did you mean 'laptop'"),
     ],
 )
 def test_what_cannot_be_done_is_refused(arguments: list[str], words: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,7 +75,9 @@ def test_an_object_that_was_not_run_shows_the_published_numbers() -> None:
 def test_the_page_has_every_object_and_the_nearest_scale(finding: Finding, tmp_path: Path) -> None:
     smoke = dataclasses.replace(finding, scale=Scale.SMOKE)
     assert nearest_findings([smoke, finding])["table7"] is finding
-    page = write_paper_page([finding], tmp_path / "paper.html").read_text()
+    page = write_paper_page([smoke, finding], tmp_path / "paper.html").read_text()
+    for scale in ("paper", "smoke"):
+        assert f"{scale}: 74 of 84 runs" in page
     assert all(f'<section id="{name}">' in page for name in objects())
     assert page.count("Not run.") == 16
     assert page.count("data:image/png") == 2  # figure 4 and table 7
