@@ -60,6 +60,26 @@ OBJECT = PaperObject(
         PaperClaim(text="momentum matches SGD at small batches", source=CAPTION, test=claims.no_help_below()),
         PaperClaim(text="momentum outperforms SGD at large batches", source=CAPTION, test=claims.help_above()),
         PaperClaim(
+            text="momentum: test accuracy does not depend on the batch size while that is small",
+            source=CAPTION,
+            test=claims.flat_below_kink(0.9),
+        ),
+        PaperClaim(
+            text="SGD: the training loss too does not depend on the batch size while that is small",
+            source=f"{CAPTION}, b",
+            test=claims.flat_below_kink(0.0, quantity="train"),
+        ),
+        PaperClaim(
+            text="momentum matches the training loss of SGD at small batches",
+            source=f"{CAPTION}, b",
+            test=claims.training_gain("below"),
+        ),
+        PaperClaim(
+            text="momentum has a lower training loss than SGD at large batches",
+            source=f"{CAPTION}, b",
+            test=claims.training_gain("above"),
+        ),
+        PaperClaim(
             text="SGD: the training loss too rises at large batches",
             source=f"{CAPTION}, b",
             test=claims.worse_above_kink(0.0, quantity="train"),

@@ -80,6 +80,11 @@ OBJECT = PaperObject(
             test=cells.rises_before_first_drop(ALONG, -1, rises=True),
         ),
         PaperClaim(
+            text="so it does at all budgets over 200 epochs",
+            source="appendix E",
+            test=cells.overfits_at_budgets_over(BUDGETS, 200, HIGH),
+        ),
+        PaperClaim(
             text="at the smaller learning rate it does not rise before the first drop",
             source=f"{CAPTION}, d",
             test=cells.rises_before_first_drop(ALONG, 0, rises=False),

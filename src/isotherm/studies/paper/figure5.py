@@ -54,6 +54,29 @@ OBJECT = PaperObject(
             source=CAPTION,
             test=claims.optimum_gain(-1, helps=True),
         ),
+        *(
+            PaperClaim(
+                text=f"{word} batch: the training losses of SGD and momentum agree at small learning rates",
+                source=CAPTION,
+                test=claims.same_at_small_rates(which, quantity="train_objective"),
+            )
+            for word, which in (("small", 0), ("large", -1))
+        ),
+        PaperClaim(
+            text="large batch: SGD has a higher training loss at large learning rates",
+            source=CAPTION,
+            test=claims.worse_at_large_rates(-1, quantity="train_objective"),
+        ),
+        PaperClaim(
+            text="small batch: at their optima both have similar training losses",
+            source=CAPTION,
+            test=claims.optimum_gain(0, helps=False, quantity="train_objective"),
+        ),
+        PaperClaim(
+            text="large batch: at their optima momentum has a lower training loss",
+            source=CAPTION,
+            test=claims.optimum_gain(-1, helps=True, quantity="train_objective"),
+        ),
     ),
     scales={
         Scale.PAPER: ScaledStudy(

@@ -65,10 +65,21 @@ OBJECT = PaperObject(
             )
             for word, momentum in (("SGD", 0.0), ("momentum", 0.9))
         ),
-        PaperClaim(
-            text="SGD: the training loss too rises at large batches",
-            source=f"{CAPTION}, b",
-            test=claims.worse_above_kink(0.0, quantity="train"),
+        *(
+            PaperClaim(
+                text=f"{word}: the training loss too does not depend on the batch size while that is small",
+                source=f"{CAPTION}, b",
+                test=claims.flat_below_kink(momentum, quantity="train"),
+            )
+            for word, momentum in (("SGD", 0.0), ("momentum", 0.9))
+        ),
+        *(
+            PaperClaim(
+                text=f"{word}: the training loss too rises at large batches",
+                source=f"{CAPTION}, b",
+                test=claims.worse_above_kink(momentum, quantity="train"),
+            )
+            for word, momentum in (("SGD", 0.0), ("momentum", 0.9))
         ),
         *(
             PaperClaim(
@@ -78,7 +89,12 @@ OBJECT = PaperObject(
             )
             for word, momentum in (("SGD", 0.0), ("momentum", 0.9))
         ),
-        PaperClaim(text="SGD: ε_eff is constant at large B", source=f"{CAPTION}, c", test=claims.levels_off(0.0)),
+        *(
+            PaperClaim(
+                text=f"{word}: ε_eff is constant at large B", source=f"{CAPTION}, c", test=claims.levels_off(momentum)
+            )
+            for word, momentum in (("SGD", 0.0), ("momentum", 0.9))
+        ),
         PaperClaim(
             text="momentum has a significantly larger maximum stable learning rate",
             source="appendix C.2",

@@ -39,6 +39,11 @@ OBJECT = PaperObject(
             test=claims.flat_below_kink(0.9),
         ),
         PaperClaim(
+            text="SGD: the test error does not depend on the batch size while that is small",
+            source="appendix C.3",
+            test=claims.flat_below_kink(0.0),
+        ),
+        PaperClaim(
             text="momentum: the test error rises at large batches",
             source=f"{CAPTION}, a",
             test=claims.worse_above_kink(0.9),
@@ -46,10 +51,21 @@ OBJECT = PaperObject(
         PaperClaim(
             text="SGD: the test error rises at large batches", source=f"{CAPTION}, a", test=claims.worse_above_kink(0.0)
         ),
-        PaperClaim(
-            text="momentum: the training error rises at large batches",
-            source=f"{CAPTION}, b",
-            test=claims.worse_above_kink(0.9, quantity="train"),
+        *(
+            PaperClaim(
+                text=f"{word}: the training error does not depend on the batch size while that is small",
+                source=f"{CAPTION}, b",
+                test=claims.flat_below_kink(momentum, quantity="train"),
+            )
+            for word, momentum in (("SGD", 0.0), ("momentum", 0.9))
+        ),
+        *(
+            PaperClaim(
+                text=f"{word}: the training error rises at large batches",
+                source=f"{CAPTION}, b",
+                test=claims.worse_above_kink(momentum, quantity="train"),
+            )
+            for word, momentum in (("SGD", 0.0), ("momentum", 0.9))
         ),
         *(
             PaperClaim(

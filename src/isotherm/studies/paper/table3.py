@@ -8,7 +8,7 @@ from __future__ import annotations
 from isotherm.studies.paper.claims import batch_sizes as claims
 from isotherm.studies.paper.claims import measured
 from isotherm.studies.paper.definition import Form, PaperClaim, PaperObject, Row, Scale, ScaledStudy, TextValue, Value
-from isotherm.studies.paper.settings import around, equal_steps, laptop_steps, sizes, smoke_steps
+from isotherm.studies.paper.settings import EQUAL_STEPS, around, equal_steps, laptop_steps, sizes, smoke_steps
 
 CAPTION = "caption of table 3"
 NETWORK = "wrn16x4_skipinit_cifar10"
@@ -97,12 +97,22 @@ OBJECT = PaperObject(
         PaperClaim(
             text="the training loss at the largest batch is no higher than at the best one",
             source=CAPTION,
-            test=claims.large_batches_worse(),
+            test=claims.fits_no_worse(),
         ),
         PaperClaim(
             text="the training loss falls as the batch size increases",
             source="appendix D",
             test=claims.training_improves(),
+        ),
+        PaperClaim(
+            text="the training loss rises at the largest batch size",
+            source=CAPTION,
+            test=claims.training_rises_in_the_end(),
+        ),
+        PaperClaim(
+            text="the best temperature ε_eff/B is the same at all batch sizes up to a kink, whatever the epochs",
+            source="section 3.4, from the rates of table 3",
+            test=claims.proportional(0.9, name=EQUAL_STEPS),
         ),
     ),
     scales={

@@ -97,6 +97,16 @@ OBJECT = PaperObject(
             source="appendix D",
             test=claims.training_improves(),
         ),
+        PaperClaim(
+            text="the training loss rises at the largest batch size",
+            source=CAPTION,
+            test=claims.training_rises_in_the_end(),
+        ),
+        PaperClaim(
+            text="the training loss at the largest batch is no higher than at the best one",
+            source=CAPTION,
+            test=claims.fits_no_worse(),
+        ),
     ),
     scales={
         Scale.PAPER: ScaledStudy(

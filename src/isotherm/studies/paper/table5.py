@@ -8,7 +8,7 @@ from __future__ import annotations
 from isotherm.studies.paper.claims import batch_sizes as claims
 from isotherm.studies.paper.claims import measured
 from isotherm.studies.paper.definition import Form, PaperClaim, PaperObject, Row, Scale, ScaledStudy, TextValue, Value
-from isotherm.studies.paper.settings import around, equal_steps, laptop_steps, sizes, smoke_steps
+from isotherm.studies.paper.settings import EQUAL_STEPS, around, equal_steps, laptop_steps, sizes, smoke_steps
 
 CAPTION = "caption of table 5"
 NETWORK = "wrn28x10_skipinit_cifar100"
@@ -88,6 +88,16 @@ OBJECT = PaperObject(
             text="test accuracy is worse at the largest batch than at the best one",
             source=CAPTION,
             test=claims.best_batch_beats("last"),
+        ),
+        PaperClaim(
+            text="the training loss rises slightly at very large batches",
+            source=CAPTION,
+            test=claims.training_rises_in_the_end(),
+        ),
+        PaperClaim(
+            text="the best temperature ε_eff/B is the same at all batch sizes up to a kink, whatever the epochs",
+            source="section 3.4, from the rates of table 5",
+            test=claims.proportional(0.9, name=EQUAL_STEPS),
         ),
     ),
     scales={
