@@ -10,7 +10,7 @@ import pytest
 from helpers_protocol import failed
 from isotherm.report.paper.finding import Finding, find, find_record
 from isotherm.report.paper.page import nearest_findings, write_paper_page
-from isotherm.report.paper.tables import results_table, tables
+from isotherm.report.paper.tables import results_table, tables, text_table
 from isotherm.studies.paper.definition import Scale
 from isotherm.studies.paper.registry import objects
 from isotherm.studies.paper.shipped import Record, object_named, read_export, records_in
@@ -40,8 +40,30 @@ def test_ours_stand_beside_the_published_numbers(finding: Finding) -> None:
 
 
 def test_the_caption_has_scale_and_number_of_runs(finding: Finding) -> None:
-    assert "Scale paper." in finding.caption
+    assert "Scale paper: as in the paper, with 3 learning rates." in finding.caption
+    assert "…: runs of the row are missing" in finding.caption
     assert "best 5 of n = 7 seeds" in finding.caption
+
+
+def test_rows_with_fewer_seeds_and_rates_than_their_scale_say_so() -> None:
+    (record,) = read_export(ROOT / "results" / "table6" / "table6.json")
+    found = find_record(record)
+    assert "with 5 seeds instead of 7 and 3 learning rates at a batch size instead of 7." in found.caption
+    assert "instead" not in find_record(read_export(TABLE7)[0]).caption
+    numbers = {row[0]: row[2] for row in text_table(record.wanted, found).rows}
+    assert numbers["batch size with the best test perplexity"] == "–"  # one is whole
+    assert numbers["updates"] == "16,560"
+
+
+def test_only_whole_grids_are_compared(finding: Finding) -> None:
+    numbers = {row[0]: row[2] for row in text_table(finding.wanted, finding).rows}
+    assert numbers["batch size with the lowest test error"] == "B = 256 of 64 to 1,024; unfinished: B = 4,096"
+
+
+def test_the_schedule_s_own_numbers_are_computed() -> None:
+    wanted = objects()["figure4"]
+    rows = text_table(wanted, find(wanted, Scale.PAPER, None)).rows
+    assert [row[1] for row in rows] == [row[2] for row in rows] == ["2", "4,882", "488"]
 
 
 def test_what_was_not_run_is_a_hole(record: Record) -> None:

@@ -16,7 +16,7 @@ from isotherm.report.paper.finding import Finding
 from isotherm.report.paper.tables import TextTable, tables
 from isotherm.report.wording import count_text
 from isotherm.studies.paper.definition import PaperObject, Scale
-from isotherm.studies.paper.judged import command, runs_words
+from isotherm.studies.paper.judged import command, differences, runs_words
 from isotherm.studies.paper.shipped import Record
 
 
@@ -98,7 +98,13 @@ def _about(seconds: float) -> str:
 
 def _so_far(one: PaperObject, records: Sequence[Record]) -> list[str]:
     own = [r for r in records if r.wanted.identifier == one.identifier]
-    return [escaped(f"run so far: {r.scale}, {runs_words(r.results)}; {r.path}") for r in own]
+    return [escaped(f"run so far: {r.scale}, {_so_far_words(r)}; {r.path}") for r in own]
+
+
+def _so_far_words(record: Record) -> str:
+    """Return the number of runs, and how its grids differ from the scale's, which `list` counts."""
+    other = differences(record.wanted, record.scale, record.results)
+    return f"{runs_words(record.results)}{f' ({other[:1].lower()}{other[1:-1]})' if other else ''}"
 
 
 def _rich(table: TextTable) -> Table:

@@ -7,7 +7,7 @@ import io
 from dataclasses import dataclass
 
 from isotherm.analysis.series import TunedGrid
-from isotherm.report.paper.finding import Finding
+from isotherm.report.paper.finding import UNFINISHED, Finding
 from isotherm.report.wording import interval_text, is_percent, metric_label, momentum_label, power_text, spread_text
 from isotherm.studies.paper.definition import PaperObject, Row, Scale
 from isotherm.sweep.plan import SweepPlan
@@ -78,10 +78,7 @@ def published_table(wanted: PaperObject) -> TextTable:
 def text_table(wanted: PaperObject, finding: Finding | None) -> TextTable:
     """Return the numbers of text and caption, and ours."""
     analysis = None if finding is None else finding.analysis
-    rows = []
-    for value in wanted.text_values:
-        ours = None if analysis is None or value.measured is None else value.measured(analysis)
-        rows.append((value.what, value.value, ours or NOTHING, value.source))
+    rows = [(value.what, value.value, value.ours(analysis) or NOTHING, value.source) for value in wanted.text_values]
     return TextTable(
         title=f"{wanted.title}: numbers of the text", columns=("", "paper", "ours", "source"), rows=tuple(rows)
     )
@@ -140,7 +137,7 @@ def _numbers(wanted: PaperObject, plan: SweepPlan, tuned: TunedGrid) -> tuple[st
     percent = is_percent(plan.metric)
     train = tuned.grid.cells[best.index].reported(wanted.train_quantity, kept=best.kept)
     failed = sum(cell.num_failed for cell in tuned.grid.cells)
-    doubt = f" ({failed} failed)" if failed else " …" if tuned.edge is Edge.INCOMPLETE else ""
+    doubt = f" ({failed} failed)" if failed else f" {UNFINISHED}" if tuned.edge is Edge.INCOMPLETE else ""
     return (
         _spread(tuned.test, percent=percent) + doubt,
         _spread(train, percent=percent and _trains_metric(wanted)),

@@ -76,13 +76,20 @@ class Row:
 class TextValue:
     """A number that text or caption state, and how ours is read from an analysis.
 
-    `measured` returns ours in words; None where it is not measured.
+    `measured` returns ours in words; None where it is not measured. `computed` does where no runs are needed.
     """
 
     what: str
     value: str
     source: str
     measured: Callable[[Analysis], str | None] | None = None
+    computed: Callable[[], str] | None = None
+
+    def ours(self, analysis: Analysis | None) -> str | None:
+        """Return ours in words; None where it is not known."""
+        if self.computed is not None:
+            return self.computed()
+        return None if analysis is None or self.measured is None else self.measured(analysis)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,7 +8,15 @@ from __future__ import annotations
 from isotherm.studies.paper.claims import batch_sizes as claims
 from isotherm.studies.paper.claims import measured
 from isotherm.studies.paper.definition import Form, PaperClaim, PaperObject, Row, Scale, ScaledStudy, TextValue, Value
-from isotherm.studies.paper.settings import around, both_optimisers, epochs, laptop_epochs, sizes, smoke_epochs
+from isotherm.studies.paper.settings import (
+    EQUAL_EPOCHS,
+    around,
+    both_optimisers,
+    epochs,
+    laptop_epochs,
+    sizes,
+    smoke_epochs,
+)
 
 CAPTION = "caption of table 2"
 NETWORK = "resnet50_imagenet"
@@ -44,7 +52,7 @@ OBJECT = PaperObject(
         TextValue(
             what="momentum: power of B with which ε_eff rises", value="1", source=CAPTION, measured=measured.slope(0.9)
         ),
-        TextValue(what="epochs", value="90", source=CAPTION),
+        TextValue(what="epochs", value="90", source=CAPTION, measured=measured.budget(EQUAL_EPOCHS)),
     ),
     claims=(
         PaperClaim(

@@ -83,7 +83,7 @@ OBJECT = PaperObject(
             source=CAPTION,
             measured=measured.best_batch_size(),
         ),
-        TextValue(what="updates", value="156,250", source=CAPTION),
+        TextValue(what="updates", value="156,250", source=CAPTION, measured=measured.budget(EQUAL_STEPS)),
     ),
     claims=(
         PaperClaim(

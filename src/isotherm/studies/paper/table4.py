@@ -8,7 +8,7 @@ from __future__ import annotations
 from isotherm.studies.paper.claims import batch_sizes as claims
 from isotherm.studies.paper.claims import measured
 from isotherm.studies.paper.definition import Form, PaperClaim, PaperObject, Row, Scale, ScaledStudy, TextValue, Value
-from isotherm.studies.paper.settings import around, equal_steps, laptop_steps, sizes, smoke_steps
+from isotherm.studies.paper.settings import EQUAL_STEPS, around, equal_steps, laptop_steps, sizes, smoke_steps
 
 CAPTION = "caption of table 4"
 NETWORK = "wrn28x10_cifar100"
@@ -76,7 +76,7 @@ OBJECT = PaperObject(
             source="table 4",
             measured=measured.best_batch_size(),
         ),
-        TextValue(what="updates", value="9,765", source=CAPTION),
+        TextValue(what="updates", value="9,765", source=CAPTION, measured=measured.budget(EQUAL_STEPS)),
     ),
     claims=(
         PaperClaim(

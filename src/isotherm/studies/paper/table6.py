@@ -79,7 +79,7 @@ OBJECT = PaperObject(
             source="caption of figure 7",
             measured=measured.slope(0.9, name=EQUAL_STEPS),
         ),
-        TextValue(what="updates", value="16,560", source=CAPTION),
+        TextValue(what="updates", value="16,560", source=CAPTION, measured=measured.budget(EQUAL_STEPS)),
     ),
     claims=(
         PaperClaim(

@@ -9,7 +9,7 @@ from isotherm.studies.paper.claims import batch_sizes as claims
 from isotherm.studies.paper.claims import cells, measured
 from isotherm.studies.paper.definition import Form, PaperClaim, PaperObject, Row, Scale, ScaledStudy, TextValue, Value
 from isotherm.studies.paper.networks import EMBEDDED_AUTOENCODER
-from isotherm.studies.paper.settings import equal_steps, laptop_steps, sizes, smoke_steps
+from isotherm.studies.paper.settings import EQUAL_STEPS, equal_steps, laptop_steps, sizes, smoke_steps
 
 CAPTION = "caption of table 7"
 NETWORK = "autoencoder_mnist"
@@ -59,7 +59,7 @@ OBJECT = PaperObject(
             source="table 7",
             measured=measured.best_batch_size(),
         ),
-        TextValue(what="updates", value="156,250", source=CAPTION),
+        TextValue(what="updates", value="156,250", source=CAPTION, measured=measured.budget(EQUAL_STEPS)),
     ),
     claims=(
         PaperClaim(
