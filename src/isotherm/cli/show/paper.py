@@ -24,7 +24,7 @@ def print_list(objects: Iterable[PaperObject], records: Sequence[Record], consol
     """Print every object: what it shows, its networks, runs and cost at each scale, and what has been run."""
     table = Table.grid(padding=(0, 2, 1, 0))
     for one in objects:
-        costs = " · ".join(f"{scale} {_cost(one, scale)}" for scale in Scale)
+        costs = " · ".join(f"{scale} {cost(one, scale)}" for scale in Scale)
         lines = [f"{escaped(one.shows)} [dim]{escaped(one.networks)}[/]", costs, *_so_far(one, records)]
         table.add_row(f"[bold]{one.identifier}[/]", "\n".join(lines))
     console.print(table, highlight=False)
@@ -79,7 +79,8 @@ def _entry(one: PaperObject, records: Sequence[Record]) -> dict[str, Any]:
     }
 
 
-def _cost(one: PaperObject, scale: Scale) -> str:
+def cost(one: PaperObject, scale: Scale) -> str:
+    """Return how many runs the base grids of an object have, and how long these take at measured speeds."""
     scaled = one.scales[scale]
     return f"{count_text(scaled.num_runs, 'run')}, {_about(scaled.seconds)}" if scaled.settings else "no runs"
 

@@ -1,6 +1,8 @@
 """Figure 1: two regimes of SGD at an equal number of epochs, with batch norm.
 
 Run:     isotherm reproduce figure1 --scale laptop
+Cost:    laptop 240 runs, 27 s; gpu 192 runs, 24 min; paper 1,680 runs, 35 h
+Expect:  paper, best 12 of 15 runs: SGD's optimum rises with B up to 512, then stays; momentum goes on above.
 """
 
 from __future__ import annotations

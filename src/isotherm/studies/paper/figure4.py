@@ -1,6 +1,8 @@
 """Figure 4: the learning rate schedule. It is computed; nothing is trained.
 
 Run:     isotherm reproduce figure4 --scale smoke
+Cost:    nothing is trained
+Expect:  4,882 of 9,765 updates at the first learning rate, then ten halvings, every 488 updates; measured: the same.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Figure 8: the autoencoder at an equal number of epochs.
 
 Run:     isotherm reproduce figure8 --scale laptop
+Cost:    laptop 240 runs, 44 s; gpu 500 runs, 28 min; paper 1,078 runs, 4 h
+Expect:  paper, best 5 of 7 runs: error flat to B = 16 (SGD) and 128 (momentum); the optimum rises as B, then stays.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Table 2: ResNet-50 on ImageNet, SGD and momentum at an equal number of epochs.
 
 Run:     isotherm reproduce table2 --scale laptop
+Cost:    laptop 180 runs, 23 s; gpu 18 runs, 57 min; paper 42 runs, 4 days
+Expect:  paper, single runs: 77.0 % at B = 256 with both; at 4,096 76.1 with SGD, 76.8 with momentum.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Table 3: an equal number of updates at every batch size, without batch norm.
 
 Run:     isotherm reproduce table3 --scale laptop
+Cost:    laptop 120 runs, 44 s; gpu 72 runs, 36 min; paper 840 runs, 6 days
+Expect:  paper, best 12 of 15 runs: 92.6 % at B = 16, 94.6 at 128, 93.0 at 2,048.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Table 4: an equal number of updates on CIFAR-100, with batch norm.
 
 Run:     isotherm reproduce table4 --scale laptop
+Cost:    laptop 120 runs, 44 s; gpu 21 runs, 60 min; paper 735 runs, 29 days
+Expect:  paper, best 12 of 15 runs: 78.9 % at B = 256, 80.2 at 2,048, 72.2 at 16,384.
 """
 
 from __future__ import annotations

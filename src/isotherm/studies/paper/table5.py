@@ -1,6 +1,8 @@
 """Table 5: an equal number of updates on CIFAR-100, without batch norm.
 
 Run:     isotherm reproduce table5 --scale laptop
+Cost:    laptop 120 runs, 44 s; gpu 42 runs, 60 min; paper 735 runs, 58 days
+Expect:  paper, best 12 of 15 runs: 77.9 % at B = 32, 79.4 at 128, 74.2 at 2,048.
 """
 
 from __future__ import annotations
