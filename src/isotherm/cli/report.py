@@ -93,6 +93,7 @@ def _report_paper(options: ReportOptions) -> None:
     from isotherm.studies.paper.definition import Scale
     from isotherm.studies.paper.registry import find_scale
     from isotherm.studies.paper.shipped import records_in, stored_records
+    from isotherm.studies.paper.single_cells import cells_in
 
     scale = None if options.scale is None else find_scale(options.scale)
     console = console_for(options.json_path)
@@ -106,7 +107,8 @@ def _report_paper(options: ReportOptions) -> None:
     records = [r for r in (*stored, *records_in(options.results)) if scale in (None, r.scale)]
     findings = [find_record(record) for record in records]
     path = (options.output or Path("paper")) / "report.html"
-    page = write_paper_page(findings, path, scale=scale or Scale.LAPTOP)
+    cells = cells_in(options.results) if scale in (None, Scale.PAPER) else []
+    page = write_paper_page(findings, path, scale=scale or Scale.LAPTOP, cells=cells)
     found = findings_by_object(findings)
     for name, finding in ((name, finding) for name, of_scales in found.items() for finding in of_scales):
         console.print(f"{name}: {finding.state}", highlight=False, markup=False, soft_wrap=True)

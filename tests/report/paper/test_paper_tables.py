@@ -10,10 +10,11 @@ import pytest
 from helpers_protocol import failed
 from isotherm.report.paper.finding import Finding, find, find_record
 from isotherm.report.paper.page import nearest_findings, write_paper_page
-from isotherm.report.paper.tables import results_table, tables, text_table
+from isotherm.report.paper.tables import cells_table, results_table, tables, text_table
 from isotherm.studies.paper.definition import Scale
 from isotherm.studies.paper.registry import objects
 from isotherm.studies.paper.shipped import Record, object_named, read_export, records_in
+from isotherm.studies.paper.single_cells import cells_in
 
 ROOT = Path(__file__).parent.parent.parent.parent
 TABLE7 = ROOT / "results" / "table7" / "table7.json"
@@ -103,6 +104,21 @@ def test_the_page_has_every_object_and_the_nearest_scale(finding: Finding, tmp_p
     assert all(f'<section id="{name}">' in page for name in objects())
     assert page.count("Not run.") == 16
     assert page.count("data:image/png") == 2  # figure 4 and table 7
+
+
+def test_single_cells_are_shown_as_such(tmp_path: Path) -> None:
+    found = cells_in(ROOT / "results")
+    places = {(cell.wanted.identifier, cell.row.batch_size) for cell in found}
+    assert places == {("table1", 256), ("table1", 1024), ("table3", 64), ("table6", 16), ("table6", 64), ("table7", 64)}
+    assert {len(cell.results) for cell in found} == {3}
+    table = cells_table(objects()["table1"], found[:2])
+    assert "not a sweep" in table.title
+    row = dict(zip(table.columns, table.rows[0], strict=True))
+    assert (row["B"], row["test accuracy (%)"], row["paper, test"]) == ("256", "93.9 ± 0.2", "93.5 ± 0.1")
+    page = write_paper_page([], tmp_path / "paper.html", cells=found).read_text()
+    assert "single cells at B = 256, 1,024; not a sweep" in page
+    assert page.count("No sweep has been run.") == 4
+    assert page.count("Not run.") == 13
 
 
 def test_every_shipped_file_is_read() -> None:

@@ -12,10 +12,11 @@ from isotherm.report.files import write_atomically
 from isotherm.report.page import library_versions, page_environment
 from isotherm.report.paper.draw import rendered
 from isotherm.report.paper.finding import Finding, find
-from isotherm.report.paper.tables import TextTable, tables
+from isotherm.report.paper.tables import TextTable, cells_table, tables
 from isotherm.studies.paper.definition import Form, PaperObject, Scale
 from isotherm.studies.paper.judged import command
 from isotherm.studies.paper.registry import objects
+from isotherm.studies.paper.single_cells import SingleCell, cells_words
 
 TEMPLATE = "paper.html.jinja"
 NOT_RUN = "not run"
@@ -54,32 +55,38 @@ def nearest_findings(findings: Iterable[Finding]) -> dict[str, Finding]:
     return {name: found[0] for name, found in findings_by_object(findings).items()}
 
 
-def write_paper_page(findings: Iterable[Finding], path: Path, *, scale: Scale = Scale.LAPTOP) -> Path:
+def write_paper_page(
+    findings: Iterable[Finding], path: Path, *, scale: Scale = Scale.LAPTOP, cells: Sequence[SingleCell] = ()
+) -> Path:
     """Write the page and return its path.
 
     Args:
         findings: of any objects, at any scales; shown is the one nearest to the paper's, the contents name all.
         path: of the HTML file.
         scale: of the commands that run what has not been run.
+        cells: runs of published rows that belong to no sweep.
     """
     found = findings_by_object(findings)
-    sections = [_section(wanted, found.get(wanted.identifier, []), scale) for wanted in objects().values()]
+    sections = [
+        _section(wanted, found.get(wanted.identifier, []), scale, [cell for cell in cells if cell.wanted == wanted])
+        for wanted in objects().values()
+    ]
     content = {"sections": sections, "versions": library_versions(), "num_run": len(found), "num": len(sections)}
     page = page_environment().get_template(TEMPLATE).render(**content)
     return write_atomically(path, page.encode())
 
 
-def _section(wanted: PaperObject, found: Sequence[Finding], scale: Scale) -> Section:
+def _section(wanted: PaperObject, found: Sequence[Finding], scale: Scale, cells: Sequence[SingleCell]) -> Section:
     finding = found[0] if found else None
     shown = scale if finding is None else finding.scale
     verdicts = () if finding is None else finding.verdicts
     return Section(
         wanted=wanted,
-        states=tuple(one.state for one in found) or (NOT_RUN,),
+        states=(*(one.state for one in found), *([cells_words(cells)] if cells else [])) or (NOT_RUN,),
         caption="" if finding is None else finding.caption,
         origin="" if finding is None else finding.origin,
         verdicts=tuple((v, c.source) for v, c in zip(verdicts, wanted.claims, strict=False)),
-        tables=tuple(tables(wanted, finding)),
+        tables=(*tables(wanted, finding), *([cells_table(wanted, cells)] if cells else [])),
         images=() if finding is None else tuple(_data(content) for _, content in rendered(finding)),
         command=" ".join(command(wanted, shown)),
     )

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import csv
 import io
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from isotherm.analysis.series import TunedGrid
 from isotherm.report.paper.finding import UNFINISHED, Finding
-from isotherm.report.wording import interval_text, is_percent, metric_label, momentum_label, power_text, spread_text
+from isotherm.report.wording import (
+    interval_text,
+    is_percent,
+    metric_label,
+    momentum_label,
+    power_text,
+    rate_text,
+    spread_text,
+)
 from isotherm.studies.paper.definition import PaperObject, Row, Scale
+from isotherm.studies.paper.single_cells import SingleCell
 from isotherm.sweep.plan import SweepPlan
 from isotherm.sweep.protocol import Edge, Estimate
 
@@ -73,6 +84,29 @@ def published_table(wanted: PaperObject) -> TextTable:
     ]
     columns = (*(["optimiser"] * several), "B", wanted.metric, wanted.train_label, "ε_eff (interval)", "T")
     return TextTable(title=f"{wanted.title}: published", columns=columns, rows=tuple(rows))
+
+
+def cells_table(wanted: PaperObject, cells: Sequence[SingleCell]) -> TextTable:
+    """Return published rows whose learning rate alone was run, at the paper's full length."""
+    rows = [
+        (
+            f"{cell.row.batch_size:,}",
+            rate_text(cell.row.rate),
+            _spread_of_all(cell, "test_metric", percent=is_percent(cell.metric)),
+            _spread_of_all(cell, wanted.train_quantity, percent=is_percent(cell.metric) and _trains_metric(wanted)),
+            str(len(cell.results)),
+            str(cell.row.test),
+            str(cell.row.train),
+            f"{'/'.join(cell.path.parts[-3:])}, commit {cell.commit}",
+        )
+        for cell in cells
+    ]
+    columns = ("B", "ε_eff", wanted.metric, wanted.train_label, "n", "paper, test", "paper, train", "rows")
+    return TextTable(
+        title=f"{wanted.title}: single cells at full length, not a sweep: one learning rate, all seeds",
+        columns=columns,
+        rows=tuple(rows),
+    )
 
 
 def text_table(wanted: PaperObject, finding: Finding | None) -> TextTable:
@@ -158,6 +192,13 @@ def _spread(estimate: Estimate, *, percent: bool) -> str:
     return spread_text(
         scale * estimate.mean, scale * estimate.standard_deviation, percent=percent, num=estimate.num_kept
     )
+
+
+def _spread_of_all(cell: SingleCell, quantity: str, *, percent: bool) -> str:
+    values = [result.quantity(quantity) for result in cell.results]
+    scale = 100.0 if percent else 1.0
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    return spread_text(scale * statistics.fmean(values), scale * deviation, percent=percent, num=len(values))
 
 
 def _beside(row: Row | None) -> tuple[str, str, str]:

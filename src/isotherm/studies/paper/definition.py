@@ -167,10 +167,15 @@ class Setting:
         return sum(
             self.num_seeds
             * self._num_cells(size)
-            * network.seconds(batch_size=size, num_steps=_num_steps(budget, size, network))
+            * network.seconds(batch_size=size, num_steps=self.num_steps(budget, size))
             for size in self.batch_sizes
             for budget in self.budgets
         )
+
+    def num_steps(self, budget: Budget, batch_size: int) -> int:
+        """Return the number of updates of a run."""
+        network = NETWORKS[self.network]
+        return budget.num_steps(num_train=network.num_train, batch_size=batch_size, unroll=network.unroll)
 
     def _num_cells(self, batch_size: int) -> int:
         rates = self.rates_at(batch_size)
@@ -266,7 +271,3 @@ class PaperObject:
                 f"{self.title} at scale {scale} trains on {network.dataset}: {error}; "
                 f"the scales {' and '.join(without)} need no data"
             ) from error
-
-
-def _num_steps(budget: Budget, batch_size: int, network: Network) -> int:
-    return budget.num_steps(num_train=network.num_train, batch_size=batch_size, unroll=network.unroll)
