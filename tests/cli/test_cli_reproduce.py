@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -132,7 +133,8 @@ def test_exported_runs_are_rows_of_the_paper() -> None:
 
 
 def test_rows_that_are_shipped_are_shown_without_running_anything() -> None:
-    code, text = invoke("report", "--paper", "--results", str(ROOT / "results"))
+    shutil.copytree(ROOT / "results" / "table7", "shipped/table7")  # all that are shipped take a minute
+    code, text = invoke("report", "--paper", "--results", "shipped")
     assert code == 0
     assert "table7: paper:" in text
     page = Path("paper/report.html").read_text()
