@@ -23,6 +23,7 @@ def test_list_names_all_objects_with_cost_and_rows() -> None:
     code, text = invoke("reproduce", "list", "--results", str(ROOT / "results"), "--json", "list.json")
     assert code == 0
     assert "table7.json" in text
+    assert "24 of 75 runs (with 5 seeds instead of 7" in " ".join(text.split())
     content = {entry["id"]: entry for entry in json.loads(Path("list.json").read_text())["objects"]}
     assert len(content) == 18
     assert content["table7"]["run"][0]["scale"] == "paper"
