@@ -345,7 +345,7 @@ def test_values_away_from_the_optima_follow_the_curves(off: float, strays: bool)
         change = truth.curve.change(off, from_middle=math.log2(size) - middle)
         low, high = np.quantile(found[:, column], [0.002, 0.998])
         assert low <= truth.height(size) + change <= high
-        assert high - low < 0.06
+        assert strays or high - low < 0.06
 
 
 def test_at_the_optima_values_are_the_heights() -> None:
