@@ -29,7 +29,7 @@ def covered(family: str, held: float, num: int) -> dict[str, Any]:
         "seconds": 60.0,
         "held": dict.fromkeys(QUANTITIES, [1.0] * round(held * num) + [0.0] * (num - round(held * num))),
         "width": dict.fromkeys(QUANTITIES, 0.02),
-        "errors": dict.fromkeys(QUANTITIES, [[0.1 * k] for k in range(num)]),
+        "errors": {name: [[0.1 * k] for k in range(num)] for name in QUANTITIES},
     }
 
 
