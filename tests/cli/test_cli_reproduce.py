@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from helpers_cli import invoke
+from isotherm.studies.paper.definition import Scale
 from isotherm.studies.paper.registry import objects
 
 pytestmark = pytest.mark.usefixtures("study_folder")
@@ -41,6 +44,24 @@ def test_an_object_is_run_shown_and_put_on_the_page_of_the_paper() -> None:
     assert "Not run." in page
     assert "27 of 27 runs" in page
     assert [entry["object"] for entry in json.loads(Path("paper.json").read_text())["objects"]] == ["table1", "figure4"]
+
+
+def test_seeds_of_an_object_are_changed_as_those_of_a_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Table 1 keeps the best 12 of 15 in the paper; here its smoke runs keep 2 of 3."""
+    found: list[tuple[int, int | None]] = []
+    smoke = objects()["table1"].scales[Scale.SMOKE]
+    two = [dataclasses.replace(setting, num_kept=2) for setting in smoke.settings]
+    monkeypatch.setitem(objects()["table1"].scales, Scale.SMOKE, dataclasses.replace(smoke, settings=tuple(two)))
+    monkeypatch.setattr(
+        "isotherm.cli.training.train_study",
+        lambda study, *_, **__: found.extend((s.num_seeds, s.num_kept) for s in study.sweeps) or sys.exit(0),
+    )
+    for seeds, expected in (("3", (3, 2)), ("7", (7, None))):
+        found.clear()
+        _, text = invoke(*SMOKE, "--seeds", seeds)
+        assert set(found) == {expected}
+        is_told = "--seeds 7 keeps all 7 seeds where the study keeps the best 2 of 3" in " ".join(text.split())
+        assert is_told == (seeds == "7")
 
 
 def test_all_runs_what_can_be_run_and_says_what_cannot(monkeypatch: pytest.MonkeyPatch) -> None:

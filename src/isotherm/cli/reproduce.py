@@ -177,12 +177,14 @@ def _reproduced(
 ) -> Finding:
     """Run what is missing of an object and return what its results say."""
     from isotherm.cli.show.left import exit_if_out_of_time
-    from isotherm.cli.training import minutes_left, train_study
+    from isotherm.cli.training import minutes_left, train_study, with_num_seeds
     from isotherm.report.paper.finding import find
 
     if not wanted.scales[scale].settings:
         return find(wanted, scale, None)
     study = _changed(wanted.study(scale, data=options.data), options)
+    if options.num_seeds is not None:
+        study = with_num_seeds(study, options.num_seeds, console)
     left = minutes_left(options.minutes, since=start)
     results = train_study(study, store, compute=compute, console=console, minutes=left)
     exit_if_out_of_time(results.next_round(), store=store, json_path=options.json_path, console=console)
@@ -198,15 +200,13 @@ def _command(wanted: PaperObject, scale: Scale, options: ReproduceOptions) -> li
 
 
 def _changed(study: Study, options: ReproduceOptions) -> Study:
-    """Return the study with what the options change in every sweep; of more seeds all are kept."""
+    """Return the study with what the options change in every sweep, except the number of seeds."""
     from typing import cast, get_args
 
     from isotherm.core.checks import require_choice
     from isotherm.sweep.plan import Resolution
 
     changes: dict[str, Any] = {}
-    if options.num_seeds is not None:
-        changes |= {"num_seeds": options.num_seeds, "num_kept": options.num_seeds}
     if options.max_extensions is not None:
         changes["max_extensions"] = options.max_extensions
     if options.resolution is not None:

@@ -52,9 +52,8 @@ def _caption(plan: SweepPlan, grid: Grid, setting: str) -> str:
     return (
         f"{plan.task}, {setting}. Mean of {kept_words(plan)} for every pair of learning rates; crosses are pairs at "
         f"which too many runs diverged. Circle: best {metric_label(plan.metric)}; diamond: lowest {TRAIN_OBJECTIVE}. "
-        "Bars span every learning rate within one standard deviation of the best mean at some value of the other one"
-        + "".join(f"; {sentence}" for sentence in words)
-        + "."
+        "Bars span every learning rate tried within one standard deviation of the best mean at some value of the other "
+        "one" + "".join(f"; {sentence}" for sentence in words) + "."
     )
 
 
