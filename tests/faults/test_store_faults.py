@@ -163,7 +163,7 @@ def test_a_damaged_row_is_named_removed_and_trained_again(path: Path) -> None:
     recorder = Recorder()
     results = run(sweep, store=path, progress=recorder)
     (note,) = recorder.notes
-    assert note.startswith("1 row was damaged since they were written (the checksum does not match) and removed")
+    assert note.startswith("1 row was damaged since it was written (the checksum does not match) and removed")
     assert key[:12] in note
     assert [spec.key for spec in recorder.specs] == [key]
     assert results.by_key.keys() == wanted.keys()
