@@ -1,6 +1,6 @@
 """What a fleet costs outside its training on Ray: actors whose fleets only sleep, on one machine.
 
-Run:     python benchmarks/ray_overhead.py --workers 2 --fleets 200 --repeats 3 --json benchmarks/results/ray_overhead.json
+Run:     python benchmarks/ray_overhead.py --repeats 3 --json benchmarks/results/ray_overhead.json
 Cost:    about four minutes, nearly all of it asleep
 Expect:  under 5 % of fleets of 10 s
 
