@@ -16,6 +16,7 @@ PAGE = Page(
     blocks={
         "paper": paper_objects.contents_block,
         "objects": paper_objects.objects_block,
+        "cells": paper_objects.cells_block,
         "table6": lambda: paper_block.block(TABLE_6),
         "clipping": clipping.block,
         "table7": lambda: paper_block.block(TABLE_7),

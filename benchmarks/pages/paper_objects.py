@@ -9,12 +9,13 @@ from pathlib import Path
 from isotherm.report.files import write_atomically
 from isotherm.report.paper.draw import rendered
 from isotherm.report.paper.finding import Finding, find_record
-from isotherm.report.paper.page import NEAREST_FIRST, NOT_RUN, nearest_findings
-from isotherm.report.paper.tables import TextTable, tables
+from isotherm.report.paper.page import NEAREST_FIRST, NOT_RUN, findings_by_object, nearest_findings
+from isotherm.report.paper.tables import TextTable, cells_table, tables
 from isotherm.studies.paper.definition import Form, PaperObject
 from isotherm.studies.paper.judged import command, state_words
 from isotherm.studies.paper.registry import objects
 from isotherm.studies.paper.shipped import records_in
+from isotherm.studies.paper.single_cells import SingleCell, cells_in, cells_words
 from pages.results import ROOT
 from pages.text import paragraph, table
 
@@ -41,8 +42,8 @@ def write_images() -> list[Path]:
 
 def contents_block() -> str:
     """Return one row per object: what it shows, what was run, and the verdicts on its claims."""
-    nearest = nearest_findings(findings())
-    rows = [_row(wanted, nearest.get(wanted.identifier)) for wanted in objects().values()]
+    found = findings_by_object(findings())
+    rows = [_row(wanted, found.get(wanted.identifier, [])) for wanted in objects().values()]
     return table(("object", "what it shows", "run", "claims"), rows)
 
 
@@ -51,11 +52,36 @@ def objects_block() -> str:
     return "\n\n".join(map(_section, findings()))
 
 
-def _row(wanted: PaperObject, finding: Finding | None) -> Sequence[str]:
-    if finding is None:
-        return (wanted.title, wanted.shows, NOT_RUN, "–")
-    run = finding.num_words if finding.analysis is None else f"`{finding.scale}`, {finding.num_words}"
-    return (wanted.title, wanted.shows, run, state_words(finding.verdicts))
+@functools.cache
+def cells() -> dict[str, list[SingleCell]]:
+    """Return the runs of published rows that belong to no sweep, by object."""
+    found: dict[str, list[SingleCell]] = {}
+    for cell in cells_in(ROOT / "results"):
+        found.setdefault(cell.wanted.identifier, []).append(cell)
+    return found
+
+
+def cells_block() -> str:
+    """Return the published rows whose learning rate alone was run."""
+    parts = [(objects()[name], found) for name, found in cells().items()]
+    return "\n\n".join(
+        f"{content.title}\n\n{_markdown(content)}"
+        for content in (cells_table(wanted, found) for wanted, found in parts)
+    )
+
+
+def _row(wanted: PaperObject, found: Sequence[Finding]) -> Sequence[str]:
+    """Return the row of an object; a line in its cells for every scale that was run."""
+    single = [cells_words(cells()[wanted.identifier])] if wanted.identifier in cells() else []
+    if not found:
+        return (wanted.title, wanted.shows, *single, "–") if single else (wanted.title, wanted.shows, NOT_RUN, "–")
+    runs = [f.num_words if f.analysis is None else f"`{f.scale}`, {f.num_words}" for f in found]
+    return (
+        wanted.title,
+        wanted.shows,
+        "<br>".join([*runs, *single]),
+        "<br>".join(state_words(f.verdicts) for f in found),
+    )
 
 
 def _section(finding: Finding) -> str:

@@ -34,6 +34,10 @@ class UserError(ValueError):
         return type(self)(f"{where}: {self.reason}", advice=self.advice)
 
 
+class OutOfTimeError(UserError):
+    """A call was given so little time that it came to nothing."""
+
+
 class UnseenWarning(UserWarning):
     """A run depends on something that is no part of its key; the message says on what, where, and what to do."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -9,6 +10,10 @@ import pytest
 import results_report as report
 from helpers_tasks import small_built_in
 from isotherm.core.records import Outcome, RunResult, RunSpec
+from isotherm.report.paper.page import findings_by_object
+from isotherm.studies.paper.definition import Scale
+from isotherm.studies.paper.registry import objects
+from pages import paper_objects
 from pages.paper import TABLE_6, TABLE_7, PaperTable
 
 RUN_SO_FAR = [pytest.param(table, id=table.name) for table in (TABLE_6, TABLE_7) if table.file.exists()]
@@ -23,6 +28,15 @@ def test_the_documents_are_as_generated() -> None:
 
 def test_every_block_has_a_document() -> None:
     assert report.PAGE.names_in(report.DOCUMENTS[0].read_text()) == list(report.PAGE.blocks)
+
+
+def test_a_scale_does_not_hide_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    (finding,) = findings_by_object([])["figure4"]
+    unfinished = [dataclasses.replace(finding, wanted=objects()["table6"], scale=scale) for scale in Scale]
+    monkeypatch.setattr(paper_objects, "findings", lambda: unfinished)
+    monkeypatch.setattr(paper_objects, "cells", dict)
+    (row,) = [line for line in paper_objects.contents_block().splitlines() if line.startswith("| Table 6")]
+    assert row.count("<br>") == 6  # four scales with rows, in two cells
 
 
 @pytest.mark.parametrize("table", RUN_SO_FAR)

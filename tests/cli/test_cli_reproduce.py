@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from helpers_cli import invoke
+from helpers_deadline import ends_after
+from isotherm.cli import training
+from isotherm.running.store import Store
 from isotherm.studies.paper.definition import Scale
 from isotherm.studies.paper.registry import objects
 
@@ -34,7 +37,7 @@ def test_an_object_is_run_shown_and_put_on_the_page_of_the_paper() -> None:
     assert "published" in text
     assert "not determined" in text
     content = json.loads(Path("table1.json").read_text())
-    assert len(content["verdicts"]) == 5
+    assert len(content["verdicts"]) == len(objects()["table1"].claims)
     assert "27 of 27 runs" in content["caption"]
     assert {p.suffix for p in Path("table1_smoke").iterdir()} == {".png", ".pdf", ".csv", ".json"}
     code, text = invoke("report", "--paper", "--json", "paper.json")
@@ -44,6 +47,12 @@ def test_an_object_is_run_shown_and_put_on_the_page_of_the_paper() -> None:
     assert "Not run." in page
     assert "27 of 27 runs" in page
     assert [entry["object"] for entry in json.loads(Path("paper.json").read_text())["objects"]] == ["table1", "figure4"]
+    code, text = invoke("report", "--paper", "--scale", "laptop")
+    assert code == 0
+    assert "table1" not in text
+    assert "isotherm reproduce table1 --scale laptop" in Path("paper/report.html").read_text()
+    code, text = invoke("report", "--paper", "--scale", "smoke")
+    assert "table1: smoke: 27 of 27 runs" in " ".join(text.split())
 
 
 def test_seeds_of_an_object_are_changed_as_those_of_a_study(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,6 +82,58 @@ def test_all_runs_what_can_be_run_and_says_what_cannot(monkeypatch: pytest.Monke
     assert "Table 2 at scale paper" in " ".join(text.split())
     assert [entry["object"] for entry in json.loads(Path("all.json").read_text())["objects"]] == ["figure4"]
     assert Path("all_paper/figure4/figure4.png").exists()
+
+
+def test_one_object_out_of_time_says_what_is_left_and_goes_on() -> None:
+    with pytest.MonkeyPatch.context() as limited:
+        ends_after(limited, 2)
+        code, text = invoke(*SMOKE, "--minutes", "1", "--json", "left.json")
+    assert code == 4, text
+    assert "Time is up. Left of base grids" in " ".join(text.split())
+    content = json.loads(Path("left.json").read_text())
+    assert content["complete"] is False
+    assert 0 < content["left"]["runs"] < 27 or content["left"]["runs_begun"]
+    assert invoke(*SMOKE, "--minutes", "10")[0] == 0
+
+
+def test_all_out_of_time_lists_what_is_left_and_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock stops the second object while it trains, and the third before."""
+    known = {name: objects()[name] for name in ("figure4", "table1", "figure2", "table3")}
+    monkeypatch.setattr("isotherm.studies.paper.registry.objects", lambda: known)
+    words = ["reproduce", "all", "--scale", "smoke", "--workers", "1", "--minutes", "10", "--json", "all.json"]
+    with pytest.MonkeyPatch.context() as limited:
+        ends_when_runs_are_stored(limited, 27)
+        code, text = invoke(*words)
+    assert code == 4, text
+    text = " ".join(text.split())
+    assert "Time is up. Not reached: figure2, table3." in text
+    assert "refused" not in text
+    content = json.loads(Path("all.json").read_text())
+    assert [entry["object"] for entry in content["objects"]] == ["figure4", "table1"]
+    assert (content["complete"], content["left"]) == (False, {"figure2": None, "table3": None})
+    code, _ = invoke(*words)
+    assert code == 0
+    assert json.loads(Path("all.json").read_text())["complete"] is True
+
+
+def test_all_with_too_little_time_for_anything_is_an_error() -> None:
+    code, text = invoke("reproduce", "all", "--scale", "smoke", "--workers", "1", "--minutes", "1e-9")
+    assert code == 2
+    assert "--minutes 1e-09 is over before anything could be trained" in " ".join(text.split())
+
+
+def ends_when_runs_are_stored(monkeypatch: pytest.MonkeyPatch, num: int) -> None:
+    """Let the minutes of a command be over once its store holds so many runs."""
+
+    def minutes_left(minutes: float | None, *, since: float) -> float | None:
+        path = Path("paper_smoke.sqlite")
+        if path.exists():
+            with Store.read(path) as store:
+                since -= 3600.0 * (len(store.results()) >= num)
+        return original(minutes, since=since)
+
+    original = training.minutes_left
+    monkeypatch.setattr(training, "minutes_left", minutes_left)
 
 
 def test_exported_runs_are_rows_of_the_paper() -> None:
@@ -118,6 +179,8 @@ def test_the_schedule_needs_no_runs() -> None:
         (["reproduce", "table1", "--scale", "smoke", "--resolution", "fine"], "resolution"),
         ([*SMOKE, "--minutes", "0"], "minutes"),
         (["report"], "no store is given"),
+        (["report", "--scale", "laptop"], "add --paper"),
+        (["report", "--paper", "--scale", "labtop"], "did you mean 'laptop'"),
     ],
 )
 def test_what_cannot_be_done_is_refused(arguments: list[str], words: str, monkeypatch: pytest.MonkeyPatch) -> None:

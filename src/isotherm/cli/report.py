@@ -28,6 +28,14 @@ class ReportOptions:
         bool,
         typer.Option("--paper", help="Put all figures and tables of the paper on one page; STORE may be left out."),
     ] = False
+    scale: Annotated[
+        str | None,
+        typer.Option(
+            "--scale",
+            metavar="SCALE",
+            help="Show --paper at one scale; default: the largest that has rows of an object.",
+        ),
+    ] = None
     results: Annotated[
         Path, typer.Option("--results", metavar="FOLDER", help="Folder of earlier rows that --paper shows as well.")
     ] = Path("results")
@@ -47,6 +55,8 @@ def report(options: ReportOptions) -> None:
     check_json(options.json_path)
     if options.paper:
         _report_paper(options)
+    elif options.scale is not None:
+        raise UserError(f"--scale {options.scale} chooses a scale of the paper's objects; add --paper, or leave it out")
     elif options.store is None:
         raise UserError("no store is given; name one, or a study stored in this folder, or --paper for the whole paper")
     else:
@@ -79,9 +89,13 @@ def _report_paper(options: ReportOptions) -> None:
     """Write the page of the paper from a store, the stores in this folder, and the rows of earlier runs."""
     from isotherm.report.paper.finding import find_record
     from isotherm.report.paper.folder import summary
-    from isotherm.report.paper.page import nearest_findings, write_paper_page
+    from isotherm.report.paper.page import findings_by_object, write_paper_page
+    from isotherm.studies.paper.definition import Scale
+    from isotherm.studies.paper.registry import find_scale
     from isotherm.studies.paper.shipped import records_in, stored_records
+    from isotherm.studies.paper.single_cells import cells_in
 
+    scale = None if options.scale is None else find_scale(options.scale)
     console = console_for(options.json_path)
     given = sorted(Path().glob("paper_*.sqlite")) if options.store is None else [Path(options.store)]
     stored = [record for path in given for record in stored_records(path)]
@@ -90,12 +104,16 @@ def _report_paper(options: ReportOptions) -> None:
             f"the store {options.store} holds nothing of the paper; fill it with isotherm reproduce ID --store "
             f"{options.store}"
         )
-    findings = nearest_findings(find_record(record) for record in (*stored, *records_in(options.results)))
-    page = write_paper_page(findings.values(), (options.output or Path("paper")) / "report.html")
-    for name, finding in findings.items():
+    records = [r for r in (*stored, *records_in(options.results)) if scale in (None, r.scale)]
+    findings = [find_record(record) for record in records]
+    path = (options.output or Path("paper")) / "report.html"
+    cells = cells_in(options.results) if scale in (None, Scale.PAPER) else []
+    page = write_paper_page(findings, path, scale=scale or Scale.LAPTOP, cells=cells)
+    found = findings_by_object(findings)
+    for name, finding in ((name, finding) for name, of_scales in found.items() for finding in of_scales):
         console.print(f"{name}: {finding.state}", highlight=False, markup=False, soft_wrap=True)
     console.print(f"Written to {page}", highlight=False, markup=False, soft_wrap=True)
-    give_json(options.json_path, {"objects": [summary(finding) for finding in findings.values()]})
+    give_json(options.json_path, {"objects": [summary(of_scales[0]) for of_scales in found.values()]})
 
 
 def _run(given: str, path: Path, results: StudyResults) -> list[str]:

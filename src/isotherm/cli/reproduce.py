@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from isotherm.cli.command import command
-from isotherm.cli.common import check_json, console_for, give_json
+from isotherm.cli.common import check_json, console_for, errors, escaped, give_json
 from isotherm.cli.options import (
     ComputeOptions,
     DataOption,
@@ -23,13 +23,14 @@ from isotherm.cli.options import (
     ResolutionOption,
     WorkersOption,
 )
-from isotherm.errors import UserError
+from isotherm.errors import OutOfTimeError, UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from isotherm.report.paper.finding import Finding
     from isotherm.studies.paper.definition import PaperObject, Scale
+    from isotherm.sweep.rounds import Round
     from isotherm.sweep.study import Study
 
 LIST, ALL, EXPORT = "list", "all", "export"
@@ -131,7 +132,9 @@ def _export(options: ReproduceOptions, console: Console) -> None:
 
 
 def _run(options: ReproduceOptions, console: Console) -> None:
+    from isotherm.cli.show.left import exit_if_out_of_time, exit_with_objects_left, objects_left_content
     from isotherm.cli.show.paper import print_finding
+    from isotherm.report.paper.finding import Finding
     from isotherm.report.paper.folder import summary, write_object
     from isotherm.studies.paper.registry import find, find_scale, objects
 
@@ -141,21 +144,38 @@ def _run(options: ReproduceOptions, console: Console) -> None:
     store = options.store or Path(f"paper_{scale}.sqlite")
     compute = _compute(options, scale, wanted)
     _check_store(store)
-    summaries, refused = [], []
+    num_before = _num_stored(store)
+    summaries: list[dict[str, Any]] = []
+    refused: list[str] = []
+    left: dict[str, Round | None] = {}
     for one in wanted:
         try:
             finding = _reproduced(one, scale, options, compute=compute, store=store, console=console, start=start)
+        except OutOfTimeError:
+            if options.what != ALL or not (left or _num_stored(store) > num_before):
+                raise
+            left[one.identifier] = None
+            continue
         except UserError as error:
             if options.what != ALL:
                 raise
             refused.append(str(error))
             continue
+        if not isinstance(finding, Finding):
+            if options.what != ALL:
+                exit_if_out_of_time(finding, store=store, json_path=options.json_path, console=console)
+            left[one.identifier] = finding
+            continue
         files = write_object(finding, _folder(one, scale, options))
         print_finding(finding, files, console)
         summaries.append(summary(finding))
-    give_json(options.json_path, summaries[0] if options.what != ALL else {"objects": summaries})
+    content = {**objects_left_content(left), "refused": refused, "objects": summaries}
+    give_json(options.json_path, content if options.what == ALL else summaries[0])
+    for sentence in refused:
+        errors().print(f"[bold red]refused:[/] {escaped(sentence)}", highlight=False, soft_wrap=True)
+    exit_with_objects_left(left, store=store, console=console)
     if refused:
-        raise UserError("; ".join(refused))
+        raise UserError(f"{len(refused)} of {len(wanted)} objects were refused, for the reasons above")
     _exit_if_failed(wanted, scale, store)
 
 
@@ -174,20 +194,21 @@ def _reproduced(
     store: Path,
     console: Console,
     start: float,
-) -> Finding:
-    """Run what is missing of an object and return what its results say."""
-    from isotherm.cli.show.left import exit_if_out_of_time
+) -> Finding | Round:
+    """Run what is missing of an object and return what its results say; what is left where time was up."""
     from isotherm.cli.training import minutes_left, train_study, with_num_seeds
     from isotherm.report.paper.finding import find
 
     if not wanted.scales[scale].settings:
         return find(wanted, scale, None)
+    minutes_left(options.minutes, since=start)  # before data are loaded for nothing
     study = _changed(wanted.study(scale, data=options.data), options)
     if options.num_seeds is not None:
         study = with_num_seeds(study, options.num_seeds, console)
     left = minutes_left(options.minutes, since=start)
     results = train_study(study, store, compute=compute, console=console, minutes=left)
-    exit_if_out_of_time(results.next_round(), store=store, json_path=options.json_path, console=console)
+    if (missing := results.next_round()) is not None:
+        return missing
     return find(wanted, scale, results, origin=str(store), run=_command(wanted, scale, options))
 
 
@@ -253,6 +274,16 @@ def _check_store(path: Path) -> None:
         raise UserError(
             f"the store {path} holds the study {names[0]!r} and nothing of the paper; name another file with --store"
         )
+
+
+def _num_stored(path: Path) -> int:
+    """Return how many runs a store holds."""
+    from isotherm.running.store import Store
+
+    if not path.exists():
+        return 0
+    with Store.read(path) as store:
+        return len(store.results())
 
 
 def _exit_if_failed(wanted: Sequence[PaperObject], scale: Scale, store: Path) -> None:

@@ -14,7 +14,7 @@ from rich.console import Console
 from isotherm.cli.common import print_notes
 from isotherm.cli.options import ComputeOptions, ExecutorOptions
 from isotherm.cli.progress import RunProgress
-from isotherm.errors import UserError
+from isotherm.errors import OutOfTimeError, UserError
 from isotherm.running.executors.choice import ExecutorChoice, default_workers
 from isotherm.running.parts import Part
 from isotherm.running.progress import Progress, Several
@@ -30,7 +30,7 @@ def minutes_left(minutes: float | None, *, since: float) -> float | None:
         return minutes
     left = minutes - (time.perf_counter() - since) / 60.0
     if left <= 0:
-        raise UserError(f"--minutes {minutes:g} is over before anything could be trained; give more minutes")
+        raise OutOfTimeError(f"--minutes {minutes:g} is over before anything could be trained; give more minutes")
     return left
 
 

@@ -13,7 +13,7 @@ from isotherm.core.records import Outcome, RunResult
 from isotherm.core.run_table import RunTable
 from isotherm.core.views import view
 from isotherm.engine.deadline import Deadline, Flag
-from isotherm.errors import UserError
+from isotherm.errors import OutOfTimeError, UserError
 from isotherm.running.executors.checkpoints import CheckpointFolder
 from isotherm.running.executors.choice import ExecutorChoice
 from isotherm.running.executors.contract import Executor
@@ -273,13 +273,23 @@ def _deadline(minutes: float | None, stop: Flag | None = None) -> Deadline:
     return Deadline.after(60.0 * minutes, stop=stop)
 
 
-def _too_short(minutes: float | None, round_: Round) -> UserError:
+def _too_short(minutes: float | None, round_: Round) -> OutOfTimeError:
     """Return the error of a call that would come to nothing however often it is repeated."""
     spec = round_.specs[0]
-    return UserError(
-        f"{minutes:g} minutes are too short for one cell: nothing could be finished or saved in a checkpoint, where a "
-        f"run is {spec.num_steps:,} updates at B={spec.batch_size}; nothing is lost: give more minutes"
+    assert minutes is not None
+    return OutOfTimeError(
+        f"{time_words(minutes)} are too short for one cell: nothing could be finished or saved in a checkpoint, where "
+        f"a run is {spec.num_steps:,} updates at B={spec.batch_size}; nothing is lost: give more minutes"
     )
+
+
+def time_words(minutes: float) -> str:
+    """Return a limit as it is told: what is left of a longer one has many digits.
+
+    >>> time_words(0.5), time_words(125.0), time_words(0.0228824)
+    ('0.5 minutes', '125 minutes', '1.4 seconds')
+    """
+    return f"{60 * minutes:.2g} seconds" if minutes < 0.1 else f"{round(minutes, 1):g} minutes"
 
 
 def _wanted_keys(store: Store, results: Mapping[str, RunResult]) -> set[str]:

@@ -10,10 +10,11 @@ import pytest
 from helpers_protocol import failed
 from isotherm.report.paper.finding import Finding, find, find_record
 from isotherm.report.paper.page import nearest_findings, write_paper_page
-from isotherm.report.paper.tables import results_table, tables
+from isotherm.report.paper.tables import cells_table, results_table, tables, text_table
 from isotherm.studies.paper.definition import Scale
 from isotherm.studies.paper.registry import objects
 from isotherm.studies.paper.shipped import Record, object_named, read_export, records_in
+from isotherm.studies.paper.single_cells import cells_in
 
 ROOT = Path(__file__).parent.parent.parent.parent
 TABLE7 = ROOT / "results" / "table7" / "table7.json"
@@ -40,8 +41,30 @@ def test_ours_stand_beside_the_published_numbers(finding: Finding) -> None:
 
 
 def test_the_caption_has_scale_and_number_of_runs(finding: Finding) -> None:
-    assert "Scale paper." in finding.caption
+    assert "Scale paper: as in the paper, with 3 learning rates." in finding.caption
+    assert "…: runs of the row are missing" in finding.caption
     assert "best 5 of n = 7 seeds" in finding.caption
+
+
+def test_rows_with_fewer_seeds_and_rates_than_their_scale_say_so() -> None:
+    (record,) = read_export(ROOT / "results" / "table6" / "table6.json")
+    found = find_record(record)
+    assert "with 5 seeds instead of 7 and 3 learning rates at a batch size instead of 7." in found.caption
+    assert "instead" not in find_record(read_export(TABLE7)[0]).caption
+    numbers = {row[0]: row[2] for row in text_table(record.wanted, found).rows}
+    assert numbers["batch size with the best test perplexity"] == "–"  # one is whole
+    assert numbers["updates"] == "16,560"
+
+
+def test_only_whole_grids_are_compared(finding: Finding) -> None:
+    numbers = {row[0]: row[2] for row in text_table(finding.wanted, finding).rows}
+    assert numbers["batch size with the lowest test error"] == "B = 256 of 64 to 1,024; unfinished: B = 4,096"
+
+
+def test_the_schedule_s_own_numbers_are_computed() -> None:
+    wanted = objects()["figure4"]
+    rows = text_table(wanted, find(wanted, Scale.PAPER, None)).rows
+    assert [row[1] for row in rows] == [row[2] for row in rows] == ["2", "4,882", "488"]
 
 
 def test_what_was_not_run_is_a_hole(record: Record) -> None:
@@ -75,10 +98,27 @@ def test_an_object_that_was_not_run_shows_the_published_numbers() -> None:
 def test_the_page_has_every_object_and_the_nearest_scale(finding: Finding, tmp_path: Path) -> None:
     smoke = dataclasses.replace(finding, scale=Scale.SMOKE)
     assert nearest_findings([smoke, finding])["table7"] is finding
-    page = write_paper_page([finding], tmp_path / "paper.html").read_text()
+    page = write_paper_page([smoke, finding], tmp_path / "paper.html").read_text()
+    for scale in ("paper", "smoke"):
+        assert f"{scale}: 74 of 84 runs" in page
     assert all(f'<section id="{name}">' in page for name in objects())
     assert page.count("Not run.") == 16
     assert page.count("data:image/png") == 2  # figure 4 and table 7
+
+
+def test_single_cells_are_shown_as_such(tmp_path: Path) -> None:
+    found = cells_in(ROOT / "results")
+    places = {(cell.wanted.identifier, cell.row.batch_size) for cell in found}
+    assert places == {("table1", 256), ("table1", 1024), ("table3", 64), ("table6", 16), ("table6", 64), ("table7", 64)}
+    assert {len(cell.results) for cell in found} == {3}
+    table = cells_table(objects()["table1"], found[:2])
+    assert "not a sweep" in table.title
+    row = dict(zip(table.columns, table.rows[0], strict=True))
+    assert (row["B"], row["test accuracy (%)"], row["paper, test"]) == ("256", "93.9 ± 0.2", "93.5 ± 0.1")
+    page = write_paper_page([], tmp_path / "paper.html", cells=found).read_text()
+    assert "single cells at B = 256, 1,024; not a sweep" in page
+    assert page.count("No sweep has been run.") == 4
+    assert page.count("Not run.") == 13
 
 
 def test_every_shipped_file_is_read() -> None:

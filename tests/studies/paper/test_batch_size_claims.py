@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from helpers_paper import made_analysis
-from helpers_verdicts import alone, broken, made_series
+from helpers_verdicts import alone, broken, made_pair, made_series
 from isotherm.studies.paper.claims import batch_sizes as claims
 from isotherm.studies.paper.settings import EQUAL_EPOCHS, EQUAL_STEPS
 
@@ -45,6 +45,44 @@ def test_equal_epochs(test: claims.Test, height: Callable[[int], float], holds: 
     assert alone(test("a claim", analysis)).holds is holds
 
 
+def rising(b: int) -> float:
+    return 0.1 if b <= 128 else 0.3
+
+
+@pytest.mark.parametrize(
+    ("test", "train", "holds"),
+    [
+        (claims.flat_below_kink(0.0, quantity="train"), rising, True),
+        (claims.flat_below_kink(0.0, quantity="train"), lambda b: 0.1 + 0.001 * b, False),
+        (claims.worse_above_kink(0.0, quantity="train"), rising, True),
+        (claims.worse_above_kink(0.0, quantity="train"), flat, False),
+    ],
+)
+def test_the_training_panel_at_equal_epochs(test: claims.Test, train: Callable[[int], float], holds: bool) -> None:
+    analysis = made_analysis(made_series(optimum=LINE, train_height=train), name=EQUAL_EPOCHS)
+    assert alone(test("a claim", analysis)).holds is holds
+
+
+@pytest.mark.parametrize(
+    ("side", "heavy", "holds"),
+    [
+        ("below", flat_train := (lambda _b: 0.1), True),
+        ("below", lambda _b: 0.05, False),
+        ("above", flat_train, True),
+        ("above", rising, False),
+    ],
+)
+def test_momentum_s_training_loss(
+    side: str, heavy: Callable[[int], float], holds: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plain SGD's training loss rises above its kink."""
+    plain = made_series(optimum=LINE, train_height=rising)
+    pair = made_pair(plain, made_series(optimum=LINE, train_height=heavy, momentum=0.9))
+    monkeypatch.setattr(claims, "pair_named", lambda *_: pair)
+    analysis = made_analysis(plain, name=EQUAL_EPOCHS)
+    assert alone(claims.training_gain(side)("a claim", analysis)).holds is holds
+
+
 def test_a_square_root_is_seen() -> None:
     analysis = made_analysis(made_series(optimum=broken(0.5, 7.0)), name=EQUAL_EPOCHS)
     assert alone(claims.square_root(0.0)("a claim", analysis)).holds is True
@@ -61,6 +99,12 @@ def test_a_square_root_is_seen() -> None:
         (claims.training_improves(), flat, lambda b: 1 / b, True),
         (claims.training_improves(), flat, lambda b: 0.1 + 1e-3 * b, False),
         (claims.large_batches_worse(), falling, flat, True),
+        (claims.fits_no_worse(), falling, flat, True),
+        (claims.fits_no_worse(), flat, flat, True),  # whatever the test set says
+        (claims.fits_no_worse(), falling, rising, False),
+        (claims.training_rises_in_the_end(), flat, rising, True),
+        (claims.training_rises_in_the_end(), flat, lambda b: 1 / b, False),
+        (claims.proportional(0.9, name=EQUAL_STEPS), flat, flat, True),
         (claims.same_rate(), flat, flat, False),
     ],
 )

@@ -11,7 +11,8 @@ from helpers_landscape import landscape_study
 from helpers_protocol import finished
 from helpers_verdicts import alone
 from isotherm.analysis.analysis import analyse
-from isotherm.core.records import CurvePoint
+from isotherm.core.budget import Budget
+from isotherm.core.records import CurvePoint, Direction
 from isotherm.studies.paper.claims import cells as claims
 from isotherm.studies.paper.settings import ALONG, EQUAL_EPOCHS, EQUAL_STEPS
 from isotherm.sweep.results import StudyResults
@@ -49,6 +50,69 @@ def analysis() -> Any:
 )
 def test_sgd_beside_momentum(analysis: Any, test: claims.Test, holds: bool) -> None:
     assert alone(test("a claim", analysis)).holds is holds
+
+
+@pytest.mark.parametrize(
+    ("test", "holds"),
+    [
+        (claims.same_at_small_rates(0, quantity="train_objective"), True),
+        (claims.same_at_small_rates(-1, quantity="train_objective"), False),
+        (claims.worse_at_large_rates(-1, quantity="train_objective"), True),
+        (claims.optimum_gain(0, helps=False, quantity="train_objective"), True),
+        (claims.optimum_gain(-1, helps=True, quantity="train_objective"), True),
+        (claims.optimum_gain(-1, helps=False, quantity="train_objective"), False),
+    ],
+)
+def test_the_training_losses_of_sgd_beside_momentum(test: claims.Test, holds: bool) -> None:
+    """Momentum halves the training loss at B = 512."""
+    study = renamed(
+        landscape_study(
+            optimum=lambda b, m: 0.5 if b == 8 else 4.0 if m else 1.0, peak=lambda _b, _m: 0.7, sizes=(8, 512)
+        ),
+        EQUAL_EPOCHS,
+    )
+    cells = [
+        (grid.axes, result)
+        for sweep in study.sweeps
+        for grid in sweep.grids()
+        for cell in grid.cells
+        for result in cell.results
+    ]
+    halved = {id(result) for axes, result in cells if axes.batch_size == 512 and axes.momentum}
+    by_key = {
+        key: dataclasses.replace(result, train_loss=(0.5 if id(result) in halved else 1.0) + 0.001 * (index % 5))
+        for index, (key, result) in enumerate(study.by_key.items())
+    }
+    assert alone(test("a claim", analyse(dataclasses.replace(study, by_key=by_key)))).holds is holds
+
+
+@pytest.mark.parametrize(("slope", "holds"), [(1.0, True), (-1.0, False)])
+def test_overfitting_at_all_budgets_over_a_number_of_epochs(slope: float, holds: bool) -> None:
+    study = renamed(
+        landscape_study(
+            optimum=lambda _b, _m: 1.0, peak=lambda _b, _m: 0.7, sizes=(8,), momenta=(0.9,), budget=Budget.epochs(400)
+        ),
+        ALONG,
+    )
+    plan = study.plan.sweeps[0]
+    by_key = {
+        key: finished(
+            result.test_metric,
+            train_loss=0.1,
+            curve=tuple(
+                # A metric that is better the larger it is: what rises is its error.
+                CurvePoint(step=k, test_loss=0.0, test_metric=-slope * k + 0.01 * (index % 7))
+                for k in range(1, 9)
+            ),
+        )
+        for index, (key, result) in enumerate(study.by_key.items())
+    }
+    found = analyse(dataclasses.replace(study, by_key=by_key))
+    assert plan.metric_direction is Direction.MAXIMISE
+    assert alone(claims.overfits_at_budgets_over(ALONG, 200, 1.0)("a claim", found)).holds is holds
+    longer = alone(claims.overfits_at_budgets_over(ALONG, 500, 1.0)("a claim", found))
+    assert longer.holds is None
+    assert "no budget above 500 epochs" in longer.evidence
 
 
 @pytest.mark.parametrize("rises", [True, False])

@@ -14,7 +14,12 @@ from isotherm.analysis.analysis import analyse
 from isotherm.core.budget import Budget
 from isotherm.core.rates import powers_of_two
 from isotherm.core.records import RunSpec
+from isotherm.report.paper.draw import figures
+from isotherm.report.paper.finding import Finding
+from isotherm.studies.paper.claims import measured
 from isotherm.studies.paper.claims import two_rates as claims
+from isotherm.studies.paper.definition import Scale
+from isotherm.studies.paper.registry import objects
 from isotherm.sweep.plan import StudyPlan
 from isotherm.sweep.results import StudyResults
 from isotherm.sweep.rounds import all_runs
@@ -102,3 +107,26 @@ def test_a_final_rate_at_the_end_of_its_grid_leaves_claims_open() -> None:
 def test_an_initial_rate_that_rises_does_not_fall() -> None:
     found = made(initial=(-1.5, 1.5), final=(-8.0, -8.0), train=(0.0, -8.0))
     assert alone(claims.falls("initial", "test")("a claim", found)).holds is False
+
+
+def test_the_figure_has_the_paper_s_four_panels_and_a_map_per_budget(analysis: Any) -> None:
+    finding = Finding(wanted=objects()["figure3"], scale=Scale.SMOKE, analysis=analysis, verdicts=())
+    (_, first), *maps = figures(finding)
+    assert [panel.get_title(loc="left") for panel in first.axes] == list("abcd")
+    points = [container.lines[0].get_xydata() for panel in first.axes for container in panel.containers]
+    assert [len(found) for found in points] == [3] * 6  # metric, loss, two rates of either
+    assert points[0][:, 1] == pytest.approx([70.0] * 3, abs=0.5)  # percent
+    assert points[2][:, 1] == pytest.approx([2.0**0.5] * 3, rel=0.15)
+    assert points[3][:, 1] == pytest.approx([2.0**-6.5, 2.0**-8.0, 2.0**-9.5], rel=0.15)
+    assert len(maps) == 3
+    for _, drawn in maps:  # test metric and training loss, each with both optima and their error bars
+        panels = [panel for panel in drawn.axes if panel.containers]
+        assert [len(panel.containers) for panel in panels] == [2, 2]
+
+
+def test_numbers_of_the_text_are_read_from_the_planes(analysis: Any) -> None:
+    assert measured.saturation()(analysis) == "5 epochs of 5 epochs to 80 epochs"
+    assert measured.constant_initial()(analysis) == "5 epochs of 5 epochs to 80 epochs"
+    assert str(measured.decay_factor()(analysis)).startswith("2.0")  # 2 to the power of (0.5 + 9.5) / 10
+    falling = made(initial=(1.5, -0.5), final=(-6.5, -9.5), train=(-0.5, -6.2))
+    assert measured.constant_initial()(falling) == "not up to 80 epochs"

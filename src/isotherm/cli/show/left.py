@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,30 @@ def exit_if_out_of_time(left: Round | None, *, store: Path, json_path: Path | No
     console.print(f"Store: {where}. What there is so far: isotherm report {where}", highlight=False, soft_wrap=True)
     give_json(json_path, left_content(left, num_begun=num_begun))
     raise typer.Exit(EXIT_OUT_OF_TIME)
+
+
+def exit_with_objects_left(left: Mapping[str, Round | None], *, store: Path, console: Console) -> None:
+    """End a command that runs several objects where some are left; say of each how much, None if it was not reached."""
+    if not left:
+        return
+    saved = CheckpointFolder.beside(store, seconds=math.inf).saved_runs()
+    console.print("\n[bold]Time is up.[/]", highlight=False)
+    for name, round_ in left.items():
+        if round_ is not None:
+            sentence = left_sentence(round_, num_begun=sum(spec.key in saved for spec in round_.specs))
+            console.print(f"{name}: {escaped(sentence)}", highlight=False, soft_wrap=True)
+    if untouched := [name for name, round_ in left.items() if round_ is None]:
+        console.print(f"Not reached: {', '.join(untouched)}. The same command goes on from here.", soft_wrap=True)
+    console.print(f"Store: {escaped(str(store))}", highlight=False, soft_wrap=True)
+    raise typer.Exit(EXIT_OUT_OF_TIME)
+
+
+def objects_left_content(left: Mapping[str, Round | None]) -> dict[str, Any]:
+    """Return the same for JSON."""
+    return {
+        "complete": not left,
+        "left": {name: None if found is None else len(found.specs) for name, found in left.items()},
+    }
 
 
 def print_part(part: str, left: Round | None, *, store: Path, console: Console) -> None:

@@ -16,7 +16,7 @@ from isotherm.report.paper.finding import Finding
 from isotherm.report.paper.tables import TextTable, tables
 from isotherm.report.wording import count_text
 from isotherm.studies.paper.definition import PaperObject, Scale
-from isotherm.studies.paper.judged import command, runs_words
+from isotherm.studies.paper.judged import command, differences, runs_words
 from isotherm.studies.paper.shipped import Record
 
 
@@ -24,7 +24,7 @@ def print_list(objects: Iterable[PaperObject], records: Sequence[Record], consol
     """Print every object: what it shows, its networks, runs and cost at each scale, and what has been run."""
     table = Table.grid(padding=(0, 2, 1, 0))
     for one in objects:
-        costs = " · ".join(f"{scale} {_cost(one, scale)}" for scale in Scale)
+        costs = " · ".join(f"{scale} {cost(one, scale)}" for scale in Scale)
         lines = [f"{escaped(one.shows)} [dim]{escaped(one.networks)}[/]", costs, *_so_far(one, records)]
         table.add_row(f"[bold]{one.identifier}[/]", "\n".join(lines))
     console.print(table, highlight=False)
@@ -79,7 +79,8 @@ def _entry(one: PaperObject, records: Sequence[Record]) -> dict[str, Any]:
     }
 
 
-def _cost(one: PaperObject, scale: Scale) -> str:
+def cost(one: PaperObject, scale: Scale) -> str:
+    """Return how many runs the base grids of an object have, and how long these take at measured speeds."""
     scaled = one.scales[scale]
     return f"{count_text(scaled.num_runs, 'run')}, {_about(scaled.seconds)}" if scaled.settings else "no runs"
 
@@ -98,7 +99,13 @@ def _about(seconds: float) -> str:
 
 def _so_far(one: PaperObject, records: Sequence[Record]) -> list[str]:
     own = [r for r in records if r.wanted.identifier == one.identifier]
-    return [escaped(f"run so far: {r.scale}, {runs_words(r.results)}; {r.path}") for r in own]
+    return [escaped(f"run so far: {r.scale}, {_so_far_words(r)}; {r.path}") for r in own]
+
+
+def _so_far_words(record: Record) -> str:
+    """Return the number of runs, and how its grids differ from the scale's, which `list` counts."""
+    other = differences(record.wanted, record.scale, record.results)
+    return f"{runs_words(record.results)}{f' ({other[:1].lower()}{other[1:-1]})' if other else ''}"
 
 
 def _rich(table: TextTable) -> Table:

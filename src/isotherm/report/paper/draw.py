@@ -12,7 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from isotherm.analysis.analysis import SweepAnalysis
+from isotherm.core.budget import Budget
 from isotherm.core.multipliers import multipliers
+from isotherm.core.statistics import Floats
 from isotherm.report.axes import (
     DOTS_PER_INCH,
     INK,
@@ -30,8 +32,8 @@ from isotherm.report.study.along_training import along_training_picture
 from isotherm.report.study.draw import figure_of
 from isotherm.report.study.figure_data import figure_groups, sweep_figure
 from isotherm.report.study.final_rates import final_rate_pictures
-from isotherm.report.style import series_styles
-from isotherm.report.wording import is_percent, metric_label, momentum_label
+from isotherm.report.style import Style, series_styles
+from isotherm.report.wording import TRAIN_OBJECTIVE, is_percent, metric_label, momentum_label
 from isotherm.studies.paper.claims.two_rates import best_rates
 from isotherm.studies.paper.definition import Form
 from isotherm.studies.paper.settings import ALONG
@@ -48,7 +50,7 @@ def figures(finding: Finding) -> list[tuple[str, Figure]]:
     if wanted.form is Form.LEARNING_RATES:
         return [(wanted.identifier, _learning_rates(finding.analysis.sweeps))]
     if wanted.form is Form.TWO_RATES:
-        maps = [picture.figure() for sweep in finding.analysis.sweeps for picture in final_rate_pictures(sweep)]
+        maps = [one for sweep in finding.analysis.sweeps for one in _maps(sweep)]
         return _numbered(wanted.identifier, [_two_rates(finding), *maps])
     sweeps = [sweep for sweep in finding.analysis.sweeps if sweep.plan.name != ALONG]
     records = [sweep_figure(*group, joint=finding.analysis.joint_regimes) for group in figure_groups(sweeps)]
@@ -103,7 +105,7 @@ def _learning_rates(sweeps: Sequence[SweepAnalysis]) -> Figure:
     figure, axes = _panels(2 * len(shown))
     plan = sweeps[0].plan
     styles = dict(zip((0.0, 0.9), series_styles([0.0, 0.9]), strict=True))
-    for k, (size, quantity) in enumerate((size, q) for q in ("test_metric", "train_loss") for size in shown):
+    for k, (size, quantity) in enumerate((size, q) for q in ("test_metric", "train_objective") for size in shown):
         panel = axes[k]
         for sweep in sweeps:
             for tuned in sweep.grids:
@@ -124,7 +126,7 @@ def _learning_rates(sweeps: Sequence[SweepAnalysis]) -> Figure:
                 )
         power_of_two_axis(panel, "x", None)
         panel.set_xlabel(with_math("effective learning rate ε_eff"))
-        panel.set_ylabel(metric_label(plan.metric) if quantity == "test_metric" else "training loss")
+        panel.set_ylabel(metric_label(plan.metric) if quantity == "test_metric" else TRAIN_OBJECTIVE)
         finish(panel, f"{'abcd'[k]}  B = {size:,}")
     axes[0].legend(frameon=False)
     return figure
@@ -140,31 +142,48 @@ def _mean(cell: Cell, quantity: str, metric: str) -> tuple[float, float]:
 
 
 def _two_rates(finding: Finding) -> Figure:
-    """Draw both optimal learning rates against the budget."""
-    figure, axes = _panels(2)
-    for panel, which, letter in zip(axes, ("initial", "final"), "ab", strict=True):
-        _best_rates(panel, finding, which)
-        finish(panel, f"{letter}  {which}")
-    return figure
-
-
-def _best_rates(axes: Axes, finding: Finding, which: str) -> None:
-    """Draw the best rates with 95 % intervals, for the test metric and for the training objective."""
+    """Draw, against the budget: the best test metric, the least training objective, and the two rates of either."""
+    figure, axes = _panels(4)
     assert finding.analysis is not None
-    for quantity, style in zip(("test", "train"), series_styles([0.9, 0.5]), strict=True):
+    plan = finding.analysis.plan.sweeps[0]
+    styles = series_styles([0.9, 0.5])
+    for k, quantity in enumerate(("test", "train")):
         rates = best_rates(finding.analysis, quantity)
         if rates is None:
             continue
-        limits = np.array([np.quantile(2.0 ** getattr(r, which), [0.025, 0.5, 0.975]) for r in rates])
-        errors = np.abs(limits[:, [0, 2]] - limits[:, [1]]).T
-        look: dict[str, Any] = {"marker": style.marker, "color": style.colour, "capsize": 2, "markersize": 4}
-        axes.errorbar([r.budget.amount for r in rates], limits[:, 1], yerr=errors, label=f"best for {quantity}", **look)
-    power_of_two_axis(axes, "x", {float(budget.amount) for budget in finding.analysis.plan.sweeps[0].budgets})
-    power_of_two_axis(axes, "y", None)
-    axes.set_xlabel("number of epochs")
-    axes.set_ylabel(with_math(f"{which} ε_eff, 95 % interval"))
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False)
+        heights, rates_panel = axes[k], axes[k + 2]
+        sign = -plan.metric_direction.sign if quantity == "test" else 1
+        scale = 100.0 if quantity == "test" and is_percent(plan.metric) else 1.0
+        _against_budget(heights, [r.budget for r in rates], [scale * sign * r.loss for r in rates], styles[0], "")
+        for which, style in zip(("initial", "final"), styles, strict=True):
+            found = [2.0 ** getattr(r, which) for r in rates]
+            _against_budget(rates_panel, [r.budget for r in rates], found, style, f"{which} learning rate")
+        rates_panel.legend(frameon=False)
+    labels = (metric_label(plan.metric), TRAIN_OBJECTIVE, *(f"best {name} ε_eff" for name in ("test", "training")))
+    for k, (panel, label) in enumerate(zip(axes, labels, strict=True)):
+        power_of_two_axis(panel, "x", {float(budget.amount) for budget in plan.budgets})
+        if k >= 2:
+            power_of_two_axis(panel, "y", None)
+        panel.set_xlabel(f"number of {plan.budgets[0].unit}")
+        panel.set_ylabel(with_math(f"{label}, 95 % interval"))
+        finish(panel, "abcd"[k])
+    return figure
+
+
+def _maps(sweep: SweepAnalysis) -> list[Figure]:
+    """Draw the test metric and the training objective over both rates, with the optima, at every budget."""
+    drawn = [picture.figure() for picture in final_rate_pictures(sweep)]
+    for figure, tuned in zip(drawn, sweep.grids, strict=True):
+        figure.suptitle(str(tuned.axes.budget), fontsize="medium")
+    return drawn
+
+
+def _against_budget(axes: Axes, budgets: Sequence[Budget], draws: Sequence[Floats], style: Style, label: str) -> None:
+    """Draw medians with 95 % intervals."""
+    limits = np.array([np.quantile(one, [0.025, 0.5, 0.975]) for one in draws])
+    errors = np.abs(limits[:, [0, 2]] - limits[:, [1]]).T
+    look: dict[str, Any] = {"marker": style.marker, "color": style.colour, "capsize": 2, "markersize": 4}
+    axes.errorbar([budget.amount for budget in budgets], limits[:, 1], yerr=errors, label=label, **look)
 
 
 # -- figure 10 d ------------------------------------------------------------------------------------------------------

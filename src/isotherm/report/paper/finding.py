@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from isotherm.analysis.analysis import Analysis, analyse
 from isotherm.analysis.verdicts import Verdict
 from isotherm.studies.paper.definition import PaperObject, Scale
-from isotherm.studies.paper.judged import command, judge, runs_words, state_words
+from isotherm.studies.paper.judged import command, differences, judge, runs_words, state_words
 from isotherm.studies.paper.shipped import Record
+from isotherm.sweep.protocol import Edge
 from isotherm.sweep.results import StudyResults
+
+UNFINISHED = "…"  # after numbers of a grid that lacks runs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -42,13 +45,20 @@ class Finding:
         note = self.wanted.scales[self.scale].note
         if self.analysis is None:
             return note
+        note = " ".join(filter(None, (note, differences(self.wanted, self.scale, self.analysis.results))))
         plans = self.analysis.plan.sweeps
         seeds = sorted({len(plan.seeds) for plan in plans})
         kept = sorted({plan.num_kept for plan in plans})
         noun = "seed" if seeds == [1] else "seeds"
         best = "" if kept == seeds else f"best {_either(kept)} of "
         chosen = f"{best}n = {_either(seeds)} {noun}"
-        return f"Scale {self.scale}. {note} Mean ± standard deviation, {chosen} per learning rate; {self.num_words}."
+        grids = [tuned for sweep in self.analysis.sweeps for tuned in sweep.grids if tuned.test is not None]
+        missing = any(tuned.edge is Edge.INCOMPLETE for tuned in grids)
+        dots = f" {UNFINISHED}: runs of the row are missing, and its optimum may move." if missing else ""
+        return (
+            f"Scale {self.scale}: {note[0].lower()}{note[1:]} Mean ± standard deviation, {chosen} per learning rate; "
+            f"{self.num_words}.{dots}"
+        )
 
 
 def find(

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import csv
 import io
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from isotherm.analysis.series import TunedGrid
-from isotherm.report.paper.finding import Finding
-from isotherm.report.wording import interval_text, is_percent, momentum_label, power_text, spread_text
+from isotherm.report.paper.finding import UNFINISHED, Finding
+from isotherm.report.wording import (
+    interval_text,
+    is_percent,
+    metric_label,
+    momentum_label,
+    power_text,
+    rate_text,
+    spread_text,
+)
 from isotherm.studies.paper.definition import PaperObject, Row, Scale
+from isotherm.studies.paper.single_cells import SingleCell
 from isotherm.sweep.plan import SweepPlan
 from isotherm.sweep.protocol import Edge, Estimate
 
@@ -52,7 +63,7 @@ def results_table(wanted: PaperObject, finding: Finding | None) -> TextTable:
     rows = [_row(wanted, plan, tuned, published, lead) for plan, tuned in ours]
     done = {(t.axes.momentum, t.axes.batch_size) for _, t in ours}
     rows += [_not_run(row, lead) for key, row in published.items() if key not in done]
-    columns = [*lead, wanted.metric, wanted.train_label, "ε_eff (interval)", "T"]
+    columns = [*lead, *_labels(wanted, ours[0][0]), "ε_eff (interval)", "T"]
     columns += ["paper, test", "paper, train", "paper, ε_eff"] * beside
     return TextTable(title=f"{wanted.title}: ours", columns=tuple(columns), rows=tuple(map(tuple, rows)))
 
@@ -75,13 +86,33 @@ def published_table(wanted: PaperObject) -> TextTable:
     return TextTable(title=f"{wanted.title}: published", columns=columns, rows=tuple(rows))
 
 
+def cells_table(wanted: PaperObject, cells: Sequence[SingleCell]) -> TextTable:
+    """Return published rows whose learning rate alone was run, at the paper's full length."""
+    rows = [
+        (
+            f"{cell.row.batch_size:,}",
+            rate_text(cell.row.rate),
+            _spread_of_all(cell, "test_metric", percent=is_percent(cell.metric)),
+            _spread_of_all(cell, wanted.train_quantity, percent=is_percent(cell.metric) and _trains_metric(wanted)),
+            str(len(cell.results)),
+            str(cell.row.test),
+            str(cell.row.train),
+            f"{'/'.join(cell.path.parts[-3:])}, commit {cell.commit}",
+        )
+        for cell in cells
+    ]
+    columns = ("B", "ε_eff", wanted.metric, wanted.train_label, "n", "paper, test", "paper, train", "rows")
+    return TextTable(
+        title=f"{wanted.title}: single cells at full length, not a sweep: one learning rate, all seeds",
+        columns=columns,
+        rows=tuple(rows),
+    )
+
+
 def text_table(wanted: PaperObject, finding: Finding | None) -> TextTable:
     """Return the numbers of text and caption, and ours."""
     analysis = None if finding is None else finding.analysis
-    rows = []
-    for value in wanted.text_values:
-        ours = None if analysis is None or value.measured is None else value.measured(analysis)
-        rows.append((value.what, value.value, ours or NOTHING, value.source))
+    rows = [(value.what, value.value, value.ours(analysis) or NOTHING, value.source) for value in wanted.text_values]
     return TextTable(
         title=f"{wanted.title}: numbers of the text", columns=("", "paper", "ours", "source"), rows=tuple(rows)
     )
@@ -96,6 +127,17 @@ def _ours(finding: Finding | None) -> list[tuple[SweepPlan, TunedGrid]]:
 def _is_same_network(finding: Finding) -> bool:
     """Whether the scale trains the paper's own network, so that rows can stand side by side."""
     return finding.scale in (Scale.GPU, Scale.PAPER)
+
+
+def _labels(wanted: PaperObject, plan: SweepPlan) -> tuple[str, str]:
+    """Return the heads of the test and training columns: what was trained may have another metric than the paper's."""
+    train = metric_label(plan.metric, data="training") if _trains_metric(wanted) else wanted.train_label
+    return metric_label(plan.metric), train
+
+
+def _trains_metric(wanted: PaperObject) -> bool:
+    """Whether the training column holds the metric, and not a loss."""
+    return wanted.train_quantity == "train_metric"
 
 
 def _lead_columns(ours: list[tuple[SweepPlan, TunedGrid]], *, several: bool) -> tuple[str, ...]:
@@ -129,10 +171,10 @@ def _numbers(wanted: PaperObject, plan: SweepPlan, tuned: TunedGrid) -> tuple[st
     percent = is_percent(plan.metric)
     train = tuned.grid.cells[best.index].reported(wanted.train_quantity, kept=best.kept)
     failed = sum(cell.num_failed for cell in tuned.grid.cells)
-    doubt = f" ({failed} failed)" if failed else " …" if tuned.edge is Edge.INCOMPLETE else ""
+    doubt = f" ({failed} failed)" if failed else f" {UNFINISHED}" if tuned.edge is Edge.INCOMPLETE else ""
     return (
         _spread(tuned.test, percent=percent) + doubt,
-        _spread(train, percent=False),
+        _spread(train, percent=percent and _trains_metric(wanted)),
         interval_text(best.effective_learning_rate, best.interval),
         power_text(tuned.temperature, digits=2),
     )
@@ -150,6 +192,13 @@ def _spread(estimate: Estimate, *, percent: bool) -> str:
     return spread_text(
         scale * estimate.mean, scale * estimate.standard_deviation, percent=percent, num=estimate.num_kept
     )
+
+
+def _spread_of_all(cell: SingleCell, quantity: str, *, percent: bool) -> str:
+    values = [result.quantity(quantity) for result in cell.results]
+    scale = 100.0 if percent else 1.0
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    return spread_text(scale * statistics.fmean(values), scale * deviation, percent=percent, num=len(values))
 
 
 def _beside(row: Row | None) -> tuple[str, str, str]:

@@ -76,13 +76,20 @@ class Row:
 class TextValue:
     """A number that text or caption state, and how ours is read from an analysis.
 
-    `measured` returns ours in words; None where it is not measured.
+    `measured` returns ours in words; None where it is not measured. `computed` does where no runs are needed.
     """
 
     what: str
     value: str
     source: str
     measured: Callable[[Analysis], str | None] | None = None
+    computed: Callable[[], str] | None = None
+
+    def ours(self, analysis: Analysis | None) -> str | None:
+        """Return ours in words; None where it is not known."""
+        if self.computed is not None:
+            return self.computed()
+        return None if analysis is None or self.measured is None else self.measured(analysis)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,10 +167,15 @@ class Setting:
         return sum(
             self.num_seeds
             * self._num_cells(size)
-            * network.seconds(batch_size=size, num_steps=_num_steps(budget, size, network))
+            * network.seconds(batch_size=size, num_steps=self.num_steps(budget, size))
             for size in self.batch_sizes
             for budget in self.budgets
         )
+
+    def num_steps(self, budget: Budget, batch_size: int) -> int:
+        """Return the number of updates of a run."""
+        network = NETWORKS[self.network]
+        return budget.num_steps(num_train=network.num_train, batch_size=batch_size, unroll=network.unroll)
 
     def _num_cells(self, batch_size: int) -> int:
         rates = self.rates_at(batch_size)
@@ -259,7 +271,3 @@ class PaperObject:
                 f"{self.title} at scale {scale} trains on {network.dataset}: {error}; "
                 f"the scales {' and '.join(without)} need no data"
             ) from error
-
-
-def _num_steps(budget: Budget, batch_size: int, network: Network) -> int:
-    return budget.num_steps(num_train=network.num_train, batch_size=batch_size, unroll=network.unroll)

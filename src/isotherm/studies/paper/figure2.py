@@ -1,6 +1,8 @@
 """Figure 2: one batch size, growing epoch budget, with and without batch norm.
 
 Run:     isotherm reproduce figure2 --scale laptop
+Cost:    laptop 165 runs, 76 s; gpu 120 runs, 27 min; paper 1,680 runs, 14 days
+Expect:  paper: accuracy falls beyond 400 epochs without batch norm; its best rate stays, that of the loss falls.
 """
 
 from __future__ import annotations

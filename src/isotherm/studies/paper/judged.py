@@ -49,6 +49,23 @@ def runs_words(results: StudyResults) -> str:
     return ", ".join([f"{done:,} of {total:,} runs", *more])
 
 
+def differences(wanted: PaperObject, scale: Scale, results: StudyResults) -> str:
+    """Return in a sentence how rows differ from their scale in seeds and learning rates; nothing where they do not.
+
+    Learning rates are those of the base grids, at a batch size.
+    """
+    settings = {(s.name, s.momentum): s for s in wanted.scales[scale].settings}
+    pairs = [(p, settings[key]) for p in results.plan.sweeps if (key := (p.name, p.momenta[0])) in settings]
+    seeds = {(len(p.seeds), s.num_seeds) for p, s in pairs}
+    rates = {(max(map(len, p.learning_rates)), max(len(s.rates_at(size)) for size in s.batch_sizes)) for p, s in pairs}
+    told = [
+        f"{' or '.join(str(ours) for ours, _ in found)} {noun} instead of {' or '.join(str(n) for _, n in found)}"
+        for noun, counts in (("seeds", seeds), ("learning rates at a batch size", rates))
+        if (found := sorted(pair for pair in counts if pair[0] != pair[1]))
+    ]
+    return f"Run so far with {' and '.join(told)}." if told else ""
+
+
 def command(wanted: PaperObject, scale: Scale) -> list[str]:
     """Return the words of the command that runs an object into the default store."""
     return ["isotherm", "reproduce", wanted.identifier, "--scale", str(scale)]

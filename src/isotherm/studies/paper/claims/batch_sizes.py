@@ -12,7 +12,7 @@ from isotherm.analysis.series import Series
 from isotherm.analysis.verdicts import generalisation, scaling
 from isotherm.analysis.verdicts.claim import Claim, Excess
 from isotherm.analysis.verdicts.draws import independent, interval_text, limits_of_kink, mean_over_sizes, widened
-from isotherm.analysis.verdicts.margins import PROPORTIONAL, SAME_RATE
+from isotherm.analysis.verdicts.margins import PROPORTIONAL, SAME_RATE, TOLERATED_RISE
 from isotherm.analysis.verdicts.momentum import momentum_claims
 from isotherm.analysis.verdicts.obstacles import Obstacle, obstacle
 from isotherm.analysis.verdicts.remedies import finish, more_batch_sizes
@@ -96,9 +96,9 @@ def worse_above_kink(momentum: float, *, quantity: str = "test") -> Test:
     return _of_series(test, EQUAL_EPOCHS, momentum, least_sizes=4)
 
 
-def proportional(momentum: float) -> Test:
-    """Claim that the optimum is proportional to the batch size, up to the kink."""
-    return _of_series(lambda text, s: _named(scaling.proportional(s), text), EQUAL_EPOCHS, momentum)
+def proportional(momentum: float, *, name: str = EQUAL_EPOCHS) -> Test:
+    """Claim that the optimum is proportional to the batch size, up to the kink: that its temperature is constant."""
+    return _of_series(lambda text, s: _named(scaling.proportional(s), text), name, momentum)
 
 
 def proportional_throughout(momentum: float) -> Test:
@@ -167,6 +167,41 @@ def help_above() -> Test:
     return _of_pair(1)
 
 
+def training_gain(side: str) -> Test:
+    """Claim that below the kink of plain SGD momentum has the same training objective, or above it a lower one."""
+
+    def test(text: str, analysis: Analysis) -> Claim:
+        pair, plan = pair_named(analysis, EQUAL_EPOCHS), plan_named(analysis, EQUAL_EPOCHS, 0.0)
+        if pair is None:
+            return unfinished(text, plan)
+        plain, heavy = pair.plain.train_fit, pair.heavy.train_fit
+        blocked = obstacle([pair.plain, pair.heavy], [lambda g: g.optimum, lambda g: g.train_optimum], least_sizes=4)
+        if blocked is not None or plain is None or heavy is None:
+            return Claim.blocked(text, plan, blocked)
+        common = set(plain.batch_sizes) & set(heavy.batch_sizes)
+        sizes = sorted(common & set(_sizes_beside_kink(pair.plain, side)))
+        if not sizes:
+            return _no_sizes(text, pair.plain, side, smaller=side == "below")
+        means = [
+            mean_over_sizes(fit, fit.heights, [fit.batch_sizes.index(size) for size in sizes]) for fit in (plain, heavy)
+        ]
+        gains = widened(means[0] - independent(means[1], seed=7))
+        margin = TOLERATED_RISE * abs(float(np.median(means[0])))
+        helps = side == "above"
+        return Claim(
+            text=text,
+            evidence=(
+                f"over B = {', '.join(map(str, sizes))} momentum lowers it by {interval_words(gains, sign=True)}; "
+                f"margin {margin:.2g}"
+            ),
+            plan=plan,
+            holds=(Excess(draws=gains, limit=0.0),) if helps else within(gains, margin),
+            fails=((Excess(draws=-gains, limit=-margin),),) if helps else beyond(gains, margin),
+        )
+
+    return test
+
+
 def larger_plateau() -> Test:
     """Claim that momentum reaches larger learning rates than plain SGD."""
 
@@ -206,6 +241,51 @@ def smaller_plateau_than(other: str) -> Test:
 def large_batches_worse() -> Test:
     """Claim that the largest batch generalises worse than the best one although it fits no worse."""
     return _of_series(lambda text, s: _named(generalisation.large_batches(s), text), EQUAL_STEPS, 0.9)
+
+
+def fits_no_worse() -> Test:
+    """Claim that the training objective is no higher at the largest batch size than at the best one on the test set."""
+
+    def test(text: str, s: Series) -> Claim:
+        if s.test_fit is None or s.train_fit is None:
+            return without_optimum(text, s.plan)
+        losses = np.median(losses_of(s, s.test_fit, "test"), axis=0)
+        best, sizes = int(np.argmin(losses[:-1])), s.test_fit.batch_sizes
+        heights = s.train_fit.heights
+        rises = (heights[:, -1] - heights[:, best]) / max(abs(float(np.median(heights[:, best]))), 1e-300)
+        return Claim(
+            text=text,
+            evidence=(
+                f"from B = {sizes[best]}, the best of the smaller ones, to {sizes[-1]} it changes by "
+                f"{interval_text(100 * rises, digits=1, sign=True)} % (up to {100 * TOLERATED_RISE:+.0f} % counts as "
+                "no higher)"
+            ),
+            plan=s.plan,
+            holds=(Excess(draws=-rises, limit=-TOLERATED_RISE),),
+            fails=((Excess(draws=rises, limit=TOLERATED_RISE),),),
+        )
+
+    return _of_series(test, EQUAL_STEPS, 0.9)
+
+
+def training_rises_in_the_end() -> Test:
+    """Claim that the training objective is higher at the largest batch size than at the smaller one that fits best."""
+
+    def test(text: str, s: Series) -> Claim:
+        if s.train_fit is None:
+            return without_optimum(text, s.plan)
+        heights, sizes = s.train_fit.heights, s.train_fit.batch_sizes
+        rises = widened(heights[:, [-1]] - heights[:, :-1])
+        best = int(np.argmax(np.median(rises, axis=0)))
+        return Claim(
+            text=text,
+            evidence=f"from B = {sizes[best]} to {sizes[-1]} it rises by {interval_words(rises[:, best], sign=True)}",
+            plan=s.plan,
+            holds=(Excess(draws=rises[:, best], limit=0.0, num_tried=rises.shape[1]),),
+            fails=((Excess(draws=-rises.max(axis=1), limit=0.0),),),
+        )
+
+    return _of_series(test, EQUAL_STEPS, 0.9)
 
 
 def higher_test_optimum() -> Test:
@@ -337,10 +417,17 @@ def _end_to_end(s: Series) -> Floats:
 def _below(s: Series) -> list[int]:
     """Return the columns of the batch sizes below the kink, clear of its 95 % interval; none where there is no kink."""
     assert s.fit is not None
+    below = _sizes_beside_kink(s, "below")
+    return [k for k, size in enumerate(s.fit.batch_sizes) if size in below]
+
+
+def _sizes_beside_kink(s: Series, side: str) -> list[int]:
+    """Return the batch sizes below or above the kink, clear of its 95 % interval; none where there is no kink."""
+    assert s.fit is not None
     low, high = limits_of_kink(s.fit)
     if not np.isfinite(high):
         return []
-    return [k for k, size in enumerate(s.fit.batch_sizes) if size <= low]
+    return [size for size in s.fit.batch_sizes if (size <= low if side == "below" else size >= high)]
 
 
 def _no_sizes(text: str, s: Series, side: str, *, smaller: bool) -> Claim:

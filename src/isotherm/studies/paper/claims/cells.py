@@ -11,9 +11,10 @@ from isotherm.analysis.analysis import Analysis
 from isotherm.analysis.series import TunedGrid
 from isotherm.analysis.verdicts.claim import Claim, Excess
 from isotherm.analysis.verdicts.draws import widened
-from isotherm.analysis.verdicts.margins import metric_margin
+from isotherm.analysis.verdicts.margins import TOLERATED_RISE, metric_margin
 from isotherm.analysis.verdicts.obstacles import Obstacle
 from isotherm.analysis.verdicts.remedies import LEAST_SEEDS, Remedy, finish, first_seeds, wider_grids
+from isotherm.core.budget import BudgetUnit
 from isotherm.core.records import RunResult
 from isotherm.studies.paper.claims.common import (
     Test,
@@ -26,12 +27,13 @@ from isotherm.studies.paper.claims.common import (
     within,
 )
 from isotherm.studies.paper.settings import EQUAL_EPOCHS, EQUAL_STEPS
+from isotherm.sweep.plan import SweepPlan
 from isotherm.sweep.protocol import Cell, Grid
 
 SMALL, LARGE = 4.0, 4.0  # times below and above the optimum of plain SGD
 
 
-def same_at_small_rates(which: int) -> Test:
+def same_at_small_rates(which: int, *, quantity: str = "test_metric") -> Test:
     """Claim that SGD and momentum agree at a batch size where the learning rate is far below the optimum."""
 
     def test(text: str, analysis: Analysis) -> Claim:
@@ -45,17 +47,17 @@ def same_at_small_rates(which: int) -> Test:
             words = f"no learning rate tried lies {SMALL:g} times below the optimum of SGD"
             return Claim.blocked(text, plan, Obstacle(words=words, remedy=wider_grids(plan)))
         plain, heavy = usable[-1]
-        gains = _gains(plain, heavy)
+        gains = _gains(plain, heavy, quantity)
         if len(gains) < LEAST_SEEDS:
             return Claim.blocked(text, plan, Obstacle(words="too few seeds", remedy=first_seeds(plan)))
-        draws, sign = t_draws(gains), plan.metric_direction.sign
-        heights = np.array([[_mean(plain)], [_mean(heavy)]])
-        margin, scale = metric_margin(plan.metric_bounds, [heights]), _scale(plan.metric)
+        draws = _sign(plan, quantity) * t_draws(gains)
+        margin = _margin(plan, quantity, [_mean(plain, quantity), _mean(heavy, quantity)])
+        scale = _scale(plan, quantity)
         return Claim(
             text=text,
             evidence=(
                 f"at B = {found[0].axes.batch_size}, ε_eff = {plain.effective_learning_rate:g} momentum gains "
-                f"{interval_words(sign * scale * draws, sign=True)}; margin {scale * margin:.2g}"
+                f"{interval_words(scale * draws, sign=True)}; margin {scale * margin:.2g}"
             ),
             plan=plan,
             holds=within(draws, margin),
@@ -65,7 +67,7 @@ def same_at_small_rates(which: int) -> Test:
     return test
 
 
-def worse_at_large_rates(which: int) -> Test:
+def worse_at_large_rates(which: int, *, quantity: str = "test_metric") -> Test:
     """Claim that SGD is worse than momentum at a learning rate far above its optimum, or does not train there."""
 
     def test(text: str, analysis: Analysis) -> Claim:
@@ -92,10 +94,10 @@ def worse_at_large_rates(which: int) -> Test:
                 holds=(Excess(draws=sure, limit=0.0),),
                 fails=((Excess(draws=-sure, limit=0.0),),),
             )
-        gains = [plan.metric_direction.sign * gain for gain in _gains(plain, heavy)]
+        gains = [_sign(plan, quantity) * gain for gain in _gains(plain, heavy, quantity)]
         if len(gains) < LEAST_SEEDS:
             return Claim.blocked(text, plan, Obstacle(words="too few seeds", remedy=first_seeds(plan)))
-        draws, scale = t_draws(gains), _scale(plan.metric)
+        draws, scale = t_draws(gains), _scale(plan, quantity)
         return Claim(
             text=text,
             evidence=f"{where} momentum gains {interval_words(scale * draws, sign=True)}",
@@ -107,22 +109,27 @@ def worse_at_large_rates(which: int) -> Test:
     return test
 
 
-def optimum_gain(which: int, *, helps: bool) -> Test:
-    """Claim that at their optima momentum is as good as SGD at a batch size, or better."""
+def optimum_gain(which: int, *, helps: bool, quantity: str = "test_metric") -> Test:
+    """Claim that at their optima momentum is as good as SGD at a batch size, or better.
+
+    The optima are those of what was tuned, also for the training objective.
+    """
 
     def test(text: str, analysis: Analysis) -> Claim:
         found = _grids(analysis, which)
         plan = plan_named(analysis, EQUAL_EPOCHS, 0.0)
-        if found is None or any(tuned.test is None for tuned in found):
+        if found is None:
             return unfinished(text, plan)
-        estimates = [tuned.test for tuned in found if tuned.test is not None]
+        reported = [tuned.test if quantity == "test_metric" else tuned.train_objective for tuned in found]
+        estimates = [estimate for estimate in reported if estimate is not None]
+        if len(estimates) < len(reported):
+            return unfinished(text, plan)
         if any(len(estimate.values_all) < LEAST_SEEDS for estimate in estimates):
             return Claim.blocked(text, plan, Obstacle(words="too few seeds", remedy=first_seeds(plan)))
         plain, heavy = (t_draws(estimate.values_all) for estimate in estimates)
-        sign, scale = plan.metric_direction.sign, _scale(plan.metric)
+        sign, scale = _sign(plan, quantity), _scale(plan, quantity)
         gains = widened(sign * (heavy - np.random.default_rng(6).permutation(plain)))
-        heights = np.array([[estimate.mean_all] for estimate in estimates])
-        margin = metric_margin(plan.metric_bounds, [heights])
+        margin = _margin(plan, quantity, [estimate.mean_all for estimate in estimates])
         return Claim(
             text=text,
             evidence=(
@@ -205,6 +212,43 @@ def rises_before_first_drop(name: str, which: int, *, rises: bool) -> Test:
     return test
 
 
+def overfits_at_budgets_over(name: str, num_epochs: float, rate: float) -> Test:
+    """Claim that at one learning rate the test error rises before the first drop, at every budget of more epochs."""
+
+    def test(text: str, analysis: Analysis) -> Claim:
+        plan = plan_named(analysis, name)
+        grids = [
+            tuned.grid
+            for sweep in analysis.sweeps
+            for tuned in sweep.grids
+            if sweep.plan is plan
+            and tuned.axes.budget.unit is BudgetUnit.EPOCHS
+            and tuned.axes.budget.amount > num_epochs
+        ]
+        found = [(grid.axes.budget, cell) for grid in grids if (cell := _cell_at(grid, rate)) is not None]
+        if not found:
+            words = f"no budget above {num_epochs:g} epochs at ε_eff = {rate:g} is part of this scale"
+            return Claim.blocked(text, plan, Obstacle(words=words, remedy=Remedy(what="run the scale paper")))
+        changes = [[_change(run) for run in cell.results if run is not None and run.curve] for _, cell in found]
+        changes = [[change for change in of_cell if math.isfinite(change)] for of_cell in changes]
+        if any(len(of_cell) < LEAST_SEEDS for of_cell in changes):
+            return Claim.blocked(text, plan, Obstacle(words="too few runs recorded the metric", remedy=finish()))
+        draws = [-plan.metric_direction.sign * t_draws(of_cell) for of_cell in changes]
+        least = int(np.argmin([np.median(one) for one in draws]))
+        return Claim(
+            text=text,
+            evidence=(
+                f"at ε_eff = {rate:g} the smallest rise from a quarter to half of training, of {len(found)} budgets, "
+                f"is {interval_words(draws[least], sign=True)}, at {found[least][0]}"
+            ),
+            plan=plan,
+            holds=tuple(Excess(draws=one, limit=0.0) for one in draws),
+            fails=tuple((Excess(draws=-one, limit=0.0, num_tried=len(draws)),) for one in draws),
+        )
+
+    return test
+
+
 def _grids(analysis: Analysis, which: int) -> tuple[TunedGrid, TunedGrid] | None:
     """Return plain SGD and momentum at the batch size of an index; None where one has no optimum."""
     pair = [series_named(analysis, EQUAL_EPOCHS, momentum) for momentum in (0.0, 0.9)]
@@ -224,9 +268,9 @@ def _common(plain: TunedGrid, heavy: TunedGrid, wanted: Callable[[float, float],
     ]
 
 
-def _gains(plain: Cell, heavy: Cell) -> list[float]:
-    """Return the differences of the test metric, seed by seed, where both finished."""
-    pairs = zip(_values(plain.results), _values(heavy.results), strict=True)
+def _gains(plain: Cell, heavy: Cell, quantity: str) -> list[float]:
+    """Return the differences of a quantity, seed by seed, where both finished."""
+    pairs = zip(_values(plain.results, quantity), _values(heavy.results, quantity), strict=True)
     return [b - a for a, b in pairs if math.isfinite(a) and math.isfinite(b)]
 
 
@@ -238,8 +282,8 @@ def _values(results: Sequence[RunResult | None], quantity: str = "test_metric") 
     return [math.nan if r is None else r.quantity(quantity) for r in results]
 
 
-def _mean(cell: Cell) -> float:
-    return float(np.nanmean(_values(cell.results)))
+def _mean(cell: Cell, quantity: str) -> float:
+    return float(np.nanmean(_values(cell.results, quantity)))
 
 
 def _change(run: RunResult) -> float:
@@ -252,5 +296,17 @@ def _change(run: RunResult) -> float:
     return at(0.5) - at(0.25)
 
 
-def _scale(metric: str) -> float:
-    return 100.0 if metric == "accuracy" else 1.0
+def _scale(plan: SweepPlan, quantity: str) -> float:
+    return 100.0 if quantity == "test_metric" and plan.metric == "accuracy" else 1.0
+
+
+def _sign(plan: SweepPlan, quantity: str) -> int:
+    """Return 1 where more of a quantity is better, -1 where less is: of the training objective."""
+    return plan.metric_direction.sign if quantity == "test_metric" else -1
+
+
+def _margin(plan: SweepPlan, quantity: str, means: Sequence[float]) -> float:
+    """Return the difference that is too small to matter; of the training objective, a tenth of it."""
+    if quantity == "test_metric":
+        return metric_margin(plan.metric_bounds, [np.array([[mean] for mean in means])])
+    return TOLERATED_RISE * float(np.median(np.abs(means)))
