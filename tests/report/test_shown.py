@@ -193,7 +193,10 @@ def test_notebooks_show_sentences_and_tables(results: it.Results, analysis: it.A
     assert results._repr_html_().count("<table>") == 1
     shown = analysis._repr_html_()
     assert shown.count("<table>") == len(analysis.sweeps)
-    assert "batch size" in shown.split("<table>")[0]
+    words, _, code = shown.split("<table>")[0].partition("<pre>")
+    assert "batch size" in words
+    assert "torch.optim" not in words  # lines to paste keep their indentation
+    assert "\n" in code
     diagnosis = make_diagnosis()._repr_html_()
     assert "train with batch size" in diagnosis
     assert "<table>" in diagnosis

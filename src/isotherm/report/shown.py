@@ -6,7 +6,7 @@ import dataclasses
 import html
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,16 +86,22 @@ def report(findings: Findings | Diagnosis, path: str | Path) -> ReportFiles | Pa
 
 def as_html(findings: Findings | Diagnosis) -> str:
     """Return what a notebook shows: sentences, then tables."""
-    sentences: Sequence[str] = ()
+    shown = ""
     if isinstance(findings, Diagnosis):
-        sentences = diagnosis_lines(findings)
+        shown = _paragraphs(diagnosis_lines(findings)) + _code(findings.choice_code)
     elif isinstance(findings, Analysis):
-        sentences = [*map(str, findings.recommendations), *map(str, findings.verdicts)]
-    shown = "".join(f"<p>{html.escape(sentence)}</p>".replace("\n", "<br>") for sentence in sentences)
-    if isinstance(findings, Diagnosis) and findings.choice_code:
-        code = html.escape("\n".join(findings.choice_code))
-        shown = f"{shown}<pre>{code}</pre>"
+        answers = (_paragraphs([one.words]) + _code(one.code) for one in findings.recommendations)
+        shown = "".join(answers) + _paragraphs(map(str, findings.verdicts))
     return f"<div>{shown}{table(findings)._repr_html_()}</div>"
+
+
+def _paragraphs(sentences: Iterable[str]) -> str:
+    return "".join(f"<p>{html.escape(sentence)}</p>".replace("\n", "<br>") for sentence in sentences)
+
+
+def _code(lines: Sequence[str]) -> str:
+    """Return lines to paste, as they are."""
+    return "<pre>" + html.escape("\n".join(lines)) + "</pre>" if lines else ""
 
 
 def diagnosis_text(diagnosis: Diagnosis) -> str:
