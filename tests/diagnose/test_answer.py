@@ -265,10 +265,12 @@ def test_expectations_hold_the_numbers() -> None:
 
 
 def test_a_slope_that_is_not_one_is_told() -> None:
-    half = replace(ISOTHERM, slope=Interval(estimate=0.5, low=0.3, high=0.7), used_slope=0.5)
+    half = replace(ISOTHERM, used_slope=0.5, used_interval=Interval(estimate=0.5, low=0.3, high=0.7))
     assert expected(half)[0] == (
         "Twice the batch, 1.4 times the learning rate: it rises as B^0.50 [0.30, 0.70] here, not as B."
     )
+    near = replace(ISOTHERM, used_slope=1.03, used_interval=Interval(estimate=1.03, low=0.72, high=1.33))
+    assert expected(near)[0].endswith("it rises as B^1.03 [0.72, 1.33] here, which is compatible with B.")
 
 
 def test_one_length_does_not_tell_how_the_learning_rate_moves() -> None:

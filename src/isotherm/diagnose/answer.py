@@ -231,17 +231,28 @@ def _size_text(size: float) -> str:
 
 
 def _batch_expectation(isotherm: Isotherm) -> str:
-    temperature, slope = isotherm.temperature, isotherm.slope
+    temperature = isotherm.temperature
     assert temperature is not None
-    if isotherm.used_slope == 1.0 or slope is None:
+    if isotherm.used_slope == 1.0:
         return (
             f"Keep the temperature ε_eff/B at {temperature.estimate:.3g} [{temperature.low:.3g}, "
             f"{temperature.high:.3g}] when the batch changes: twice the batch, twice the learning rate."
         )
-    return (
-        f"Twice the batch, {2**slope.estimate:.2g} times the learning rate: it rises as B^{slope.estimate:.2f} "
-        f"[{slope.low:.2f}, {slope.high:.2f}] here, not as B."
-    )
+    return f"Twice the batch, {2**isotherm.used_slope:.2g} times the learning rate: it rises {rise_words(isotherm)}."
+
+
+def rise_words(isotherm: Isotherm) -> str:
+    """Return how the best learning rate rises with the batch size, and whether that can be told from B itself.
+
+    >>> from isotherm.diagnose.diagnosis import Isotherm
+    >>> rise_words(Isotherm(temperature=None, slope=None, batch_sizes=(), used_slope=0.5))
+    'as B^0.50 here'
+    """
+    text, limits = f"as B^{isotherm.used_slope:.2f}", isotherm.used_interval
+    if limits is None:
+        return f"{text} here"
+    text = f"{text} [{limits.low:.2f}, {limits.high:.2f}] here"
+    return f"{text}, which is compatible with B" if limits.low <= 1.0 <= limits.high else f"{text}, not as B"
 
 
 def _length_expectation(isotherm: Isotherm, budget: str) -> str:

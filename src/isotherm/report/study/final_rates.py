@@ -13,7 +13,7 @@ from isotherm.analysis.analysis import SweepAnalysis
 from isotherm.core.records import Direction
 from isotherm.report.axes import INK, power_of_two_axis
 from isotherm.report.study.pictures import Picture, Row
-from isotherm.report.wording import TRAIN_OBJECTIVE, is_percent, kept_words, metric_label, rate_text
+from isotherm.report.wording import TRAIN_OBJECTIVE, is_percent, kept_words, metric_label, rate_column, rate_text
 from isotherm.sweep.plan import SweepPlan
 from isotherm.sweep.plane import PlaneOptimum, plane_optimum, plane_train_optimum
 from isotherm.sweep.protocol import Cell, Grid
@@ -88,7 +88,7 @@ def _row(plan: SweepPlan, grid: Grid, cell: Cell) -> Row:
         "budget": str(grid.axes.budget),
         "optimizer": grid.axes.method.label,
         "momentum": grid.axes.momentum if plan.has_temperature else None,
-        "effective_learning_rate": cell.effective_learning_rate,
+        rate_column(plan): cell.effective_learning_rate,
         "final_learning_rate": cell.final_learning_rate,
         "num_seeds": len(cell.results),
         "num_diverged": cell.num_diverged,
