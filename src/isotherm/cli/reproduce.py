@@ -114,15 +114,15 @@ def _list(options: ReproduceOptions, console: Console) -> None:
 def _export(options: ReproduceOptions, console: Console) -> None:
     """Write the runs of a store into a file for the folder of earlier rows."""
     from isotherm.report.files import write_atomically
-    from isotherm.studies.paper.shipped import export, export_text
+    from isotherm.studies.paper.shipped import export, export_bytes
 
     if options.store is None or options.output is None or options.commit is None:
         raise UserError(
             "export needs a store, a file and the commit that trained it; give e.g. --store paper_laptop.sqlite "
-            "--output results/laptop/laptop.json --commit $(git rev-parse --short HEAD)"
+            "--output results/laptop/laptop.json.gz --commit $(git rev-parse --short HEAD)"
         )
     content = export(options.store, commit=options.commit)
-    path = write_atomically(options.output, export_text(content).encode())
+    path = write_atomically(options.output, export_bytes(content, options.output))
     console.print(
         f"{content['num_runs']:,} runs of {len(content['studies'])} studies written to {path}",
         highlight=False,
