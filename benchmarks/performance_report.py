@@ -7,8 +7,8 @@ cpu_fleets.json (benchmarks/cpu_fleets.py), profiles_*.json (benchmarks/profile_
 (benchmarks/convolutions.py), kernels_*.json (benchmarks/kernels.py), factored_update_*.json
 (benchmarks/factored_update.py), ceilings_*.json (benchmarks/ceilings.py) and gpu_tests_*.json (pytest's results); and
 the calibration runs of results/calibration, with their repetitions in its folder rerun.
-Writes every block between the markers `<!-- performance: NAME -->` and
-`<!-- end -->`, and docs/figures/growth.png. No number there is typed by hand.
+Writes every block between the markers `<!-- performance: NAME -->` and `<!-- end -->`, and docs/figures/growth.png. No
+number there is typed by hand, but for those of cpu_fleets.json, which says so until it is measured again.
 """
 
 from __future__ import annotations
