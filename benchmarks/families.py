@@ -58,7 +58,8 @@ class Family:
     kink of plain SGD and `gain_above` beyond, and the largest batch size loses `fall`. With `num_test` accuracies are
     multiples of 1/num_test and at most 1. `train_shift` is by how many octaves the training loss has its optimum below
     that of the metric; `train_rise` is its relative rise at the largest batch size. Without a kink the optimum rises up
-    to the largest batch size. With `strays` curves are not quite of their shape. `plan` changes further fields of the
+    to the largest batch size. With `strays` curves are not quite of their shape. With `has_validation` learning rates
+    are chosen on validation data, whose noise is their own but for a seed's luck. `plan` changes further fields of the
     plan, by name.
     """
 
@@ -81,6 +82,7 @@ class Family:
     train_rise: float = 0.0
     sizes: tuple[int, ...] = SIZES
     strays: bool = False
+    has_validation: bool = False
     plan: tuple[tuple[str, Any], ...] = ()
 
     def but(self, **changes: Any) -> Family:
@@ -260,13 +262,18 @@ class _Runs:
             return RunResult(outcome=Outcome.DIVERGED, divergence_step=3)
         luck, train_luck = self._noise(size, momentum, spec.seed)
         change = self._change(size, momentum, min(octaves, 0.0) if family.shape == "cliff" else octaves)
-        metric = float(truth._shown(truth.latent_height(size, momentum) + change + family.noise * luck))
+        latent = truth.latent_height(size, momentum) + change
+        metric = validation = float(truth._shown(latent + family.noise * luck))
+        if family.has_validation:
+            own = math.sqrt(0.5) * self._generator.normal()
+            luck = self._luck[size, momentum, spec.seed][0] + own
+            validation = float(truth._shown(latent + family.noise * luck))
         return RunResult(
             outcome=Outcome.FINISHED,
             test_metric=metric,
             test_loss=1.0 - metric,
-            validation_metric=metric,
-            validation_loss=1.0 - metric,
+            validation_metric=validation,
+            validation_loss=1.0 - validation,
             train_loss=self._train_loss(size, octaves + family.train_shift) * math.exp(TRAIN_NOISE * train_luck),
             l2_penalty=0.0,
         )
@@ -322,7 +329,7 @@ def _plan(truth: Truth) -> SweepPlan:
         "schedule": Schedule(),
         "seeds": tuple(range(family.num_seeds)),
         "num_kept": round(0.8 * family.num_seeds) if family.has_diverging_seeds else family.num_seeds,
-        "tune_on": "test",
+        "tune_on": "validation" if family.has_validation else "test",
         "tune_quantity": "metric",
         "num_evaluations": 0,
         "max_extensions": 3,

@@ -10,6 +10,7 @@ With --store what was run before is not run again.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -124,26 +125,38 @@ def block() -> str:
 
 
 def table(rows: list[Mapping[str, Any]]) -> str:
-    """Return the table of the page: exponents, the verdicts on both rules, and the optimum of every batch size."""
+    """Return the table of the page: exponents, the verdicts on both rules and the kink, every batch size's optimum."""
     sizes = " | ".join(f"ε at B = {size}" for size in BATCH_SIZES)
+    claims = "ε ∝ B | ε ∝ √B | rise ends at a kink | lines with a kink"
     lines = [
-        f"| optimizer | runs | exponent of ε against B | ε ∝ B | ε ∝ √B | regime ends | {sizes} |",
-        "|---|---|---|---|---|---|" + "---|" * len(BATCH_SIZES),
+        f"| optimizer | runs | exponent of ε against B | {claims} | {sizes} |",
+        "|---|---|---|---|---|---|---|" + "---|" * len(BATCH_SIZES),
     ]
     for row in rows:
         low, high = row["interval"]
         optima = " | ".join(_optimum(grid) for grid in row["grids"])
-        end = row["kink"] if row["shows_kink"] else "not determined"
         exponent = f"{row['exponent']:.2f} [{low:.2f}, {high:.2f}]"
-        lines.append(f"| {row['name']} | {row['num_runs']} | {exponent} | {_states(row)} | {end} | {optima} |")
+        lines.append(f"| {row['name']} | {row['num_runs']} | {exponent} | {_states(row)} | {_share(row)} | {optima} |")
     return "\n".join(lines)
 
 
 def _states(row: Mapping[str, Any]) -> str:
-    """Return the verdicts on ε ∝ B and on ε ∝ √B, which is not asked of SGD."""
-    ends = ("proportional to the batch size", "proportional to the square root of the batch size")
-    found = {end: v["state"] for v in row["verdicts"] for end in ends if v["claim"].endswith(end)}
-    return " | ".join(found.get(end, "–") for end in ends)
+    """Return the verdicts on ε ∝ B, on ε ∝ √B, which is not asked of SGD, and on the kink, with its place if seen."""
+    claims = {
+        "B": "is proportional to the batch size",
+        "root": "is proportional to the square root of the batch size",
+        "kink": "ends at a kink, above which the optimal learning rate no longer rises",
+    }
+    found = {name: v["state"] for v in row["verdicts"] for name, end in claims.items() if v["claim"].endswith(end)}
+    if row["shows_kink"]:
+        found["kink"] = f"{found['kink']}: {row['kink']}"
+    return " | ".join(found.get(name, "–") for name in claims)
+
+
+def _share(row: Mapping[str, Any]) -> str:
+    """Return which part of the broken lines that fit the optima have a kink within the batch sizes."""
+    share = re.search(r"(\d+) ?% of the lines that fit", row["kink"])
+    return "–" if share is None else f"{share[1]} %"
 
 
 def _optimum(grid: Mapping[str, Any]) -> str:

@@ -1,21 +1,29 @@
 """What a fleet costs outside its training on Ray: actors whose fleets only sleep, on one machine.
 
-    python benchmarks/ray_overhead.py --workers 2 --fleets 200 --seconds 0.1
+Run:     python benchmarks/ray_overhead.py --repeats 3 --json benchmarks/results/ray_overhead.json
+Cost:    about four minutes, nearly all of it asleep
+Expect:  under 5 % of fleets of 10 s
 
-The actors' time is compared with the time that their fleets slept; starting Ray and the actors is told apart.
+The actors' time is compared with the time that their fleets slept; starting Ray and the actors is told apart. Fleets of
+more than one length (`--seconds 0.5 2`) show whether what a fleet costs grows with its length.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
+import os
+import statistics
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from isotherm.bench.machine import commit, machine
 from isotherm.core.budget import Budget
 from isotherm.core.records import Outcome, RunResult, RunSpec
 from isotherm.running.executors.options import FleetOptions
@@ -26,6 +34,7 @@ from isotherm.sweep.sweep import Sweep
 from isotherm.tasks.task import Task
 
 RUNS_PER_FLEET = 28
+GOAL_SECONDS = 10.0  # of a fleet, of which the goal speaks
 
 
 class SleepingTrainer(RemoteTrainer):
@@ -87,21 +96,59 @@ def measured(*, workers: int, num_fleets: int, seconds: float, num_examples: int
     return {"start": begin - start, "wall": wall, "per_fleet": (wall - slept) * workers / num_fleets}
 
 
+def repeated(*, repeats: int, workers: int, num_fleets: int, seconds: float, num_examples: int) -> dict[str, Any]:
+    """Return several measurements of fleets of one length, each with Ray started anew, and what they say together."""
+    rows = []
+    for _ in range(repeats):
+        row = measured(workers=workers, num_fleets=num_fleets, seconds=seconds, num_examples=num_examples)
+        rows.append({**row, "load": os.getloadavg()[0]})
+        print(
+            f"{num_fleets} fleets of {seconds:g} s on {workers} actors: {row['wall']:.2f} s, start "
+            f"{row['start']:.1f} s, {1e3 * row['per_fleet']:.1f} ms per fleet outside training",
+            flush=True,
+        )
+    typical = statistics.median(row["per_fleet"] for row in rows)
+    return {
+        "seconds": seconds,
+        "fleets": num_fleets,
+        "workers": workers,
+        "examples": num_examples,
+        "n": repeats,
+        "per_fleet_median": typical,
+        "share_of_these_fleets": typical / (typical + seconds),
+        "share_of_fleets_of_10_s_if_it_stays": typical / (typical + GOAL_SECONDS),
+        "measurements": rows,
+    }
+
+
 def main() -> None:
-    """Measure and print a line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Measure, print a line for each measurement, and write them all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--fleets", type=int, default=200)
-    parser.add_argument("--seconds", type=float, default=0.1)
+    parser.add_argument("--seconds", type=float, nargs="+", default=[0.5])
     parser.add_argument("--examples", type=int, default=100_000)
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    found = measured(workers=given.workers, num_fleets=given.fleets, seconds=given.seconds, num_examples=given.examples)
-    share = found["per_fleet"] / (found["per_fleet"] + 10.0)
-    print(
-        f"{given.fleets} fleets of {given.seconds:g} s on {given.workers} actors: {found['wall']:.2f} s, start "
-        f"{found['start']:.1f} s, {1e3 * found['per_fleet']:.1f} ms per fleet outside training; of fleets of 10 s that "
-        f"would be {100 * share:.2f} %"
-    )
+    content: dict[str, Any] = {"commit": commit(), "machine": machine("cpu"), "lengths": []}
+    for seconds in given.seconds:
+        found = repeated(
+            repeats=given.repeats,
+            workers=given.workers,
+            num_fleets=given.fleets,
+            seconds=seconds,
+            num_examples=given.examples,
+        )
+        content["lengths"].append(found)
+        print(
+            f"median of {found['n']}: {1e3 * found['per_fleet_median']:.1f} ms, "
+            f"{100 * found['share_of_these_fleets']:.2f} % of fleets of {seconds:g} s; of fleets of "
+            f"{GOAL_SECONDS:g} s that would be {100 * found['share_of_fleets_of_10_s_if_it_stays']:.2f} %",
+            flush=True,
+        )
+        if given.json is not None:
+            given.json.write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -93,6 +93,7 @@ def verdict_families() -> dict[tuple[str, str], Family]:
     found["2", "3 points"] = plain.but(num_points=3)
     found["2", "7 points"] = plain.but(num_points=7)
     found["2", "diverging seeds"] = plain.but(has_diverging_seeds=True)
+    found["2", "validation"] = plain.but(has_validation=True)
     found["2", "saturated"] = plain.but(num_test=400, peak=0.98, noise=0.005)
     return found
 

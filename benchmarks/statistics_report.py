@@ -30,6 +30,7 @@ PAGE = Page(
     blocks={
         "margins": tables.margins_block,
         "groups": lambda: tables.groups_block(load("statistics")),
+        "reach": lambda: tables.reach_block(load("statistics")),
         "shown": lambda: tables.shown_block(load("statistics")),
         "coverage": lambda: tables.coverage_block(load("statistics")),
         "false_alarms": lambda: tables.false_alarms_block(load("statistics")),

@@ -4,7 +4,9 @@ The one `conftest.py`: a second of that name cannot be collected beside it.
 """
 
 import math
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +19,14 @@ from isotherm.analysis import family
 
 hypothesis.settings.register_profile("isotherm", deadline=None, derandomize=True, max_examples=50)
 hypothesis.settings.load_profile("isotherm")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _ctrl_c_is_heard() -> None:
+    """Undo that a shell without job control has its background jobs, and their children, ignore Ctrl-C."""
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if ignored and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -144,6 +144,12 @@ def resnet(data=None):
 
 def refused():
     raise ImportError("nothing there")
+
+def odd():
+    raise GeneratorExit("no exception")
+
+def odd_model():
+    return dataclasses.replace(it.get_task("mlp_mnist1d"), name="odd", model=odd)
 """
 
 SETTING = ["--batch-size", "8", "--effective-learning-rate", "0.5", "--steps", "10"]

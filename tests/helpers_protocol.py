@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import socket
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -248,6 +249,14 @@ def assert_same_results(ours: dict[str, RunResult], theirs: dict[str, RunResult]
         assert [p.step for p in result.curve] == [p.step for p in other.curve]
         for a, b in zip(_numbers(result), _numbers(other), strict=True):
             assert a == b or abs(a - b) <= tolerance * max(1.0, abs(a)), (key, a, b)
+
+
+def alone_of_torchrun() -> dict[str, str]:
+    """Return the environment of the one process that torchrun has started."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"}
 
 
 def _numbers(result: RunResult) -> list[float]:

@@ -63,10 +63,14 @@ class MadeFit:
     kinks: Floats
     plateaus: Floats
 
+    def values_at(self, log_rates: Floats) -> Floats:
+        """A parabola that loses a point an octave from its optimum."""
+        return np.asarray(self.heights - 0.01 * (log_rates - self.optima) ** 2)
+
 
 def same_attributes() -> bool:
     """Tell whether a `FamilyFit` has everything that claims are given here."""
-    names = {field.name for field in dataclasses.fields(MadeFit)}
+    names = {field.name for field in dataclasses.fields(MadeFit)} | {"values_at"}
     return names <= {*FamilyFit.__annotations__, *dir(FamilyFit)}
 
 
@@ -81,8 +85,12 @@ def made_series(
     num_seeds: int = 5,
     momentum: float = 0.0,
     metric: str = "accuracy",
+    tuned: Callable[[int], float] | None = None,
 ) -> Series:
-    """Return a series whose fits are made; `optimum` gives log2 ε, that of the training loss is lower by a shift."""
+    """Return a series whose fits are made; `optimum` gives log2 ε, that of the training loss is lower by a shift.
+
+    With `tuned`, log2 of the learning rates that are best on a validation set, these are the ones chosen.
+    """
     plan, grids = _grids(sizes, num_seeds, momentum)
     seed = int(10 * momentum)
     bounds = (0.0, 1.0) if metric == "accuracy" else None
@@ -91,7 +99,11 @@ def made_series(
     fit = made_fit(places, [height(size) for size in sizes], sizes, error=error, seed=seed)
     lower = [place - train_shift for place in places]
     train = made_fit(lower, [train_height(size) for size in sizes], sizes, error=error / 10, seed=seed + 1)
-    return Series(plan=plan, grids=grids, law=None, fit=fit, test_fit=fit, train_fit=train)
+    own = fit
+    if tuned is not None:
+        plan = dataclasses.replace(plan, tune_on="validation")
+        own = made_fit([tuned(size) for size in sizes], [0.7] * len(sizes), sizes, error=error, seed=seed + 2)
+    return Series(plan=plan, grids=grids, law=None, fit=own, test_fit=fit, train_fit=train)
 
 
 def made_pair(plain: Series, heavy: Series) -> Pair:

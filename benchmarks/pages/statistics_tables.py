@@ -13,6 +13,7 @@ from pages.coverage import TARGET, Coverage, covered, design_effect, limits
 from pages.results import NOT_MEASURED
 from pages.text import paragraph, table
 from simulations import CLAIMS, QUANTITIES, SCENARIOS
+from statistics_runs import method_of
 
 Job = dict[str, Any]
 WIDTHS = ("width: slope", "kink, octaves", "plateau, octaves", "height, points")
@@ -106,6 +107,24 @@ def _groups() -> Mapping[str, set[str]]:
     }
 
 
+def reach_block(content: dict[str, Any] | None) -> str:
+    """Return by which factor intervals would have to be wider, or narrower, to hold the truth in 95 % of cases."""
+    jobs = _jobs(content, "coverage")
+    if not jobs:
+        return NOT_MEASURED
+    rows = []
+    for name in ("**all**", "exact", "straying", "diverging seeds", "saturated", *STEEPNESS):
+        found = [job for job in jobs if job["family"] in _groups()[name]]
+        if found:
+            rows.append([name, *(f"{_reach(found, quantity):.2f}" for quantity in QUANTITIES)])
+    return table(["families", *QUANTITIES], rows)
+
+
+def _reach(jobs: Sequence[Job], quantity: str) -> float:
+    errors = np.concatenate([np.ravel(job["errors"][quantity]) for job in jobs])
+    return float(np.quantile(np.abs(errors), 0.95))
+
+
 def coverage_block(content: dict[str, Any] | None) -> str:
     """Return how often intervals hold the truth, family by family, and how wide they are."""
     jobs = _jobs(content, "coverage")
@@ -163,12 +182,14 @@ def cost_block(content: dict[str, Any] | None) -> str:
         return NOT_MEASURED
     jobs = content["jobs"]
     seconds = sum(job["seconds"] for job in jobs)
+    changed = [kind for kind, method in content["method"].items() if method != method_of(kind)]
+    since = f" The code that decides {' and '.join(changed)} has changed since that commit." if changed else ""
     return paragraph(
         f"{sum(job['num'] for job in _jobs(content, 'coverage')):,} sweeps and "
         f"{sum(job['num'] for job in _jobs(content, 'verdicts')):,} studies, simulated and analysed in "
         f"{seconds / 60:,.0f} processor minutes ({', '.join(content['cpus'])}; commit {content['commit']}). Every line "
         "of benchmarks/results/statistics.json holds the seed that repeats it. More of them: "
-        f"`{content['command']}`, then `--pool` with all files of lines."
+        f"`{content['command']}`, then `--pool` with all files of lines.{since}"
     )
 
 

@@ -328,3 +328,32 @@ def test_steepness_may_drift_along_the_batch_sizes() -> None:
     assert (low <= truth).all()
     assert (truth <= high).all()
     assert np.median(high - low) < 0.8
+
+
+@pytest.mark.parametrize("off", [-1.5, -0.7, 0.0, 0.7])
+@pytest.mark.parametrize("strays", [False, True])
+def test_values_away_from_the_optima_follow_the_curves(off: float, strays: bool) -> None:
+    """Where another quantity chooses the learning rates, the metric there is told from its own curves."""
+    family = Family(num_points=7, strays=strays)
+    simulated = simulate(family, np.random.default_rng(3))
+    fit = fit_family(simulated.grids())
+    truth = simulated.truth
+    places = np.array([truth.log_optimum(size) for size in fit.batch_sizes]) + off
+    found = fit.values_at(np.broadcast_to(places, fit.optima.shape))
+    middle = (math.log2(fit.batch_sizes[0]) + math.log2(fit.batch_sizes[-1])) / 2
+    for column, size in enumerate(fit.batch_sizes):
+        change = truth.curve.change(off, from_middle=math.log2(size) - middle)
+        low, high = np.quantile(found[:, column], [0.002, 0.998])
+        assert low <= truth.height(size) + change <= high
+        assert strays or high - low < 0.06
+
+
+def test_at_the_optima_values_are_the_heights() -> None:
+    fit = fit_family(simulate(Family(), np.random.default_rng(4)).grids())
+    np.testing.assert_array_equal(fit.values_at(fit.optima), fit.heights)
+
+
+def test_of_a_loss_values_away_from_the_optima_are_larger() -> None:
+    grids = simulate(Family(num_points=7), np.random.default_rng(5)).grids()
+    fit = fit_family(grids, objective="test_loss", direction=Direction.MINIMISE)
+    assert (np.median(fit.values_at(fit.optima - 1.0) - fit.heights, axis=0) > 0.01).all()

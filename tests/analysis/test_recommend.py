@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 
@@ -82,21 +83,33 @@ def test_the_batch_size_is_chosen_on_the_tuned_quantity_and_not_on_the_test_set(
     assert (by_validation.batch_size, by_test.batch_size) == (8, 128)
     assert by_validation.evidence.startswith("Chosen on the validation set")
     assert by_validation.test_metric == pytest.approx(0.642)  # the test metric at the choice, not its best
-    assert "They also made the choice, which flatters the number" in by_validation.evidence
+    assert "They also made the choice, which may flatter the number" in by_validation.evidence
     assert "They also made the choice on the test set itself" in by_test.evidence
 
 
-def test_numbers_come_from_the_confirming_seeds() -> None:
-    plan = make_plan(num_confirm=4)
+def confirmed(*values: float, **changes: Any) -> Recommendation:
+    """Return the advice of seeds that choose with 71.5 %, and these confirming ones; one more diverges."""
+    plan = make_plan(num_confirm=4, **changes)
     found = dict(make_study(plan).by_key)
-    for axes in plan.grids():  # one in four diverges, the others fall short of the seeds that were lucky
-        for seed, result in zip(plan.confirming_seeds, [*map(finished, (0.60, 0.61, 0.62)), diverged()], strict=True):
+    for axes in plan.grids():
+        for seed, result in zip(plan.confirming_seeds, [*map(finished, values), diverged()], strict=True):
             found[plan.run_spec(axes, effective_learning_rate=1.0, seed=seed).key] = result
     (advice,) = analyse(Results(plan=plan, by_key=found)).recommendations
     assert advice.is_confirmed
+    return advice
+
+
+def test_numbers_come_from_the_confirming_seeds() -> None:
+    advice = confirmed(0.60, 0.61, 0.62)
     assert (advice.test_metric, advice.num_runs) == (pytest.approx(0.61), 3)
     assert "Test accuracy 61.0 % [58.5, 63.5] over 3 confirming seeds; 1 more diverged; the seeds" in advice.evidence
-    assert "the seeds that chose the learning rate say 71.5 %, which the choice flatters" in advice.evidence
+    assert "the seeds that chose the learning rate say 71.5 %, which the choice may flatter." in advice.evidence
+
+
+def test_a_choice_whose_seeds_do_worse_than_those_that_confirm_has_flattered_nothing() -> None:
+    better = confirmed(0.73, 0.74, 0.75)
+    assert "the seeds that chose the learning rate say 71.5 %." in better.evidence
+    assert "flatter" not in better.evidence
 
 
 def test_a_loss_is_compared_on_its_own_scale() -> None:

@@ -8,6 +8,7 @@ from helpers_landscape import broken_line, landscape_study
 from helpers_protocol import make_plan
 from isotherm.analysis import power as formulas
 from isotherm.analysis.sweep_power import power
+from isotherm.analysis.verdicts.draws import HEIGHT_WIDENING
 from isotherm.core.budget import Budget
 from isotherm.errors import UserError
 from isotherm.sweep.plan import StudyPlan, SweepPlan
@@ -33,7 +34,9 @@ def test_without_any_run_differences_are_in_standard_deviations_and_no_noise_is_
     assert (found.num_comparisons, found.num_verdicts, found.level) == (3, 4, 0.05 / 12)
     assert found.noise is None
     assert found.unit == "standard deviations between seeds"
-    assert found.smallest_difference == formulas.smallest_difference(noise=1.0, num_seeds=5, level=0.05 / 12)
+    assert found.smallest_difference == formulas.smallest_difference(
+        noise=HEIGHT_WIDENING, num_seeds=5, level=0.05 / 12
+    )
     assert found.hidden is found.seeds_needed is None
     assert found.slope is not None
     assert found.slope.smallest_deviation is found.slope.decides_proportional is None

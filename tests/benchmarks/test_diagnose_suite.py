@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
+import statistics
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -16,6 +18,7 @@ from helpers_diagnosis import make_diagnosis
 from known_answers.reference import _closed_form, _peak
 from known_answers.scoring import is_right, is_wrong, lost, octaves_off, scored
 from known_answers.tasks import CASES, quadratic
+from pages.results import ROOT, load
 
 BEST = {
     "momentum": 0.0,
@@ -110,6 +113,99 @@ def test_the_table_has_a_row_for_every_measured_case() -> None:
     ]
     assert {case.name for case in CASES} >= cases.keys()
     assert diagnose_suite.block(None) == "Not measured yet."
+
+
+# Rows of the README's table, which is shorter than that of docs/diagnose.md, and the cases that each of them sums up.
+README_ROWS = {
+    "noisy quadratic": ["noisy quadratic"],
+    "linear regression": ["linear regression"],
+    "clipped MLP (√B)": ["clipped MLP"],
+    "15 % label noise": ["label noise, 3 epochs", "label noise, 10 epochs", "label noise, 30 epochs"],
+    "quickstart": ["quickstart"],
+    "small CNN": ["small CNN"],
+    "saturated metric": ["saturated"],
+    "random labels": ["random labels"],
+}
+
+
+def measured() -> dict[str, Any]:
+    content = load("diagnose_suite")
+    assert content is not None
+    cases: dict[str, Any] = content["cases"]
+    return cases
+
+
+def readme_cells(entries: list[dict[str, Any]]) -> list[str]:
+    """Return what the README has to say of these cases, without the task's name."""
+    counts = {name: [sum(row[name] for row in e["rows"]) for e in entries] for name in ("is_right", "covers")}
+    numbers = [len(entry["rows"]) for entry in entries]
+    wrong = sum(row["is_wrong"] for entry in entries for row in entry["rows"])
+    silent = sum(not row["is_answered"] for entry in entries for row in entry["rows"])
+    parts = [100 * statistics.mean(row["part_of_sweep"] for row in entry["rows"]) for entry in entries]
+    epochs = ", ".join(f"{entry['epochs']:g}" for entry in entries)
+    if len(entries) > 1:
+        assert counts["is_right"] == counts["covers"] == numbers  # else the row has to say more
+        part = f"{math.floor(min(parts))} to {math.ceil(max(parts))} %"
+        return [epochs, f"{numbers[0]} of {numbers[0]} each", "all", str(wrong), part]
+    (num,), (right,), (covers,), (part_of_sweep,) = numbers, counts["is_right"], counts["covers"], parts
+    part = f"{part_of_sweep:.1f} %"
+    if not entries[0]["is_answerable"]:
+        return [epochs, f"no answer, rightly, in {silent} of {num}", "–", str(wrong), part]
+    without = {0: "", 1: ", one without answer"}[silent]
+    return [epochs, f"{right} of {num}{without}", f"{covers} of {num}", str(wrong), part]
+
+
+def test_the_table_of_the_readme_says_what_was_measured() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    start = next(k for k, line in enumerate(lines) if line.startswith("| task | epochs | rate within a factor of 2"))
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in itertools.takewhile(lambda line: line.startswith("|"), lines[start + 2 :])
+    ]
+    cases = measured()
+    assert {case for names in README_ROWS.values() for case in names} == cases.keys()
+    expected = [[name, *readme_cells([cases[case] for case in names])] for name, names in README_ROWS.items()]
+    assert rows == expected
+
+
+def test_what_the_page_says_of_batch_sizes_and_stricter_counts_is_what_was_measured() -> None:
+    """Numbers of docs/diagnose.md that stand in sentences."""
+    page = " ".join((ROOT / "docs" / "diagnose.md").read_text().split())
+    cases = measured()
+    nearest = {
+        name: sum(o["recommended"] != o["batch_size"] for row in case["rows"] for o in row["optimisers"])
+        for name, case in cases.items()
+    }
+    assert {name: num for name, num in nearest.items() if num} == {"small CNN": 14, "saturated": 2}
+    assert "14 of the CNN's 20 answers (two optimisers, ten seeds) and 2 of 20 of the saturated task" in page
+    strict = {name: strictly_covered(case) for name, case in cases.items() if case["is_answerable"]}
+    covered = {name: sum(row["covers"] for row in cases[name]["rows"]) for name in strict}
+    assert {name: num for name, num in strict.items() if num != covered[name]} == {"quickstart": 9, "saturated": 0}
+    assert "the quickstart has 9 of 10 instead of 10, and the other tasks have what the table says" in page
+    assert "it does in none of ten" in page
+    factors = [
+        2 ** o["octaves"] for row in cases["small CNN"]["rows"] for o in row["optimisers"] if o["momentum"] == 0.0
+    ]
+    assert len(factors) == 10
+    assert f"was {min(factors):.1f} to {max(factors):.1f} times too high in all ten seeds" in page
+    short, long = (best_rates(cases[f"label noise, {epochs} epochs"]) for epochs in (3, 30))
+    ratios = {key: short[key] / long[key] for key in short}
+    assert f"{min(ratios.values()):.0f} to {max(ratios.values()):.0f} times lower than 3" in page
+    assert f"({ratios[0.0, 8]:.0f} times with plain SGD at B = 8)" in page
+
+
+def best_rates(case: dict[str, Any]) -> dict[tuple[float, int], float]:
+    return {(best["momentum"], best["batch_size"]): best["rate"] for best in case["sweep"]["optima"]}
+
+
+def strictly_covered(case: dict[str, Any]) -> int:
+    """Return how many diagnoses have the sweep's optimum itself inside the intervals of both optimisers."""
+    rates = best_rates(case)
+    return sum(
+        len(row["optimisers"]) == 2
+        and all(o["low"] <= rates[o["momentum"], o["batch_size"]] <= o["high"] for o in row["optimisers"])
+        for row in case["rows"]
+    )
 
 
 class Inline:

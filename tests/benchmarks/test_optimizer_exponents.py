@@ -7,6 +7,8 @@ import pytest
 import optimizer_exponents
 from pages.results import load
 
+KINK = "ends at a kink, above which the optimal learning rate no longer rises"
+
 
 def row(**changes: Any) -> dict[str, Any]:
     grids = [
@@ -17,14 +19,29 @@ def row(**changes: Any) -> dict[str, Any]:
     verdicts = [
         {"claim": claim.format("batch size"), "state": "does not hold"},
         {"claim": claim.format("square root of the batch size"), "state": "not determined"},
+        {"claim": f"made: the rise {KINK}", "state": "holds"},
     ]
     found = {"name": "AdamW", "num_runs": 9, "exponent": 0.5, "interval": [0.4, 0.62], "kink": "", "shows_kink": False}
     return {**found, "verdicts": verdicts, "grids": grids, **changes}
 
 
-def test_the_table_has_the_verdicts_on_both_rules() -> None:
-    line = optimizer_exponents.table([row()]).splitlines()[-1]
-    assert "| AdamW | 9 | 0.50 [0.40, 0.62] | does not hold | not determined | not determined | 0.01 (50.0 %) |" in line
+def test_the_table_has_the_verdicts_on_both_rules_and_the_kink() -> None:
+    kink = "kink at B ≈ 64 [40, 90], then ε ≈ 0.1 [0.05, 0.2]"
+    line = optimizer_exponents.table([row(kink=kink, shows_kink=True)]).splitlines()[-1]
+    start = "| AdamW | 9 | 0.50 [0.40, 0.62] | does not hold | not determined |"
+    assert line.startswith(f"{start} holds: {kink} | – | 0.01 (50.0 %) |")
+    verdicts = [*row()["verdicts"][:2], {"claim": f"made: proportionality {KINK}", "state": "does not hold"}]
+    unseen = row(kink="kink not seen below B = 512 (13% of the lines that fit have one)", verdicts=verdicts)
+    line = optimizer_exponents.table([unseen]).splitlines()[-1]
+    assert line.startswith(f"{start} does not hold | 13 % | 0.01 (50.0 %) |")
+
+
+def test_the_kink_of_the_table_is_the_verdict_of_the_file() -> None:
+    content = load("optimizer_exponents")
+    assert content is not None
+    for one, line in zip(content["rows"], optimizer_exponents.table(content["rows"]).splitlines()[2:], strict=True):
+        (state,) = [v["state"] for v in one["verdicts"] if v["claim"].endswith(KINK)]
+        assert line.split(" | ")[5] == state
 
 
 @pytest.mark.parametrize("name", optimizer_exponents.OPTIMIZERS)

@@ -7,6 +7,7 @@ from isotherm.analysis.verdicts import margins
 from pages import statistics_tables as tables
 from pages.results import NOT_MEASURED
 from simulations import QUANTITIES
+from statistics_runs import method_of
 
 
 def count(total: int, **outcomes: int) -> dict[str, int]:
@@ -28,6 +29,7 @@ def covered(family: str, held: float, num: int) -> dict[str, Any]:
         "seconds": 60.0,
         "held": dict.fromkeys(QUANTITIES, [1.0] * round(held * num) + [0.0] * (num - round(held * num))),
         "width": dict.fromkeys(QUANTITIES, 0.02),
+        "errors": {name: [[0.1 * k] for k in range(num)] for name in QUANTITIES},
     }
 
 
@@ -35,6 +37,7 @@ CONTENT: dict[str, Any] = {
     "command": "python benchmarks/statistics_report.py --simulate",
     "cpus": ["a CPU"],
     "commit": "abc",
+    "method": {"coverage": method_of("coverage"), "verdicts": method_of("verdicts")},
     "jobs": [
         verdicts("2", "cliff", "false", helps_above=count(10, holds_alone=1), kink=count(10, holds=10)),
         verdicts("√2", "cliff", "false", helps_above=count(10, holds_alone=2, holds=1)),
@@ -110,6 +113,7 @@ def test_without_a_result_file_the_tables_say_so() -> None:
     blocks = (
         tables.coverage_block,
         tables.groups_block,
+        tables.reach_block,
         tables.shown_block,
         tables.false_alarms_block,
         tables.alarms_shown_block,
@@ -128,3 +132,18 @@ def test_costs_and_margins_are_told() -> None:
     low, high = margins.PROPORTIONAL
     assert f"inside [{low:g}, {high:g}]" in tables.margins_block()
     assert "10 %" in tables.margins_block()
+
+
+def test_a_method_that_has_changed_since_is_named() -> None:
+    assert "has changed" not in tables.cost_block(CONTENT)
+    found = tables.cost_block({**CONTENT, "method": {**CONTENT["method"], "verdicts": "another"}})
+    assert "The code that decides verdicts has changed since that commit." in " ".join(found.split())
+
+
+def test_how_far_errors_reach_is_told_in_halves_of_an_interval() -> None:
+    exact, straying = coverage_families()[0], next(f for f in coverage_families() if f.strays)
+    content = {**CONTENT, "jobs": [covered(exact.name, 1.0, 41), covered(straying.name, 1.0, 21)]}
+    found = rows(tables.reach_block(content))
+    assert found["exact"][0] == "3.80"
+    assert found["straying"][0] == "1.90"
+    assert "cliff" not in found

@@ -121,6 +121,14 @@ def test_a_bare_learning_rate_is_the_effective_one_times_one_minus_the_momentum(
     assert "--learning-rate" in options.given()
 
 
+def test_an_optimiser_without_an_effective_rate_names_the_option_of_the_command() -> None:
+    options = CellOptions(task="blobs", batch_size=8, effective_learning_rate=0.01, steps=10, optimizer="adamw")
+    with pytest.raises(
+        UserError, match=r"AdamW has no effective .*; give --learning-rate 0\.01 in place of --effective-"
+    ):
+        options.settings()
+
+
 def test_a_schedule_and_its_options() -> None:
     given = ScheduleOptions(schedule="wsd", warmup_steps=10, decay_fraction=0.1, final_fraction=0.0)
     options = dataclasses.replace(LEAST, schedule_options=given)

@@ -14,6 +14,7 @@ from isotherm.bench.contenders import OURS, PEERS, PLAIN
 from isotherm.bench.start import STARTS
 from isotherm.bench.workloads import WORKLOADS
 from isotherm.cli.main import app
+from isotherm.cli.show.bench import _ratio_text
 
 runner = CliRunner()
 ROW_KEYS = {
@@ -64,6 +65,10 @@ def test_a_tiny_real_run() -> None:
     assert {peer: row["reasons"][peer] for peer in PEERS if peer != PLAIN} == dict.fromkeys(
         (peer for peer in PEERS if peer != PLAIN), "not asked for"
     )
+
+
+def test_ratios_near_one_show_on_which_side_they_are() -> None:
+    assert [_ratio_text(ratio) for ratio in (0.996, 1.04, 25.31, None)] == ["0.99x", "1.04x", "25.3x", "–"]
 
 
 def test_the_list_of_works_and_peers() -> None:

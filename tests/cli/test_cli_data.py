@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -233,10 +234,19 @@ class TestFetch:
         assert "cannot be written" in text
 
 
-def test_json_to_standard_output_is_pure_json() -> None:
-    result = runner.invoke(app, ["data", "list", "--json", "-"])
+@pytest.mark.parametrize("path", ["-", "/dev/stdout"])
+def test_json_to_standard_output_is_pure_json(path: str) -> None:
+    result = runner.invoke(app, ["data", "list", "--json", path])
     assert result.exit_code == 0
     assert json.loads(result.stdout)["datasets"][0]["name"] == "mnist1d"
+
+
+def test_json_into_a_pipe_is_refused_before_anything_is_done() -> None:
+    os.mkfifo("pipe")
+    code, text = invoke("list", "--json", "pipe")
+    assert code == 2
+    assert text == "error: pipe is a pipe, not a file; name a new file, or one to replace"
+    assert Path("pipe").is_fifo()
 
 
 def test_help() -> None:

@@ -59,7 +59,7 @@ def test_plan_says_how_many_seeds_a_difference_needs() -> None:
     code, text = invoke("plan", "mycode:sweep", "--noise", "1", "--difference", "0.5", "--json", "plan.json")
     assert code == 0
     (entry,) = json.loads(Path("plan.json").read_text())["power"]
-    assert entry["seeds_needed"] == 91  # two comparisons, four verdicts
+    assert entry["seeds_needed"] == 131  # two comparisons, four verdicts; errors widened by 1.2
     assert f"A difference of 0.5 points needs {entry['seeds_needed']} seeds" in " ".join(text.split())
     code, text = invoke("plan", "mycode:sweep", "--noise", "-1")
     assert code == 2

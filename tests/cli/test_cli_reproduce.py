@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import gzip
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,8 @@ from helpers_cli import invoke
 from helpers_deadline import ends_after
 from isotherm.cli import training
 from isotherm.running.store import Store
+from isotherm.studies.paper import shipped
+from isotherm.studies.paper.definition import Scale
 from isotherm.studies.paper.registry import objects
 
 pytestmark = pytest.mark.usefixtures("study_folder")
@@ -52,6 +57,24 @@ def test_an_object_is_run_shown_and_put_on_the_page_of_the_paper() -> None:
     assert "isotherm reproduce table1 --scale laptop" in Path("paper/report.html").read_text()
     code, text = invoke("report", "--paper", "--scale", "smoke")
     assert "table1: smoke: 27 of 27 runs" in " ".join(text.split())
+
+
+def test_seeds_of_an_object_are_changed_as_those_of_a_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Table 1 keeps the best 12 of 15 in the paper; here its smoke runs keep 2 of 3."""
+    found: list[tuple[int, int | None]] = []
+    smoke = objects()["table1"].scales[Scale.SMOKE]
+    two = [dataclasses.replace(setting, num_kept=2) for setting in smoke.settings]
+    monkeypatch.setitem(objects()["table1"].scales, Scale.SMOKE, dataclasses.replace(smoke, settings=tuple(two)))
+    monkeypatch.setattr(
+        "isotherm.cli.training.train_study",
+        lambda study, *_, **__: found.extend((s.num_seeds, s.num_kept) for s in study.sweeps) or sys.exit(0),
+    )
+    for seeds, expected in (("3", (3, 2)), ("7", (7, None))):
+        found.clear()
+        _, text = invoke(*SMOKE, "--seeds", seeds)
+        assert set(found) == {expected}
+        is_told = "--seeds 7 keeps all 7 seeds where the study keeps the best 2 of 3" in " ".join(text.split())
+        assert is_told == (seeds == "7")
 
 
 def test_all_runs_what_can_be_run_and_says_what_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,10 +142,14 @@ def ends_when_runs_are_stored(monkeypatch: pytest.MonkeyPatch, num: int) -> None
 
 def test_exported_runs_are_rows_of_the_paper() -> None:
     assert invoke(*SMOKE)[0] == 0
-    wanted = ["--store", "paper_smoke.sqlite", "--output", "results/smoke/smoke.json", "--commit", "abc1234"]
-    code, text = invoke("reproduce", "export", *wanted)
-    assert code == 0
-    assert "27 runs of 1 studies" in " ".join(text.split())
+    files = [Path("results/smoke/smoke.json"), Path("results/smoke/smoke.json.gz")]
+    for file in files:
+        wanted = ["--store", "paper_smoke.sqlite", "--output", str(file), "--commit", "abc1234"]
+        code, text = invoke("reproduce", "export", *wanted)
+        assert code == 0
+        assert "27 runs of 1 studies" in " ".join(text.split())
+    assert gzip.decompress(files[1].read_bytes()) == files[0].read_bytes()
+    files[0].unlink()  # the packed one is read alone
     Path("paper_smoke.sqlite").unlink()
     code, text = invoke("report", "--paper", "--json", "paper.json")
     assert code == 0
@@ -131,6 +158,33 @@ def test_exported_runs_are_rows_of_the_paper() -> None:
     code, text = invoke("reproduce", "export")
     assert code == 2
     assert "export needs a store" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("rows.json", b'{"runs": ['),
+        ("rows.json", b"\xff"),
+        ("rows.json.gz", b"no gzip"),
+        ("rows.json.gz", gzip.compress(b'{"runs": []}')[:-9]),
+        ("rows.json", b"[" * 100_000),
+    ],
+)
+def test_earlier_rows_that_cannot_be_read_are_named(name: str, content: bytes) -> None:
+    Path("results/table7").mkdir(parents=True)
+    Path("results/table7", name).write_bytes(content)
+    code, text = invoke("report", "--paper")
+    assert code == 2
+    assert f"results/table7/{name} is no intact JSON" in " ".join(text.split())
+
+
+def test_earlier_rows_that_unpack_to_far_too_much_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipped, "MOST_BYTES", 1000)
+    Path("results/table7").mkdir(parents=True)
+    Path("results/table7/rows.json.gz").write_bytes(gzip.compress(b" " * 1001))
+    code, text = invoke("report", "--paper")
+    assert code == 2
+    assert "it has more than 1,000 bytes" in " ".join(text.split())
 
 
 def test_rows_that_are_shipped_are_shown_without_running_anything() -> None:

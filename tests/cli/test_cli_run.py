@@ -86,6 +86,21 @@ def test_seeds_and_extensions_change_every_sweep_of_a_study() -> None:
     assert json.loads(Path("run.json").read_text())["counts"]["finished"] > 18  # optima lie at ends of their grids
 
 
+def test_another_number_of_seeds_keeps_them_all_and_says_so() -> None:
+    """The study keeps the better of 2 seeds."""
+    code, text = invoke("run", "study.toml", "--workers", "1", "--seeds", "3", "--json", "run.json")
+    assert code == 0, text
+    note = "--seeds 3 keeps all 3 seeds where the study keeps the best 1 of 2"
+    assert " ".join(text.split()).count(note) == 1
+    (sweep,) = json.loads(Path("run.json").read_text())["sweeps"]
+    assert (sweep["num_seeds"], sweep["num_kept"]) == (3, 3)
+    code, text = invoke("run", "study.toml", "--workers", "1", "--seeds", "2", "--json", "run.json")
+    assert code == 0, text
+    assert "keeps all" not in " ".join(text.split())
+    (sweep,) = json.loads(Path("run.json").read_text())["sweeps"]
+    assert (sweep["num_seeds"], sweep["num_kept"]) == (2, 1)
+
+
 def test_the_command_of_an_open_verdict_uses_the_same_store() -> None:
     invoke("run", "mycode:sweep", "--store", "other.sqlite", "--workers", "1", "--json", "run.json")
     verdicts = json.loads(Path("run.json").read_text())["verdicts"]

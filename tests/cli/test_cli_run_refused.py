@@ -62,6 +62,8 @@ pytestmark = pytest.mark.usefixtures("task_folder")
         (["--task", "taskcode:blob", *SETTING], ["no function 'blob'", "did you mean 'blobs'"]),
         (["--task", "taskcode:model", *SETTING], ["returned Linear", "isotherm.Task"]),
         (["--task", "taskcode:refused", *SETTING], ["ImportError: nothing there"]),
+        (["--task", "taskcode:odd", *SETTING], ["was called and raised GeneratorExit: no exception"]),
+        (["--task", "taskcode:odd_model", *SETTING], ["building the model raised GeneratorExit: no exception"]),
         (["--task", "no_such_module:f", *SETTING], ["'no_such_module' cannot be imported"]),
     ],
 )  # fmt: skip

@@ -6,7 +6,7 @@ Data and computation are in float64 here, so that the engines work on the very m
 import dataclasses
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -16,8 +16,13 @@ from torch import Tensor, nn
 import cases
 from cases_paper import ANY_SPEC, STREAMS, UNROLL, VOCABULARY, FromDisk, sequence
 from helpers_engines import Trained, assert_same, by_fleet, by_reference
-from isotherm.core.records import RunSpec
+from isotherm.core.budget import Budget
+from isotherm.core.records import RunResult, RunSpec
 from isotherm.engine.placed_task import PlacedTask, place_task
+from isotherm.running.runner import run_study
+from isotherm.running.store import Store
+from isotherm.sweep.study import Study
+from isotherm.sweep.sweep import Sweep
 from isotherm.tasks.metrics import Metric, accuracy
 from isotherm.tasks.model_check import check_model
 from isotherm.tasks.task import Task
@@ -175,6 +180,46 @@ def test_an_innocent_sweep_afterwards_has_the_numbers_of_one_before(engine):
     ENGINES[engine](placed_of(guilty), specs_of(guilty))
     after = ENGINES[engine](placed_of(innocent), specs_of(innocent))
     assert [result for result, _ in after] == [result for result, _ in before]
+
+
+class StartsWithReLU(Net):
+    """Its first layer is nn.ReLU(inplace=True)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers.insert(0, nn.ReLU(inplace=True))
+
+
+def rows_of(models: Sequence[Callable[[], nn.Module]], *, fleet_size: int | None) -> list[dict[str, RunResult]]:
+    """Return the rows that each of several sweeps on the same tensors adds to one store."""
+    splits = {"train": doubles(40, seed=0), "test": doubles(30, seed=2)}  # a validation set is held out of the first
+    found: list[dict[str, RunResult]] = []
+    with Store.in_memory() as store:
+        for model in models:
+            before = store.results()
+            sweep = Sweep(
+                name="rows",
+                task=task_of(model, **splits, validation=None),
+                batch_sizes=(8,),
+                effective_learning_rates=(0.1, 0.4),
+                budget=Budget.steps(12),
+                precision="float64",
+                num_seeds=2,
+                max_extensions=1,
+            )
+            run_study(Study.of(sweep), store=store, workers=1, fleet_size=fleet_size)
+            found.append({key: row for key, row in store.results().items() if key not in before})
+    return found
+
+
+@pytest.mark.parametrize("fleet_size", [None, 1])
+@pytest.mark.parametrize("guilty", [Divides, StartsWithReLU], ids=lambda model: model.__name__)
+def test_a_guilty_sweep_leaves_the_rows_of_an_innocent_one_as_they_are_alone(guilty, fleet_size):
+    (alone,) = rows_of([Net], fleet_size=fleet_size)
+    of_guilty, innocent = rows_of([guilty, Net], fleet_size=fleet_size)
+    assert len(alone) >= 4
+    assert len(of_guilty) >= 4
+    assert innocent == alone  # under the same keys, which hold the data's identity
 
 
 class WritesTokens(nn.Module):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import math
+import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from torch import nn
 
 from helpers_faults import BAD_BATCH_SIZE, exits, faulty_sweep
-from helpers_protocol import blobs_task, tiny_sweep
+from helpers_protocol import alone_of_torchrun, assert_same_results, blobs_task, tiny_sweep
 from helpers_ray import RAY_WARNINGS, cluster_of
 from isotherm.core.budget import Budget
 from isotherm.core.records import Outcome, RunResult, RunSpec
@@ -25,11 +26,13 @@ from isotherm.running.executors.fleet_times import StoppedFleet
 from isotherm.running.executors.local import LocalExecutor
 from isotherm.running.executors.options import FleetOptions
 from isotherm.running.executors.pool import PoolExecutor
+from isotherm.running.executors.torchrun import TorchrunExecutor
 from isotherm.sweep.rounds import missing_runs
 from isotherm.sweep.sweep import Sweep
 
+MOST_SECONDS_TO_END = 30.0  # on a machine that others keep busy
 Maker = Callable[..., Executor]
-EXECUTORS = ["local", "pool", "ray", "slurm"]
+EXECUTORS = ["local", "pool", "ray", "slurm", "torchrun"]
 pytestmark = [
     pytest.mark.filterwarnings("ignore::isotherm.errors.UnseenWarning"),
     *(pytest.mark.filterwarnings(line) for line in RAY_WARNINGS),
@@ -45,8 +48,12 @@ def cluster() -> Iterator[Any]:
 
 
 @pytest.fixture(params=EXECUTORS)
-def make(request: pytest.FixtureRequest, tmp_path: Path) -> Maker:
-    """Return how to make an executor; on Ray of one worker, which takes seconds to start, unless told otherwise."""
+def make(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Maker:
+    """Return how to make an executor.
+
+    On Ray of one worker, which takes seconds to start, unless told otherwise; of torchrun the one process that it has
+    started, as `test_torchrun.py` has two.
+    """
     if request.param == "local":
         return LocalExecutor
     if request.param == "pool":
@@ -56,11 +63,19 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Maker:
         from isotherm.running.executors.ray import RayExecutor
 
         return lambda tasks, options, num_workers=1: RayExecutor(tasks, options, num_workers=num_workers)
+    if request.param == "torchrun":
+        for name, value in alone_of_torchrun().items():
+            monkeypatch.setenv(name, value)
+        return torchrun_executor
     if importlib.util.find_spec("submitit") is None:
         pytest.skip("submitit is not installed: pip install 'isotherm[slurm]'")
     from isotherm.running.executors.slurm import SlurmExecutor
 
     return lambda tasks, options, **_: SlurmExecutor(tasks, options, folder=tmp_path / "jobs", cluster="local")
+
+
+def torchrun_executor(tasks: Any, options: FleetOptions, **_: Any) -> Executor:
+    return TorchrunExecutor(tasks, options)
 
 
 def parts(sweep: Sweep) -> tuple[dict[Any, Any], list[RunSpec]]:
@@ -97,7 +112,10 @@ def test_the_same_rows_once_each_with_progress_that_adds_up(make: Maker) -> None
     with make(tasks, options, num_workers=2) as executor:
         found = by_key(executor.run(specs))
     expected = by_key(LocalExecutor(tasks).run(specs))
-    assert found == expected
+    if make is torchrun_executor:  # the definition, which fleets agree with up to rounding
+        assert_same_results(found, expected, tolerance=1e-4)
+    else:
+        assert found == expected
     assert found.keys() == {spec.key for spec in specs} == set(handed)
     assert {result.outcome for result in found.values()} == {Outcome.FINISHED, Outcome.DIVERGED}
     finished = [key for key, result in found.items() if result.outcome is Outcome.FINISHED]
@@ -119,7 +137,8 @@ def test_a_flag_stops_a_fleet_which_goes_on_from_its_checkpoint(make: Maker, tmp
     with make(tasks, options) as executor, pytest.raises(StoppedFleet) as stopped:
         list(executor.run(specs))
     assert stopped.value.is_saved
-    assert folder.saved_runs() == {spec.key for spec in specs}
+    fleet = specs[:1] if make is torchrun_executor else specs  # which trains one run after another
+    assert folder.saved_runs() == {spec.key for spec in fleet}
 
 
 def test_after_the_deadline_nothing_is_trained(make: Maker) -> None:
@@ -130,7 +149,7 @@ def test_after_the_deadline_nothing_is_trained(make: Maker) -> None:
 
 
 def test_a_model_that_ends_its_worker_costs_its_own_runs_alone(make: Maker, tmp_path: Path) -> None:
-    if make is LocalExecutor:
+    if make in (LocalExecutor, torchrun_executor):
         pytest.skip("there is no worker but this process")
     sweep = faulty_sweep(exits, batch_sizes=[8, BAD_BATCH_SIZE], effective_learning_rates=[0.25], num_seeds=1)
     tasks, specs = parts(sweep)
@@ -142,20 +161,40 @@ def test_a_model_that_ends_its_worker_costs_its_own_runs_alone(make: Maker, tmp_
     assert "ended" in str(bad.error)
 
 
-def test_leaving_ends_the_workers_at_once(make: Maker) -> None:
-    tasks, specs = parts(tiny_sweep(budget=Budget.steps(2_000_000), num_evaluations=1))
-    started: list[int] = []
+def test_leaving_ends_the_workers_at_once(make: Maker, tmp_path: Path) -> None:
+    """Of a study that would take many minutes."""
+
+    def model() -> nn.Module:
+        (tmp_path / str(os.getpid())).touch()
+        return nn.Linear(2, 2)
+
+    sweep = tiny_sweep(task=blobs_task(model=model), budget=Budget.steps(2_000_000), num_evaluations=1)
+    tasks, specs = parts(sweep)
+    started: list[float] = []
     with (
-        contextlib.suppress(KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
         make(tasks, FleetOptions(on_steps=interrupt_after(started))) as executor,
     ):
         list(executor.run(specs))
-    assert started
+    workers = {int(path.name) for path in tmp_path.iterdir() if path.name.isdecimal()} - {os.getpid()}
+    assert bool(workers) is (make not in (LocalExecutor, torchrun_executor))
+    while any(map(is_alive, workers)):
+        assert time.monotonic() - started[0] < MOST_SECONDS_TO_END
+        time.sleep(0.05)
+    assert time.monotonic() - started[0] < MOST_SECONDS_TO_END
 
 
-def interrupt_after(started: list[int]) -> Callable[[int, int], None]:
-    def interrupt(_size: int, num: int) -> None:
-        started.append(num)
+def is_alive(number: int) -> bool:
+    """Tell whether a process runs; one that has ended and waits for its parent does not."""
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def interrupt_after(started: list[float]) -> Callable[[int, int], None]:
+    def interrupt(_size: int, _num: int) -> None:
+        started.append(time.monotonic())
         raise KeyboardInterrupt
 
     return interrupt

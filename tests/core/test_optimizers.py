@@ -1,7 +1,10 @@
 """Optimisers as records: what they refuse, their labels and lines, JSON, and betas at other batch sizes."""
 
+import copy
 import dataclasses
+import inspect
 import json
+import pickle
 
 import pytest
 
@@ -55,6 +58,32 @@ def test_an_optimiser_comes_back_from_json(optimizer):
 def test_what_cannot_be_used_is_refused(content, words):
     with pytest.raises(UserError, match=words):
         optimizer_of(content)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: AdamW(momentum=0.9), "^AdamW has no option 'momentum', which is one of SGD and Muon; known: beta1"),
+        (lambda: Adam(weight_decay=0.1), "^Adam has no option 'weight_decay', .*: use AdamW, or for L2 .* l2="),
+        (lambda: SGD(weight_decay=0.1), "use AdamW, or for L2 give the sweep or the task l2="),
+        (lambda: SGD(momentun=0.1), "did you mean 'momentum'"),
+        (lambda: AdamW(0.9), r"^AdamW takes its options by name, e\.g\. AdamW\(beta1=0\.9\); 0\.9 has none"),
+    ],
+)
+def test_options_of_another_optimiser_are_refused_in_words(make, words):
+    with pytest.raises(UserError, match=words):
+        make()
+
+
+@pytest.mark.parametrize("optimizer", EVERY, ids=str)
+def test_optimisers_stay_frozen_records(optimizer):
+    assert (
+        pickle.loads(pickle.dumps(optimizer)) == copy.deepcopy(optimizer) == dataclasses.replace(optimizer) == optimizer
+    )
+    assert hash(pickle.loads(pickle.dumps(optimizer))) == hash(optimizer)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(optimizer, dataclasses.fields(optimizer)[0].name, 0.5)
+    assert list(inspect.signature(type(optimizer)).parameters) == [f.name for f in dataclasses.fields(optimizer)]
 
 
 def test_whole_numbers_are_the_same_setting():

@@ -140,7 +140,22 @@ def test_the_final_rate_must_be_positive(value):
         (lambda: Schedule.named("cosine", warmup=5), "no option 'warmup'; did you mean 'warmup_"),
         (lambda: Schedule.named("cosine", decay_fraction=0.1), "decay_fraction=0.1 is no option .* but of wsd"),
         (lambda: Schedule.named("linear", gamma=2.0), "gamma=2.0 is no option of the schedule 'linear', but of paper"),
-        (lambda: Schedule(shape="cosine"), r"gamma=2.0 is no option.*Schedule.cosine\(\.\.\.\)"),
+        (lambda: Schedule(shape="cosine"), r"gamma=2.0 .* by default; .*Schedule.cosine\(\.\.\.\)"),
+        (
+            lambda: Schedule(shape="cosine", decay_fraction=0.1),
+            "^decay_fraction=0.1 is no option .* but of wsd; leave it",
+        ),
+        (
+            lambda: Schedule.linear(final_effective_learning_rate=-0.1),
+            "^final_effective_learning_rate=-0.1 is not a number >= 0; give e.g. 0$",
+        ),
+        (
+            lambda: Schedule.wsd(gamma=2.0),
+            "^Schedule.wsd has no option 'gamma', which belongs to 'paper'; known: decay",
+        ),
+        (lambda: Schedule.of(float, gamma=2.0), "^Schedule.of has no option 'gamma', which belongs to 'paper'"),
+        (lambda: Schedule.cosine(0.1), r"by name, e\.g\. Schedule\.cosine\(final_fraction=0\.1\)"),
+        (lambda: Schedule(gama=3.0), "Schedule has no option 'gama'; did you mean 'gamma'"),
         (lambda: Schedule.cosine(warmup_fraction=1.2), "warmup_fraction=1.2 is not between 0 and 1"),
         (lambda: Schedule.cosine(warmup_fraction=1.0), "all of training"),
         (lambda: Schedule.cosine(warmup_fraction=math.nan), "warmup_fraction=nan is not between 0 and 1"),

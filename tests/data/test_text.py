@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,14 @@ def test_the_shortest_text_is_just_long_enough(context: int) -> None:
                 text.windows(part, context, part="test")
 
 
+def test_a_text_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "large.txt"
+    with path.open("wb") as file:
+        file.truncate(2**40)  # a hole: it takes no room on the disk
+    with pytest.raises(UserError, match=r"large\.txt has 1,099,511,627,776 bytes, more than the 268,435,456"):
+        text.load(path)
+
+
 def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "file"
     for content, words in [
@@ -78,5 +87,8 @@ def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
             text.load(path)
     with pytest.raises(UserError, match=r"cannot be read: .* give --data a text file"):
         text.load(tmp_path / "missing.txt")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="pipe is a pipe or a device, not a file"):
+        text.load(tmp_path / "pipe")
     with pytest.raises(UserError, match=r"context=0\.5 is not a positive whole number"):
         text.windows(torch.arange(9), 0.5, part="test")

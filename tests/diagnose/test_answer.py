@@ -120,6 +120,7 @@ def test_each_optimiser_has_its_own_batch_size() -> None:
 def test_a_batch_that_leaves_too_few_updates_is_not_recommended() -> None:
     few = [*timed({8: 100.0, 16: 200.0}), *timed({32: 400.0}, has_enough_steps=False)]
     assert size_for(few) == 16
+    assert size_for([*timed({8: 100.0}), *timed({16: 200.0}, num_steps=200)], momentum=0.9) == 16
     short = [*timed({8: 100.0}), *timed({16: 200.0}, num_steps=199)]
     assert size_for(short) == 16
     assert size_for(short, momentum=0.9) == 8  # momentum remembers ten updates, and wants twenty times as many
@@ -243,9 +244,15 @@ def test_the_regime_of_a_setting_is_unknown_without_a_limit() -> None:
 # -- expectations ----------------------------------------------------------------------------------------------------
 
 
-def expected(isotherm: Isotherm = ISOTHERM, line: Line | None = LINE, **limits: Interval | None) -> tuple[str, ...]:
+# 30 epochs of 40,000 examples: with 200 updates wanted there is room up to B = 6,000.
+LONG = Training(num_train=40_000, intended_steps=lambda size: 1_200_000 // size, enough_steps=100)
+
+
+def expected(
+    isotherm: Isotherm = ISOTHERM, line: Line | None = LINE, training: Training = LONG, **limits: Interval | None
+) -> tuple[str, ...]:
     known = {0.0: limits.get("plain", around(4.0)), 0.9: limits.get("heavy", around(16.0))}
-    return expectations(isotherm, line, known, budget="30 epochs")
+    return expectations(isotherm, line, known, training=training, budget="30 epochs")
 
 
 def test_expectations_hold_the_numbers() -> None:
@@ -258,10 +265,12 @@ def test_expectations_hold_the_numbers() -> None:
 
 
 def test_a_slope_that_is_not_one_is_told() -> None:
-    half = replace(ISOTHERM, slope=Interval(estimate=0.5, low=0.3, high=0.7), used_slope=0.5)
+    half = replace(ISOTHERM, used_slope=0.5, used_interval=Interval(estimate=0.5, low=0.3, high=0.7))
     assert expected(half)[0] == (
         "Twice the batch, 1.4 times the learning rate: it rises as B^0.50 [0.30, 0.70] here, not as B."
     )
+    near = replace(ISOTHERM, used_slope=1.03, used_interval=Interval(estimate=1.03, low=0.72, high=1.33))
+    assert expected(near)[0].endswith("it rises as B^1.03 [0.72, 1.33] here, which is compatible with B.")
 
 
 def test_one_length_does_not_tell_how_the_learning_rate_moves() -> None:
@@ -274,6 +283,30 @@ def test_an_infinite_limit_is_told_in_words() -> None:
     plain = expected(plain=Interval(estimate=4.0, low=2.0, high=math.inf))[1]
     assert "∞]" in plain
     assert "inf" not in plain
+
+
+def test_a_batch_that_leaves_too_few_updates_is_not_said_to_cost_nothing() -> None:
+    """30 epochs of 400 examples: 100 updates at B = 120, and the 200 that momentum wants at B = 60."""
+    short = Training(num_train=400, intended_steps=lambda size: 12_000 // size, enough_steps=100)
+    assert (short.most_batch_size(0.0), short.most_batch_size(0.9)) == (120, 60)
+    _, plain, heavy, _ = expected(training=short)
+    assert plain.startswith("Plain SGD: up to B ≈ 64 [")
+    assert heavy.startswith(
+        "Momentum 0.9: up to B = 60 this costs nothing per epoch; beyond it 30 epochs leave fewer than the 200 "
+        "updates that are wanted, and what that costs was not measured. A longer training allows larger batches, up to "
+        "B ≈ 256 ["
+    )
+    flat = expected(line=lambda _: around(0.5), training=short)[1]  # the learning rate never reaches the limit
+    assert flat.endswith("was not measured. A longer training allows larger batches.")
+    assert "inf" not in flat
+
+
+def test_a_training_too_short_for_every_batch_is_said_to_be() -> None:
+    brief = Training(num_train=400, intended_steps=lambda _: 150, enough_steps=100)
+    assert (brief.most_batch_size(0.0), brief.most_batch_size(0.9)) == (400, 0)
+    assert expected(training=brief)[2] == (
+        "Momentum 0.9: 30 epochs leave too few updates at every batch size; at least 200 are wanted."
+    )
 
 
 def test_there_are_no_expectations_without_a_temperature() -> None:

@@ -8,8 +8,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
+import cases
+from isotherm.core.budget import Budget
 from isotherm.core.statistics import Floats
+from isotherm.diagnose.answer import rise_words
 from isotherm.diagnose.curves import Curve, curve
+from isotherm.diagnose.intended import Intended
 from isotherm.diagnose.law import Law, fit_law, fitted_peak
 
 SIZES = (8, 32, 128)
@@ -54,6 +58,29 @@ def law_of(curves: Sequence[Curve], **options: float) -> Law:
     found = fit_law(curves, **options)  # type: ignore[arg-type]
     assert found is not None
     return found
+
+
+def test_the_answer_rises_as_b_or_with_the_slope_that_excludes_it() -> None:
+    task = cases.blobs_task()
+    epochs = Intended(task=task, budget=Budget.epochs(FULL / task.num_train))
+    unit = epochs.isotherm(law_of(grids(power(-4.0, exponent=-0.5))), [])
+    assert (unit.used_slope, unit.used_interval) == (1.0, unit.slope)  # 1 exactly, whatever slope was measured
+    assert unit.slope is not None
+    assert unit.slope.estimate != 1.0
+    half = epochs.isotherm(law_of(grids(power(1.0, slope=0.5, exponent=-0.5), noise=0.002)), [])
+    assert half.slope is not None
+    assert half.used_slope == pytest.approx(half.slope.estimate)
+    assert rise_words(half).endswith("not as B")
+
+
+def test_at_equal_updates_the_answer_rises_with_the_length_too() -> None:
+    law = law_of(grids(power(-4.0, exponent=-0.5), noise=0.002))
+    found = Intended(task=cases.blobs_task(), budget=Budget.steps(1000)).isotherm(law, [])
+    assert law.exponent is not None
+    assert found.used_interval is not None
+    assert found.used_slope == pytest.approx(1.0 + law.exponent.estimate, abs=1e-6)
+    assert found.used_interval.contains(found.used_slope)
+    assert found.rate(64.0) == pytest.approx(law.at(64, 64 * 1000).estimate, rel=1e-6)
 
 
 @pytest.mark.parametrize("exponent", [0.0, -0.5, -1.0])

@@ -14,13 +14,14 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from helpers_data import png
+from helpers_data import packed_dataset, png, tar_bytes
 from isotherm.data import imagenet, mnist, ptb, restricted_pickle
-from isotherm.data.files import read_bytes, read_gzip
+from isotherm.data.files import fetch, read_bytes, read_gzip
 from isotherm.errors import UserError
 from isotherm.studies.load import read_study
 
@@ -29,11 +30,11 @@ HEAD = 'name = "hostile"\ntask = "mlp_mnist1d"\n[[sweep]]\nname = "one"\n'
 
 
 @contextmanager
-def cheap() -> Iterator[None]:
+def cheap(*, most_mib: int = MOST_MIB) -> Iterator[None]:
     """Allow little processor time and little more memory than there is now."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (pages * os.sysconf("SC_PAGE_SIZE") + MOST_MIB * 2**20, hard))
+    resource.setrlimit(resource.RLIMIT_AS, (pages * os.sysconf("SC_PAGE_SIZE") + most_mib * 2**20, hard))
     start = time.process_time()
     try:
         yield
@@ -92,6 +93,62 @@ def test_a_gzip_bomb_is_stopped(tmp_path: Path) -> None:
         read_gzip(bomb, name="mnist", at_most=2**20)
 
 
+@pytest.mark.parametrize("mode", ["w:gz", "w:xz"])
+def test_an_archive_that_unpacks_to_much_costs_no_memory(tmp_path: Path, mode: str) -> None:
+    """What comes before the file that is wanted is passed over piece by piece."""
+    large = tarfile.TarInfo("large")
+    large.size = 256 * 2**20
+    packed = io.BytesIO()
+    options: dict[str, Any] = {"preset": 0} if mode == "w:xz" else {"compresslevel": 1}
+    with tarfile.open(fileobj=packed, mode=mode, **options) as tar, open("/dev/zero", "rb") as zeros:
+        tar.addfile(large, zeros)
+        wanted = tarfile.TarInfo("inner/a")
+        wanted.size = 4
+        tar.addfile(wanted, io.BytesIO(b"four"))
+    dataset = packed_dataset({"a": b"four"}, packed.getvalue())
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy" / "toy.tar.gz").write_bytes(packed.getvalue())
+    assert len(packed.getvalue()) < 2 * 2**20
+    with cheap(most_mib=100):
+        (status,) = fetch(dataset, tmp_path)
+    assert status.ok
+    assert [path.name for path in (tmp_path / "toy").iterdir() if not path.name.startswith("toy")] == ["out"]
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
+def test_a_bomb_in_an_archive_is_refused_by_its_header(tmp_path: Path, mode: str) -> None:
+    bomb = tarfile.TarInfo("inner/a")
+    bomb.size = 2**40
+    archive = tar_bytes({"inner/a": bomb}, mode=mode)
+    dataset = packed_dataset({"a": b"four"}, archive)
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy" / "toy.tar.gz").write_bytes(archive)
+    with cheap(), pytest.raises(UserError, match=r"inner/a has 1,099,511,627,776 bytes, expected 4; do not use"):
+        fetch(dataset, tmp_path)
+
+
+@pytest.mark.parametrize("keep", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("fault", ["cut off", "damaged"])
+@pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
+def test_a_damaged_archive_is_named_however_it_is_packed(tmp_path: Path, mode: str, fault: str, keep: float) -> None:
+    content = np.random.default_rng(0).bytes(2_000_000)  # some blocks of bzip2
+    archive = bytearray(tar_bytes({"inner/a": content}, mode=mode))
+    place = int(keep * len(archive))
+    if fault == "cut off":
+        del archive[place:]
+    else:
+        archive[place : place + 50] = bytes(byte ^ 0x55 for byte in archive[place : place + 50])
+    dataset = packed_dataset({"a": content}, bytes(archive))
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy" / "toy.tar.gz").write_bytes(archive)
+    with (
+        cheap(),
+        pytest.raises(UserError, match=r"toy\.tar\.gz( is not an intact tar archive|: inner/a does not have)"),
+    ):
+        fetch(dataset, tmp_path)
+    assert [path.name for path in (tmp_path / "toy").iterdir()] == ["toy.tar.gz"]
+
+
 def test_what_mnist_unpacks_to_has_a_limit() -> None:
     largest = 16 + 60_000 * 28 * 28
     assert largest < mnist.MOST_BYTES <= 2**28
@@ -144,6 +201,16 @@ def shard(folder: Path, split: str, image: bytes, *, keep: int | None = None) ->
             tar.addfile(info, io.BytesIO(content))
     (folder / "imagenet").mkdir(exist_ok=True)
     (folder / "imagenet" / f"{split}-0.tar").write_bytes(packed.getvalue()[:keep])
+
+
+@pytest.mark.parametrize("mode", ["w:gz", "w:bz2", "w:xz"])
+def test_a_packed_shard_is_refused(tmp_path: Path, mode: str) -> None:
+    large = tar_bytes({"1.cls": b"0", "1.png": bytes(16 * 2**20)}, mode=mode)
+    (tmp_path / "imagenet").mkdir()
+    for split in ("train", "val"):
+        (tmp_path / "imagenet" / f"{split}-0.tar").write_bytes(large)
+    with cheap(), pytest.raises(UserError, match=r"is not an intact, uncompressed tar file .* unpack its compression"):
+        imagenet.load(tmp_path)
 
 
 def picture(size: int = 64) -> bytes:
@@ -220,7 +287,10 @@ STUDIES = {
     "nested lists": (HEAD + GRID + "epochs = " + "[" * 5_000 + "]" * 5_000, "nested too deeply"),
     "nested tables": (HEAD + GRID + "epochs = " + "{a=" * 3_000 + "1" + "}" * 3_000, "nested too deeply"),
     "5,000 digits": (HEAD + GRID + "steps = " + "9" * 5_000, "a value that cannot be read"),
-    "4,000 digits": (HEAD + GRID + "num_seeds = " + "9" * 4_000 + "\nepochs = 1", "one"),
+    "4,000 digits": (
+        HEAD + GRID + "num_seeds = " + "9" * 4_000 + "\nepochs = 1",
+        "num_seeds must be at most 10,000, not 9999",
+    ),
     "no end": (HEAD + GRID + "epochs = 1e300", "a budget of 1e.300 epochs would never end; use at most 1,000,000"),
     "no end in updates": (HEAD + GRID + "epochs = 1e11", "updates, which would never end; use fewer epochs"),
     "no end of doubling": (HEAD + GRID + "until = { first = 1, at_most = 1e300 }", "would never end"),
@@ -230,10 +300,10 @@ STUDIES = {
     ),
     "a batch of everything": (
         HEAD + "batch_sizes = [99999999999999999999]\neffective_learning_rates = [1.0]\nepochs = 1",
-        "99999999999999999999",
+        "batch size 99999999999999999999 is larger than the training set",
     ),
     "no number": (HEAD + GRID + "epochs = nan", "not positive"),
-    "a bell": ('name = "a\\u0007"\n' + GRID, r"a\.toml"),
+    "a bell": (HEAD.replace("hostile", "a\\u0007") + GRID + "epochs = 1", r"study name 'a.x07': use letters, digits"),
     "an escape in a sweep": (HEAD.replace("one", "\\u001b[31m") + GRID + "epochs = 1", "control character"),
     "a name of 300 bytes": (HEAD.replace("one", "x" * 300) + GRID + "epochs = 1", "has 300 bytes.* use at most 150"),
     "a task of 5,000 characters": (

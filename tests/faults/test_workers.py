@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
 
+from helpers_engines import assert_same_result
 from helpers_faults import (
     BAD_BATCH_SIZE,
+    BAD_SIZES,
     assert_only_bad_runs_failed,
     assert_same_rows,
     exits,
@@ -42,6 +45,7 @@ from isotherm.running.executors import dispatch
 from isotherm.running.executors.fleet_times import work_of
 from isotherm.running.runner import run
 from isotherm.running.store import Store
+from isotherm.sweep.sweep import Sweep
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux"),
@@ -202,6 +206,45 @@ def test_more_threads_are_refused_in_a_worker_instead_of_a_deadlock(caplog: pyte
 )
 def test_what_a_model_raises_is_the_reason_of_its_runs(fault: Callable[[], None], reason: str, workers: int) -> None:
     assert_only_bad_runs_failed(run(faulty_sweep(fault, also_here=True), workers=workers), reason=reason)
+
+
+class Breaking(nn.Module):
+    """Returns NaN in training at the bad batch size, in a worker, from the moment its bias has moved a little."""
+
+    def __init__(self, *, driver: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+        nn.init.zeros_(self.layer.bias)
+        self.driver = driver
+
+    def forward(self, x: Tensor) -> Tensor:
+        output = self.layer(x)
+        if self.training and x.shape[0] in BAD_SIZES and os.getpid() != self.driver:
+            return torch.where(self.layer.bias.abs().sum() > 0.02, torch.nan, output)
+        return output
+
+
+def test_a_model_that_returns_nan_in_the_middle_diverges_in_a_worker_and_no_other_run_does() -> None:
+    """A value like any other: no worker is lost, and the same process would have found it at the same update."""
+
+    def sweep(driver: int) -> Sweep:
+        task = blobs_task(model=lambda: Breaking(driver=driver))
+        sizes, rates = [8, BAD_BATCH_SIZE, 32], [0.25, 0.3]
+        return tiny_sweep(task=task, batch_sizes=sizes, effective_learning_rates=rates, budget=Budget.steps(40))
+
+    recorder = Recorder()
+    found = rows(run(sweep(os.getpid()), workers=2, progress=recorder))
+    alone = rows(run(sweep(0)))
+    assert found.keys() == alone.keys()
+    for (batch_size, *_), result in found.items():
+        is_bad = batch_size == BAD_BATCH_SIZE
+        assert result.outcome is (Outcome.DIVERGED if is_bad else Outcome.FINISHED)
+        assert result.error is None
+    steps = {result.divergence_step for name, result in found.items() if name[0] == BAD_BATCH_SIZE}
+    assert all(step is not None and 1 < step < 40 for step in steps)
+    for name, result in found.items():
+        assert_same_result(result, alone[name])
+    assert recorder.notes == []
 
 
 def test_a_model_that_changes_the_folder_moves_no_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

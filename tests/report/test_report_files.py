@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,50 @@ def test_a_file_that_cannot_be_written_is_named_and_the_old_one_stays(
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_stays_and_the_file_it_names_is_replaced(tmp_path: Path) -> None:
+    target, link = tmp_path / "there" / "a.txt", tmp_path / "link.txt"
+    link.symlink_to(target)
+    for content in (b"one", b"two"):  # the first time the link names nothing yet
+        assert write_atomically(link, content) == link
+        assert link.is_symlink()
+        assert target.read_bytes() == content
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_a_link_to_itself_is_an_error_in_words(tmp_path: Path) -> None:
+    link = tmp_path / "link.txt"
+    link.symlink_to(link)
+    with pytest.raises(UserError, match=r"link\.txt cannot be written: Too many levels of symbolic links"):
+        write_atomically(link, b"new")
+
+
+def test_a_character_device_is_written_to_and_stays() -> None:
+    master, slave = os.openpty()  # a terminal of our own: nothing of the machine is at risk
+    try:
+        device = Path(os.ttyname(slave))
+        assert write_atomically(device, [b"one ", b"two"]) == device
+        assert os.read(master, 100) == b"one two"
+        assert device.is_char_device()
+    finally:
+        os.close(master)
+        os.close(slave)
+
+
+def test_what_is_no_file_is_refused_and_stays(tmp_path: Path) -> None:
+    pipe, folder, link, end = (tmp_path / name for name in ("pipe", "folder", "link", "socket"))
+    os.mkfifo(pipe)
+    folder.mkdir()
+    link.symlink_to(pipe)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(end))
+        for path, kind in ((pipe, "a pipe"), (link, "a pipe"), (folder, "a folder"), (end, "a socket")):
+            with pytest.raises(UserError, match=rf"{path.name} is {kind}, not a file; name a new file"):
+                write_atomically(path, b"new")
+    assert pipe.is_fifo()
+    assert link.is_symlink()
+    assert sorted(tmp_path.iterdir()) == sorted([pipe, folder, link, end])
 
 
 def test_json_files_are_strict(tmp_path: Path) -> None:

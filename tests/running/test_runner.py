@@ -52,6 +52,12 @@ def by_key(results: Results) -> dict[str, RunResult]:
 # -- a run, and the same again ---------------------------------------------------------------------
 
 
+def test_a_precision_of_gpus_is_refused_on_a_cpu_before_a_store_is_made(path: Path) -> None:
+    with pytest.raises(UserError, match="precision='tf32' is a way in which GPUs multiply"):
+        run(tiny_sweep(precision="tf32"), store=path)
+    assert not list(path.parent.iterdir())
+
+
 def test_run_returns_every_run_of_the_sweep() -> None:
     recorder = Recorder()
     results = run(tiny_sweep(), progress=recorder)

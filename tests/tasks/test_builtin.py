@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -395,9 +396,29 @@ def test_a_text_that_is_too_short_or_missing(tmp_path: Path) -> None:
     path.write_text("Too short.")
     with pytest.raises(UserError, match=r"too few for one window of context=32.*give a text of 326 characters or more"):
         get_task("gpt_text", data=path)
-    with pytest.raises(UserError, match=r"there is no text .*typo\.txt"):
-        get_task("gpt_text", data=tmp_path / "typo.txt")
-    assert len(get_task("gpt_text", data=tmp_path).train[0]) == 5_624  # a folder is for other tasks' data
+    with pytest.raises(UserError, match=r"there is no text .*shrt\.txt; did you mean '.*/short\.txt'\?; give --data a"):
+        get_task("gpt_text", data=tmp_path / "shrt.txt")
+    with pytest.raises(UserError, match=r"there is no text .*typo\.txt; give --data a text file"):
+        get_task("gpt_text", data=tmp_path / "none" / "typo.txt")
+
+
+def test_what_is_no_file_is_not_taken_for_a_text(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    for name in ("pipe", "link"):
+        with pytest.raises(UserError, match=f"{name} is a pipe or a device, not a file"):
+            get_task("gpt_text", data=tmp_path / name)
+
+
+def test_a_folder_is_for_other_tasks_data_and_said_to_have_no_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = get_task("gpt_text", data=tmp_path)
+    assert len(task.train[0]) == 5_624
+    assert "is a folder, so gpt_text has the package's own text" in task.notes[0]
+    monkeypatch.setenv("ISOTHERM_DATA", str(tmp_path))  # where data are by default needs no words
+    assert get_task("gpt_text").notes == ()
+    assert get_task("gpt_text", data=tmp_path).notes == ()
 
 
 if __name__ == "__main__":  # prints what to pin

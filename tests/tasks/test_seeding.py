@@ -100,6 +100,17 @@ def test_a_builder_that_hands_out_one_module_couples_nothing():
     assert len({m.weight.data_ptr() for m in (module, first, second)}) == 3
 
 
+def test_the_old_weight_norm_is_refused_with_the_name_of_the_new_one(recwarn):
+    with pytest.raises(UserError) as refusal:
+        initial_model(lambda: nn.Sequential(nn.utils.weight_norm(nn.Linear(2, 2))), seed=0)
+    assert str(refusal.value).startswith("layer '0' (Linear) has torch.nn.utils.weight_norm")
+    assert "torch.nn.utils.parametrizations.weight_norm" in str(refusal.value)
+    with pytest.raises(UserError, match=r"^Linear has torch\.nn\.utils\.weight_norm"):
+        initial_model(lambda: nn.utils.weight_norm(nn.Linear(2, 2)), seed=0)
+    initial_model(lambda: nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)), seed=0)
+    assert not recwarn.list  # PyTorch's own, that the function is deprecated
+
+
 def test_a_builder_must_return_a_module():
     with pytest.raises(UserError, match=r"returned dict; end it with `return module`, a torch\.nn\.Module"):
         initial_model(dict, seed=0)  # type: ignore[arg-type]

@@ -31,6 +31,12 @@ def broken():
 def leaving():
     raise SystemExit(3)
 
+def odd():
+    raise GeneratorExit("no exception")
+
+def interrupted():
+    raise KeyboardInterrupt
+
 number = 7
 builtin = dict
 """
@@ -72,6 +78,7 @@ def test_a_callable_without_a_signature() -> None:
         ("mlp_mnist2d", "unknown task 'mlp_mnist2d'; did you mean 'mlp_mnist1d'"),
         ("loadable:refused", "loadable:refused: not today"),
         ("loadable:broken", "'loadable:broken' was called and raised KeyError: 'no such thing'"),
+        ("loadable:odd", "'loadable:odd' was called and raised GeneratorExit: no exception"),
         ("loadable:leaving", "was called and raised SystemExit: 3"),
         ("loadable:number", "has no function 'number'"),
         ("loadable:brokn", "has no function 'brokn'; did you mean 'broken'"),
@@ -82,3 +89,18 @@ def test_a_callable_without_a_signature() -> None:
 def test_what_names_no_task_is_refused(reference: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         load_task(reference)
+
+
+@pytest.mark.parametrize("what", ["GeneratorExit('odd')", "SystemExit('odd')", "ValueError('odd')"])
+def test_a_module_may_raise_anything_on_import(what: str) -> None:
+    Path("loadable.py").write_text(f"raise {what}\n")
+    with pytest.raises(UserError, match=r"module 'loadable' cannot be imported: \w+: odd"):
+        call_reference("loadable:task")
+
+
+def test_an_interrupt_passes() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        call_reference("loadable:interrupted")
+    Path("interrupted.py").write_text("raise KeyboardInterrupt\n")
+    with pytest.raises(KeyboardInterrupt):
+        call_reference("interrupted:task")

@@ -34,17 +34,45 @@ LEAST_FOR_LINE = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ShapeDraws:
+    """Shapes of the batch sizes that share one, shape (num_draws, 8), and log2 of those sizes, less their mean."""
+
+    shapes: Floats
+    octaves: Floats
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class FamilyFit:
     """Draws from the posterior of a curve family; every row is one draw.
 
     `optima` are log2 of the optimal effective learning rates, `heights` the quantity there, in its own units; shapes
-    (num_draws, num_grids). `lines` are broken lines through the optima; None below three batch sizes.
+    (num_draws, num_grids). `lines` are broken lines through the optima; None below three batch sizes. `parts` are the
+    shapes of all batch sizes, or of small and of large ones. `sign` is -1 where small values are good.
     """
 
     batch_sizes: tuple[int, ...]
     optima: Floats
     heights: Floats
     lines: LineDraws | None
+    parts: tuple[ShapeDraws, ...]
+    sign: int
+
+    def values_at(self, log_rates: Floats) -> Floats:
+        """Return draws of the quantity at other learning rates than the optima, in its own units.
+
+        Away from an optimum real curves stray from the shape, so that the draws scatter more and more.
+
+        Args:
+            log_rates: log2 of effective learning rates, shape (num_draws, num_grids).
+        """
+        generator = np.random.default_rng(0)
+        away, first, lost = log_rates - self.optima, 0, []
+        for part in self.parts:
+            columns = away[:, first : first + len(part.octaves)]
+            losses, errors = peak.losses_away(part.shapes, part.octaves, columns)
+            lost.append(losses + errors * generator.standard_normal(losses.shape))
+            first += len(part.octaves)
+        return np.asarray(self.heights - self.sign * np.concatenate(lost, axis=1))
 
     @property
     def slopes(self) -> Floats:
@@ -99,7 +127,10 @@ def _fit(found: Curves, batch_sizes: tuple[int, ...], sign: int, label: str, num
     if len(batch_sizes) >= LEAST_FOR_LINE:
         table = joined([window.table(shapes[:NUM_LINE_SHAPES]) for window, shapes in parts])
         lines = draw_lines(table, np.log2(batch_sizes), optima, generator, num_draws=num_draws)
-    return FamilyFit(batch_sizes=batch_sizes, optima=optima, heights=sign * heights, lines=lines)
+    drawn = tuple(ShapeDraws(shapes=shapes, octaves=window.curves.octaves) for window, shapes in parts)
+    return FamilyFit(
+        batch_sizes=batch_sizes, optima=optima, heights=sign * heights, lines=lines, parts=drawn, sign=sign
+    )
 
 
 # Small and large batches have shapes of their own where these fit better by this much: log likelihood, on average over

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from isotherm.analysis.curves import Curves
+from isotherm.analysis.curves import FARTHER, Curves
 from isotherm.core.statistics import Floats
 
 # Columns of an array of shapes: natural logarithms of a, r and κ; p and q; logarithm of a factor on standard errors; by
@@ -79,6 +79,22 @@ def fit_heights(curves: Curves, shapes: Floats, log_optima: Floats) -> Fitted:
         heights=heights + curves.best,
         height_variances=1.0 / total,
     )
+
+
+def losses_away(shapes: Floats, octaves: Floats, away: Floats) -> tuple[Floats, Floats]:
+    """Return what curves lose away from their optima, and the standard deviation of what real ones lose besides.
+
+    Args:
+        shapes: parameters, shape (num_draws, 8).
+        octaves: log2 of the batch sizes, less their mean, shape (num_grids,).
+        away: octaves above the optimum, shape (num_draws, num_grids).
+    """
+    log_a, log_r, log_kappa, below, above, _, drift_a, drift_r = (part[:, None] for part in shapes.T)
+    log_sides = np.where(away > 0, log_r + drift_r * octaves, 0.0)
+    powers = np.where(away > 0, above, below)
+    losses = np.exp(log_a + drift_a * octaves + log_sides) * np.abs(away) ** powers
+    farther = 1 + FARTHER * np.maximum(0.0, np.abs(away) - 1.0)
+    return np.asarray(losses), np.asarray(np.exp(log_kappa) * losses * farther)
 
 
 def missed_falls(curves: Curves, losses: Floats) -> Floats | float:

@@ -252,14 +252,15 @@ def _test_words(series: Series, chosen: _Choice) -> list[str]:
     diverged = f"; {found.num_diverged} more diverged" if found.num_diverged else ""
     if chosen.grid.is_confirmed:
         assert chosen.grid.selected is not None
-        flattered = f"{_number(series, chosen.grid.selected.mean)}{unit}"
+        selected = chosen.grid.selected.mean
+        is_better = series.plan.metric_direction.sign * (selected - found.mean_all) > 0
         return [
             f"{mean} {limits} over {num} confirming seeds{diverged}; the seeds that chose the learning rate say "
-            f"{flattered}, which the choice flatters."
+            f"{_number(series, selected)}{unit}{', which the choice may flatter' if is_better else ''}."
         ]
     itself = " on the test set itself" if series.plan.tune_on == "test" else ""
     return [
-        f"{mean} {limits} over all {num} seeds{diverged}. They also made the choice{itself}, which flatters the "
+        f"{mean} {limits} over all {num} seeds{diverged}. They also made the choice{itself}, which may flatter the "
         "number; confirming seeds (num_confirm) would remove that."
     ]
 

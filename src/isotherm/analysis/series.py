@@ -7,12 +7,15 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from isotherm.analysis.family import LEAST_FOR_LINE, FamilyFit, fit_family
 from isotherm.analysis.regimes import JointRegimes, Regimes, joint_regimes_of, regimes_of
 from isotherm.core.budget import Budget
 from isotherm.core.optimizers import Optimizer, has_temperature, heavy_ball_momentum
 from isotherm.core.rates import tidy
 from isotherm.core.records import Direction
+from isotherm.core.statistics import Floats
 from isotherm.core.temperature import bare_learning_rate, temperature
 from isotherm.sweep.plan import GridAxes, SweepPlan
 from isotherm.sweep.protocol import Edge, Estimate, Grid, Optimum, SelectionBias
@@ -121,6 +124,23 @@ class Series:
     def scale(self) -> float:
         """The factor by which the metric is shown."""
         return 100.0 if self.is_percent else 1.0
+
+    @property
+    def tuned_on_test(self) -> bool:
+        """Whether learning rates are chosen on the test set, as in the paper."""
+        return self.plan.objective == "test_metric"
+
+    def test_values(self) -> Floats:
+        """Return draws of the test metric at the learning rates that were tuned, shape (num_draws, num_grids).
+
+        Where the test set took no part in choosing them, it is not taken at its own best learning rates.
+        """
+        assert self.fit is not None
+        assert self.test_fit is not None
+        if self.tuned_on_test:
+            return self.test_fit.heights
+        values = self.test_fit.values_at(self.fit.optima)
+        return values if self.plan.metric_bounds is None else np.clip(values, *self.plan.metric_bounds)
 
     def pairs_with(self, other: Series) -> bool:
         """Tell whether this is plain SGD, and the other the same with momentum, both with a law."""

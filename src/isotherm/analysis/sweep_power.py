@@ -1,4 +1,7 @@
-"""What the sweeps of a plan can see: `power.py` with the plan's numbers, and the noise of stored runs."""
+"""What the sweeps of a plan can see: `power.py` with the plan's numbers, and the noise of stored runs.
+
+Verdicts widen differences of heights by `HEIGHT_WIDENING`; the noise of a difference is widened by as much here.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from isotherm.analysis import power as formulas
 from isotherm.analysis.family import LEAST_FOR_LINE
 from isotherm.analysis.noise import RunNoise, measured_noise
 from isotherm.analysis.series import same_but_momentum
+from isotherm.analysis.verdicts.draws import HEIGHT_WIDENING
 from isotherm.analysis.verdicts.margins import LEVEL, POWER, PROPORTIONAL
 from isotherm.analysis.verdicts.remedies import LEAST_SEEDS
 from isotherm.core.budget import BudgetUnit
@@ -122,8 +126,8 @@ class SweepPower:
         too_few = f" Fewer than {LEAST_SEEDS} seeds give no verdict." if self.num_seeds < LEAST_SEEDS else ""
         return (
             f"A difference is one between two batch sizes on the test set, at level {LEVEL:g} / "
-            f"({_count(self.num_comparisons, 'comparison')} with the best × {_count(self.num_verdicts, 'verdict')})."
-            f"{too_few}"
+            f"({_count(self.num_comparisons, 'comparison')} with the best × {_count(self.num_verdicts, 'verdict')}), "
+            f"its error widened by {HEIGHT_WIDENING:g} as in the verdicts.{too_few}"
         )
 
     @property
@@ -214,7 +218,7 @@ def _sweep_power(
     hidden = None
     if noise is not None and noise.curvature is not None:
         hidden = scale * formulas.hidden_between(finest, curvature=noise.curvature)
-    spread = 1.0 if noise is None else scale * _effective(noise, plan, spacing)
+    spread = HEIGHT_WIDENING * (1.0 if noise is None else scale * _effective(noise, plan, spacing))
     seeds = None
     if wanted is not None and noise is not None and (hidden is None or wanted > hidden):
         seeds = formulas.seeds_for_difference(wanted, noise=spread, level=level)

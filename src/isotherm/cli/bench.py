@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from isotherm.cli.command import command
-from isotherm.cli.common import check_json, console_for, escaped, give_json, print_written, stopped
+from isotherm.cli.common import check_json, console_for, escaped, give_json, is_standard_output, print_written, stopped
 from isotherm.cli.options import JsonOption
 from isotherm.errors import UserError
 
@@ -108,7 +108,7 @@ def _measured(
     from isotherm.bench.measure import measure
     from isotherm.cli.show.bench import row_line
 
-    is_file = json_path is not None and json_path != Path("-")
+    is_file = json_path is not None and not is_standard_output(json_path)
     num_done = 0
 
     def on_row(content: dict[str, Any]) -> None:
@@ -151,7 +151,7 @@ def _planned(study: str) -> list[RunSpec]:
 def _check_json(path: Path | None) -> None:
     """Refuse a path that cannot be written before anything is timed."""
     check_json(path)
-    if path is None or path == Path("-"):
+    if path is None or is_standard_output(path) or path.is_char_device():
         return
     try:
         with tempfile.TemporaryFile(dir=path.absolute().parent):

@@ -185,8 +185,12 @@ class CellOptions:
         made = optimizer_of({**options, "name": self.optimizer})
         if isinstance(made, SGD):
             return {"effective_learning_rate": self._effective(made.momentum), "optimizer": made}
-        rates = {"effective_learning_rate": self.effective_learning_rate, "learning_rate": self.learning_rate}
-        return {**rates, "optimizer": made}
+        if self.effective_learning_rate is not None:
+            raise UserError(
+                f"{made.title} has no effective learning rate: ε / (1 - momentum) is of SGD; give --learning-rate "
+                f"{self.effective_learning_rate:g} in place of --effective-learning-rate"
+            )
+        return {"learning_rate": self.learning_rate, "optimizer": made}
 
     def _effective(self, momentum: float) -> float:
         if self.effective_learning_rate is not None:

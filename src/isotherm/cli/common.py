@@ -20,7 +20,7 @@ from isotherm.cli.consoles import has_unicode
 from isotherm.core.json import json_text
 from isotherm.core.visible import printable
 from isotherm.errors import UserError
-from isotherm.report.files import write_json
+from isotherm.report.files import require_writable, write_json
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -80,7 +80,12 @@ def _print_error(sentence: str) -> None:
 
 def console_for(json_path: Path | None) -> Console:
     """Return the console for display: standard output, or standard error if JSON goes to standard output."""
-    return _console(stderr=json_path == Path("-"))
+    return _console(stderr=is_standard_output(json_path))
+
+
+def is_standard_output(path: Path | None) -> bool:
+    """Return whether a path stands for standard output; what is there may be a pipe, which no file can replace."""
+    return path in (Path("-"), Path("/dev/stdout"))
 
 
 def errors() -> Console:
@@ -118,21 +123,24 @@ def print_notes(notes: Iterable[str], console: Console) -> None:
 def print_written(paths: Iterable[Path | None], console: Console) -> None:
     """Say which files were written."""
     for path in paths:
-        if path not in (None, Path("-")):
+        if path is not None and not is_standard_output(path):
             console.print(f"Written to {escaped(str(path))}", highlight=False, soft_wrap=True)
 
 
 def check_json(path: Path | None) -> None:
     """Refuse a JSON path that cannot be written before hours are spent."""
-    if path is not None and path != Path("-") and (path.is_dir() or not path.absolute().parent.is_dir()):
+    if path is None or is_standard_output(path):
+        return
+    if path.is_dir() or not path.absolute().parent.is_dir():
         raise UserError(
             f"--json {path}: it is a folder, or its folder does not exist; name a file in an existing folder"
         )
+    require_writable(path)
 
 
 def give_json(path: Path | None, content: Any) -> None:
     """Write the content to the path of `--json`, if one was given."""
-    if path == Path("-"):
+    if is_standard_output(path):
         sys.stdout.write(json_text(content, ascii_only=not has_unicode(sys.stdout)))
     elif path is not None:
         write_json(path, content)

@@ -192,12 +192,16 @@ def _diagnosed(task: Task, options: DiagnoseOptions, console: Console) -> Diagno
 
 def _check_output(path: Path | None, *, no_report: bool) -> None:
     """Refuse a report that cannot be written before minutes are spent."""
+    from isotherm.report.files import require_writable
+
     if no_report and path is not None:
         raise UserError(f"--output {path} and --no-report are both given; leave one out")
     if no_report:
         return
     if path is not None and path.is_dir():
         raise UserError(f"--output {path}: it is a folder; name the HTML file")
+    if path is not None and require_writable(path):  # a device such as /dev/null
+        return
     page = Path.cwd() / (path or "report.html")  # whatever the task's name is
     folder = next(parent for parent in page.parents if parent.exists())
     try:

@@ -114,15 +114,15 @@ def _list(options: ReproduceOptions, console: Console) -> None:
 def _export(options: ReproduceOptions, console: Console) -> None:
     """Write the runs of a store into a file for the folder of earlier rows."""
     from isotherm.report.files import write_atomically
-    from isotherm.studies.paper.shipped import export, export_text
+    from isotherm.studies.paper.shipped import export, export_bytes
 
     if options.store is None or options.output is None or options.commit is None:
         raise UserError(
             "export needs a store, a file and the commit that trained it; give e.g. --store paper_laptop.sqlite "
-            "--output results/laptop/laptop.json --commit $(git rev-parse --short HEAD)"
+            "--output results/laptop/laptop.json.gz --commit $(git rev-parse --short HEAD)"
         )
     content = export(options.store, commit=options.commit)
-    path = write_atomically(options.output, export_text(content).encode())
+    path = write_atomically(options.output, export_bytes(content, options.output))
     console.print(
         f"{content['num_runs']:,} runs of {len(content['studies'])} studies written to {path}",
         highlight=False,
@@ -196,13 +196,15 @@ def _reproduced(
     start: float,
 ) -> Finding | Round:
     """Run what is missing of an object and return what its results say; what is left where time was up."""
-    from isotherm.cli.training import minutes_left, train_study
+    from isotherm.cli.training import minutes_left, train_study, with_num_seeds
     from isotherm.report.paper.finding import find
 
     if not wanted.scales[scale].settings:
         return find(wanted, scale, None)
     minutes_left(options.minutes, since=start)  # before data are loaded for nothing
     study = _changed(wanted.study(scale, data=options.data), options)
+    if options.num_seeds is not None:
+        study = with_num_seeds(study, options.num_seeds, console)
     left = minutes_left(options.minutes, since=start)
     results = train_study(study, store, compute=compute, console=console, minutes=left)
     if (missing := results.next_round()) is not None:
@@ -219,15 +221,13 @@ def _command(wanted: PaperObject, scale: Scale, options: ReproduceOptions) -> li
 
 
 def _changed(study: Study, options: ReproduceOptions) -> Study:
-    """Return the study with what the options change in every sweep; of more seeds all are kept."""
+    """Return the study with what the options change in every sweep, except the number of seeds."""
     from typing import cast, get_args
 
     from isotherm.core.checks import require_choice
     from isotherm.sweep.plan import Resolution
 
     changes: dict[str, Any] = {}
-    if options.num_seeds is not None:
-        changes |= {"num_seeds": options.num_seeds, "num_kept": options.num_seeds}
     if options.max_extensions is not None:
         changes["max_extensions"] = options.max_extensions
     if options.resolution is not None:

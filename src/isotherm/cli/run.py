@@ -6,7 +6,7 @@ import dataclasses
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -27,8 +27,6 @@ from isotherm.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from isotherm.sweep.study import Study
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,12 +126,17 @@ def _run_study(options: RunOptions, console: Console, start: float) -> None:
     from isotherm.cli.show.left import exit_if_out_of_time, part_content, print_part
     from isotherm.cli.show.study import exit_if_failed, print_results
     from isotherm.cli.stores import default_store, run_command
-    from isotherm.cli.training import minutes_left, train_study
+    from isotherm.cli.training import minutes_left, train_study, with_num_seeds
     from isotherm.report.study.summary import study_summary
     from isotherm.studies.load import load_study
 
     assert options.study is not None
-    study = _changed(load_study(options.study, data=options.data, resolution=options.resolution), options)
+    study = load_study(options.study, data=options.data, resolution=options.resolution)
+    if options.cell.num_seeds is not None:
+        study = with_num_seeds(study, options.cell.num_seeds, console)
+    if options.max_extensions is not None:
+        sweeps = (dataclasses.replace(sweep, max_extensions=options.max_extensions) for sweep in study.sweeps)
+        study = dataclasses.replace(study, sweeps=tuple(sweeps))
     print_notes((note for sweep in study.sweeps for note in sweep.task.notes), console)
     store = options.store or default_store(study.name)
     results = train_study(
@@ -157,13 +160,6 @@ def _run_study(options: RunOptions, console: Console, start: float) -> None:
     _print_store(store, console)
     give_json(options.json_path, study_summary(analysis, seconds=time.perf_counter() - start))
     exit_if_failed(results)
-
-
-def _changed(study: Study, options: RunOptions) -> Study:
-    """Return the study with what the options change in every sweep."""
-    given = {"num_seeds": options.cell.num_seeds, "max_extensions": options.max_extensions}
-    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    return dataclasses.replace(study, sweeps=tuple(dataclasses.replace(s, **changes) for s in study.sweeps))
 
 
 def _run_cell(options: RunOptions, console: Console, start: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from isotherm.cli.common import print_notes
 from isotherm.cli.options import ComputeOptions, ExecutorOptions
 from isotherm.cli.progress import RunProgress
 from isotherm.errors import OutOfTimeError, UserError
@@ -30,6 +32,28 @@ def minutes_left(minutes: float | None, *, since: float) -> float | None:
     if left <= 0:
         raise OutOfTimeError(f"--minutes {minutes:g} is over before anything could be trained; give more minutes")
     return left
+
+
+def with_num_seeds(study: Study, num_seeds: int, console: Console) -> Study:
+    """Return the study with this many seeds in every sweep.
+
+    The best 5 of 30 seeds flatter more than the best 5 of 7 that a study asks for. So a sweep that keeps its best k of
+    n seeds keeps all of another number, and a note says so.
+    """
+    choosing = [s for s in study.sweeps if s.num_seeds != num_seeds and s.num_kept not in (None, s.num_seeds)]
+    print_notes(
+        (
+            f"--seeds {num_seeds} keeps all {num_seeds} seeds where the study keeps the best {sweep.num_kept} of "
+            f"{sweep.num_seeds}; to keep the best of {num_seeds}, change num_seeds and num_kept in the study"
+            for sweep in choosing
+        ),
+        console,
+    )
+    sweeps = (
+        dataclasses.replace(sweep, num_seeds=num_seeds, num_kept=None) if sweep.num_seeds != num_seeds else sweep
+        for sweep in study.sweeps
+    )
+    return dataclasses.replace(study, sweeps=tuple(sweeps))
 
 
 def train_study(

@@ -79,8 +79,10 @@ def _lives(options: WatchOptions) -> list[Live]:
 
 
 def _export(lives: list[Live], path: Path) -> None:
+    from isotherm.report.files import require_writable
     from isotherm.report.watch.page import write_frozen
 
+    require_writable(path)
     for live in lives:
         live.read()
         live.fit()

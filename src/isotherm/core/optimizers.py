@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 from isotherm.core.checks import is_number, require_choice, require_whole
+from isotherm.core.options import with_named_options
 from isotherm.core.rates import tidy
 from isotherm.errors import UserError, nearest
 
@@ -23,6 +24,7 @@ Adjustment = Literal["match_rms_adamw", "original"]
 _DECAYING = ("beta1", "beta2", "momentum")
 
 
+@with_named_options(lambda kind, option: _owners(kind, option))
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SGD:
     """Stochastic gradient descent, `torch.optim.SGD`: heavy ball, or Nesterov's momentum.
@@ -54,6 +56,7 @@ class SGD:
         return self
 
 
+@with_named_options(lambda kind, option: _owners(kind, option))
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Adam:
     """Adam, `torch.optim.Adam`; L2 is part of the gradient, as its `weight_decay`.
@@ -90,6 +93,7 @@ class Adam:
         return _at(self, batch_size)
 
 
+@with_named_options(lambda kind, option: _owners(kind, option))
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AdamW:
     """AdamW, `torch.optim.AdamW`: Adam with decoupled weight decay.
@@ -128,6 +132,7 @@ class AdamW:
         return _at(self, batch_size)
 
 
+@with_named_options(lambda kind, option: _owners(kind, option))
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Muon:
     """Muon for matrices, as `torch.optim.Muon`, and AdamW for all other parameters and for embeddings.
@@ -243,10 +248,6 @@ def optimizer_of(content: Mapping[str, Any]) -> Optimizer:
     kind = OPTIMIZERS.get(name) if isinstance(name, str) else None
     if kind is None:
         raise UserError(f"{name!r} is no optimiser; {nearest(str(name).lower(), OPTIMIZERS)}")
-    known = [field.name for field in dataclasses.fields(kind)]
-    for option in options:
-        if option not in known:
-            raise UserError(f"{kind.title} has no option {option!r}{_owners(option)}; {nearest(option, known)}")
     return kind(**options)
 
 
@@ -255,8 +256,11 @@ def heavy_ball_momentum(optimizer: Optimizer) -> float | None:
     return optimizer.momentum if isinstance(optimizer, SGD) and not optimizer.nesterov else None
 
 
-def _owners(option: str) -> str:
-    owners = [kind.title for kind in OPTIMIZERS.values() if option in {f.name for f in dataclasses.fields(kind)}]
+def _owners(kind: type, option: str) -> str:
+    """Return which optimisers have an option that one of them has not, and what takes its place there."""
+    owners = [other.title for other in OPTIMIZERS.values() if option in {f.name for f in dataclasses.fields(other)}]
+    if option == "weight_decay":
+        return f", which is one of {' and '.join(owners)}: use AdamW, or for L2 give the sweep or the task l2="
     return f", which is one of {' and '.join(owners)}" if owners else ""
 
 

@@ -10,9 +10,11 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from isotherm.core.checks import is_number, is_whole
+from isotherm.core.options import Given, Made, refuses_unknown, with_named_options
 from isotherm.core.rates import tidy
 from isotherm.core.run_schedule import NUM_DROPS, Point, RunSchedule, Shape, rounded
 from isotherm.core.tabulation import checked_points, tabulated
@@ -35,6 +37,18 @@ SHAPES = tuple(_OPTIONS)
 _WARMUPS = ("warmup_steps", "warmup_fraction")
 
 
+def _owners(shape: str, option: str) -> str:
+    """Return which shapes have an option that one of them has not."""
+    owners = [f"{other!r}" for other, names in _OPTIONS.items() if option in names and other != shape]
+    return f", which belongs to {' and '.join(owners)}" if owners else ""
+
+
+def _shape_options(shape: str) -> Callable[[Callable[Given, Made]], Callable[Given, Made]]:
+    """Return a decorator of the class method of a shape, which refuses the options of another."""
+    return refuses_unknown(f"Schedule.{shape}", partial(_owners, shape))
+
+
+@with_named_options(lambda _, option: _owners("", option))
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Schedule:
     """How the learning rate changes during training; by default the paper's: hold, then ten drops by γ = 2 each.
@@ -86,13 +100,16 @@ class Schedule:
     def _check_options(self) -> None:
         """Refuse options of another shape, and two that say the same."""
         known = {*_OPTIONS[self.shape], *_WARMUPS, "shape"}
-        for field in dataclasses.fields(self):
-            if getattr(self, field.name) is not None and field.name not in known:
-                owners = ", ".join(shape for shape, names in _OPTIONS.items() if field.name in names)
-                raise UserError(
-                    f"{field.name}={getattr(self, field.name)!r} is no option of the schedule {self.shape!r}, but of "
-                    f"{owners}; leave it out, or make the schedule with Schedule.{self.shape}(...)"
-                )
+        wrong = [f.name for f in dataclasses.fields(self) if getattr(self, f.name) is not None and f.name not in known]
+        for name in wrong:
+            if name == "gamma" and self.gamma == _GAMMA and len(wrong) > 1:
+                continue  # by default: another option was given
+            owners = ", ".join(shape for shape, names in _OPTIONS.items() if name in names)
+            default = ", and there by default" if name == "gamma" and self.gamma == _GAMMA else ""
+            raise UserError(
+                f"{name}={getattr(self, name)!r} is no option of the schedule {self.shape!r}, but of {owners}{default}"
+                f"; leave it out, or make the schedule with Schedule.{self.shape}(...)"
+            )
         if self.shape == "paper" and (self.gamma is None) == (self.final_effective_learning_rate is None):
             raise UserError(
                 f"a schedule needs gamma or final_effective_learning_rate and not both; got gamma={self.gamma}, "
@@ -110,8 +127,8 @@ class Schedule:
             may_be_zero = self.shape != "paper"
             is_good = is_number(value) and math.isfinite(value) and (value > 0 or (may_be_zero and value == 0))
             if value is not None and not is_good:
-                advice = "give 0 or more" if may_be_zero else "the paper uses gamma=2"
-                raise UserError(f"{name}={value!r} is not a {'' if may_be_zero else 'positive '}number; {advice}")
+                wanted = "a number >= 0; give e.g. 0" if may_be_zero else "a positive number; the paper uses gamma=2"
+                raise UserError(f"{name}={value!r} is not {wanted}")
 
     def _check_fractions(self) -> None:
         for name in ("warmup_fraction", "decay_fraction", "final_fraction"):
@@ -130,16 +147,19 @@ class Schedule:
     # -- the shapes ---------------------------------------------------------------------------------------------------
 
     @classmethod
+    @_shape_options("ending_at")
     def ending_at(cls, final_effective_learning_rate: float) -> Schedule:
         """Return the paper's schedule whose last learning rate is given, whatever the first is (figure 3)."""
         return cls(gamma=None, final_effective_learning_rate=final_effective_learning_rate)
 
     @classmethod
+    @_shape_options("constant")
     def constant(cls, *, warmup_steps: int | None = None, warmup_fraction: float | None = None) -> Schedule:
         """Return a constant learning rate."""
         return cls.named("constant", warmup_steps=warmup_steps, warmup_fraction=warmup_fraction)
 
     @classmethod
+    @_shape_options("linear")
     def linear(
         cls,
         *,
@@ -158,6 +178,7 @@ class Schedule:
         )
 
     @classmethod
+    @_shape_options("cosine")
     def cosine(
         cls,
         *,
@@ -176,6 +197,7 @@ class Schedule:
         )
 
     @classmethod
+    @_shape_options("wsd")
     def wsd(
         cls,
         *,
@@ -196,6 +218,7 @@ class Schedule:
         )
 
     @classmethod
+    @_shape_options("piecewise")
     def piecewise(
         cls,
         points: Sequence[Sequence[float]],
@@ -212,6 +235,7 @@ class Schedule:
         return cls.named("piecewise", points=made, warmup_steps=warmup_steps, warmup_fraction=warmup_fraction)
 
     @classmethod
+    @_shape_options("of")
     def of(
         cls,
         function: Callable[[float], float],

@@ -411,7 +411,11 @@ def _extract(archive: Path, dataset: Dataset, download: Download, staging: Path)
                     )
                 if len(staged) == len(members):
                     break
-    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except UserError:
+        raise
+    except Exception as error:  # damaged archives raise many kinds, those of gzip, bzip2 and xz among them
+        if isinstance(error, OSError) and error.errno is not None:  # of the disk
+            raise
         raise UserError(f"{archive} is not an intact tar archive ({error}); {_renew(archive)}") from error
     if absent := sorted(set(members.values()) - set(staged)):
         raise UserError(f"{archive} lacks {', '.join(absent)}; {_renew(archive)}")

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from isotherm.core.checks import is_whole
+from isotherm.data.files import require_regular
 from isotherm.errors import UserError
 
 Split = tuple[Tensor, Tensor]
@@ -21,6 +22,7 @@ NAME = "text"
 # The last part of a text is its test set.
 TEST_FRACTION = 0.1
 NUM_CHARACTERS = 200_000
+MOST_BYTES = 2**28  # as tokens they take some twenty times as much memory
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,7 +38,8 @@ def load(path: Path | None) -> Text:
     """Read a text file, or make the text that comes with the package.
 
     Raises:
-        UserError: the file is missing, empty, no text in UTF-8, or one character throughout.
+        UserError: the file is missing, a pipe or a device, too large, empty, no text in UTF-8, or one character
+            throughout.
     """
     return of_string(generated() if path is None else _read(path), name="the text" if path is None else str(path))
 
@@ -88,6 +91,7 @@ def rewindowed(split: Split, context: Any, *, part: str) -> Split:
 
 def _read(path: Path) -> str:
     try:
+        require_regular(path, at_most=MOST_BYTES)
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text at byte {error.start:,}; save it as UTF-8") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -32,6 +33,24 @@ class Training:
     num_train: int
     intended_steps: Callable[[int], int]
     enough_steps: float
+
+    def fewest_steps(self, momentum: float) -> float:
+        """Return the fewest updates worth recommending with a momentum."""
+        return max(self.enough_steps, _fewest_steps(momentum))
+
+    def most_batch_size(self, momentum: float) -> int:
+        """Return the largest batch size that leaves enough updates, at most the training set; 0 if none does."""
+        fewest = self.fewest_steps(momentum)
+        return bisect_right(range(1, self.num_train + 1), -fewest, key=lambda size: -self.intended_steps(size))
+
+
+def _fewest_steps(momentum: float) -> float:
+    """Return the fewest updates with a momentum, whatever short runs say.
+
+    >>> _fewest_steps(0.9)
+    200.0
+    """
+    return round(FEWEST_MEMORIES / (1 - momentum), 6)  # 1 - 0.9 is a little less than 0.1
 
 
 def choices(
@@ -86,7 +105,7 @@ def _recommended(found: Sequence[Choice], border: Interval, momentum: float) -> 
     Each doubling must cut the time of an epoch by a fifth. Batch sizes of unknown speed count only if all speeds are
     unknown.
     """
-    fewest = FEWEST_MEMORIES / (1 - momentum)
+    fewest = _fewest_steps(momentum)
     enough = [c for c in found if c.has_enough_steps and c.num_steps >= fewest]
     inside = [c for c in enough if c.batch_size <= border.estimate] or list(found[:1])
     if not inside:
@@ -162,7 +181,12 @@ def _words(
 
 
 def expectations(
-    isotherm: Isotherm, line: Line | None, limits: Mapping[float, Interval | None], *, budget: str
+    isotherm: Isotherm,
+    line: Line | None,
+    limits: Mapping[float, Interval | None],
+    *,
+    training: Training,
+    budget: str,
 ) -> tuple[str, ...]:
     """Return the expected effect of doubling the batch or the length, as far as the measurements tell."""
     if isotherm.temperature is None or line is None:
@@ -171,30 +195,64 @@ def expectations(
     for momentum, limit in limits.items():
         if limit is None:
             continue
-        border = crossing(line, ceiling(limit))
-        name = "Plain SGD" if momentum == SGD else f"Momentum {momentum:g}"
-        high = f"{border.high:.0f}" if math.isfinite(border.high) else "∞"
-        found.append(
-            f"{name}: up to B ≈ {border.estimate:.0f} [{border.low:.0f}, {high}] this costs nothing per "
-            f"epoch; beyond it the learning rate stays at about {ceiling(limit).estimate:.3g}, and twice the batch "
-            "needs up to twice the epochs."
-        )
+        found.append(_border_expectation(momentum, line, ceiling(limit), training, budget))
     found.append(_length_expectation(isotherm, budget))
     return tuple(found)
 
 
+def _border_expectation(momentum: float, line: Line, top: Interval, training: Training, budget: str) -> str:
+    """Say up to which batch size a larger batch costs nothing: as far as learning rates rise and updates are enough."""
+    border, most, fewest = crossing(line, top), training.most_batch_size(momentum), training.fewest_steps(momentum)
+    name = "Plain SGD" if momentum == SGD else f"Momentum {momentum:g}"
+    if most < 1:
+        return f"{name}: {budget} leave too few updates at every batch size; at least {fewest:,.0f} are wanted."
+    if most < border.estimate and most < training.num_train:
+        return (
+            f"{name}: up to B = {most} this costs nothing per epoch; beyond it {budget} leave fewer than the "
+            f"{fewest:,.0f} updates that are wanted, and what that costs was not measured. A longer training allows "
+            f"larger batches{_at_most(border)}."
+        )
+    return (
+        f"{name}: up to B ≈ {border.estimate:.0f} {_ends(border)} this costs nothing per epoch; beyond it the learning "
+        f"rate stays at about {top.estimate:.3g}, and twice the batch needs up to twice the epochs."
+    )
+
+
+def _ends(border: Interval) -> str:
+    return f"[{border.low:.0f}, {_size_text(border.high)}]"
+
+
+def _at_most(border: Interval) -> str:
+    return f", up to B ≈ {border.estimate:.0f} {_ends(border)}" if math.isfinite(border.estimate) else ""
+
+
+def _size_text(size: float) -> str:
+    return f"{size:.0f}" if math.isfinite(size) else "∞"
+
+
 def _batch_expectation(isotherm: Isotherm) -> str:
-    temperature, slope = isotherm.temperature, isotherm.slope
+    temperature = isotherm.temperature
     assert temperature is not None
-    if isotherm.used_slope == 1.0 or slope is None:
+    if isotherm.used_slope == 1.0:
         return (
             f"Keep the temperature ε_eff/B at {temperature.estimate:.3g} [{temperature.low:.3g}, "
             f"{temperature.high:.3g}] when the batch changes: twice the batch, twice the learning rate."
         )
-    return (
-        f"Twice the batch, {2**slope.estimate:.2g} times the learning rate: it rises as B^{slope.estimate:.2f} "
-        f"[{slope.low:.2f}, {slope.high:.2f}] here, not as B."
-    )
+    return f"Twice the batch, {2**isotherm.used_slope:.2g} times the learning rate: it rises {rise_words(isotherm)}."
+
+
+def rise_words(isotherm: Isotherm) -> str:
+    """Return how the best learning rate rises with the batch size, and whether that can be told from B itself.
+
+    >>> from isotherm.diagnose.diagnosis import Isotherm
+    >>> rise_words(Isotherm(temperature=None, slope=None, batch_sizes=(), used_slope=0.5))
+    'as B^0.50 here'
+    """
+    text, limits = f"as B^{isotherm.used_slope:.2f}", isotherm.used_interval
+    if limits is None:
+        return f"{text} here"
+    text = f"{text} [{limits.low:.2f}, {limits.high:.2f}] here"
+    return f"{text}, which is compatible with B" if limits.low <= 1.0 <= limits.high else f"{text}, not as B"
 
 
 def _length_expectation(isotherm: Isotherm, budget: str) -> str:

@@ -75,7 +75,9 @@ class Isotherm:
         slope: of log ε_eff* against log B; 1 on an isotherm. None with fewer than two batch sizes.
         batch_sizes: those below the stability limit, on which it rests.
         exponent: of log ε_eff* against the log of the training's length. None with fewer than two lengths.
-        used_slope: the slope of the answer: 1, or `slope` where its interval excludes 1.
+        used_slope: of log ε_eff* against log B in the answer, at the length that each batch size is trained for. At
+            equal epochs 1 exactly, or `slope` where its interval excludes 1 or another slope than 1 is more probable.
+        used_interval: of `used_slope`; None if it is not known.
         at_batch_size: the middle of the batch sizes.
         longest_part: the longest short runs, as a part of the intended training.
         is_plateau: whether the metric hardly depends on the learning rate; the interval is then the range in which it
@@ -87,6 +89,7 @@ class Isotherm:
     batch_sizes: tuple[int, ...]
     exponent: Interval | None = None
     used_slope: float = 1.0
+    used_interval: Interval | None = None
     at_batch_size: float = 1.0
     longest_part: float = 1.0
     is_plateau: bool = False

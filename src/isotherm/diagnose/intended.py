@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -93,14 +92,16 @@ class Intended:
             return Isotherm(temperature=None, slope=None, batch_sizes=())
         middle = 2.0**law.log_size
         rate = self.rate(law, middle)
+        rise = law.rise(middle, self.length(middle), self.length(2 * middle))
         return Isotherm(
             temperature=Interval(estimate=rate.estimate / middle, low=rate.low / middle, high=rate.high / middle),
             slope=law.slope,
             batch_sizes=law.batch_sizes,
             exponent=law.exponent,
-            used_slope=math.log2(self.rate(law, 2 * middle).estimate / rate.estimate),
+            used_slope=round(rise.estimate, 9),  # 1 exactly where the law has this slope
+            used_interval=rise if self.budget.unit is BudgetUnit.STEPS else law.slope,
             at_batch_size=middle,
-            longest_part=max(s.spec.num_steps / self.steps(s.spec.batch_size) for s in searches),
+            longest_part=max((s.spec.num_steps / self.steps(s.spec.batch_size) for s in searches), default=1.0),
             is_plateau=law.drop is None,
         )
 

@@ -65,6 +65,18 @@ class Law:
         above = math.hypot(max(0.0, high - centre), further)
         return Interval(estimate=2.0**centre, low=2.0 ** (centre - below), high=2.0 ** (centre + above))
 
+    def rise(self, batch_size: float, num_examples: float, further: float) -> Interval:
+        """Return the slope of log ε_eff* against log B, from one batch size and its length to twice it and its length.
+
+        Args:
+            batch_size: the smaller one.
+            num_examples: its length.
+            further: the length with twice the batch size; the same at equal epochs, twice as much at equal updates.
+        """
+        log_size = math.log2(batch_size)
+        away = self._away(log_size + 1, math.log2(further)) - self._away(log_size, math.log2(num_examples))
+        return _interval(float(self.estimate @ away), self.draws @ away)
+
     def _away(self, log_size: float, log_length: float) -> Floats:
         return distances(log_size - self.log_size, log_length - self.log_length, self.longest - self.log_length)
 

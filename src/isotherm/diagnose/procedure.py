@@ -178,7 +178,7 @@ class _Diagnostician:
             current=self._current(line, limits, law, training, speeds),
             choices=answers,
             recommended=recommended,
-            expectations=expectations(isotherm, line, limits, budget=str(self._options.budget)),
+            expectations=expectations(isotherm, line, limits, training=training, budget=str(self._options.budget)),
             missing=tuple(self._missing),
             cost=Cost(seconds=self._clock.spent, num_runs=self._runs.num_runs, num_examples=self._runs.num_examples),
             settings=self._settings(),

@@ -279,11 +279,7 @@ def place_task(
         beside: placed before; one of the same model, loss and transform on other data shares its traces.
     """
     target, dtype = checked_device(device), DTYPES[precision]
-    if precision == "tf32" and target.type != "cuda":
-        raise UserError(
-            "precision='tf32' is a way in which GPUs multiply, and this is a CPU; use precision='float32', or --device "
-            "cuda, in Python device='cuda'"
-        )
+    check_precision(precision, target)
 
     def moved(values: Inputs) -> Inputs:
         if not isinstance(values, Tensor):
@@ -364,6 +360,15 @@ def checked_device(device: torch.device | str) -> torch.device:
             f"device {device!r} was asked for, but PyTorch sees no GPU here; use --device cpu, in Python device='cpu'"
         )
     return found
+
+
+def check_precision(precision: Precision, device: torch.device | str) -> None:
+    """Refuse a precision that a device does not have."""
+    if precision == "tf32" and str(device).partition(":")[0] != "cuda":
+        raise UserError(
+            "precision='tf32' is a way in which GPUs multiply, and this is a CPU; use precision='float32', or --device "
+            "cuda, in Python device='cuda'"
+        )
 
 
 def ghost_layers(module: nn.Module) -> dict[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,18 +18,30 @@ from isotherm.errors import UserError
 def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> Path:
     """Write a temporary file, then move it to its path; folders are created as needed.
 
+    Of a symbolic link the file it names is replaced, and the link stays. A terminal, `/dev/null` and other character
+    devices are written to, never replaced.
+
     Args:
         path: of the file.
         content: in one piece, or in pieces for what is too large.
+
+    Raises:
+        UserError: it cannot be written, or there is a folder, a pipe or something else there that is no file.
     """
+    pieces = [content] if isinstance(content, bytes) else content
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        if require_writable(path):
+            with path.open("wb") as device:
+                device.writelines(pieces)
+            return path
+        target = Path(os.path.realpath(path)) if path.is_symlink() else path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
             with os.fdopen(handle, "wb") as stream:
-                stream.writelines([content] if isinstance(content, bytes) else content)
+                stream.writelines(pieces)
             Path(temporary).chmod(0o644)  # mkstemp's 0600 would hide a report from its readers
-            os.replace(temporary, path)
+            os.replace(temporary, target)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
@@ -37,6 +50,28 @@ def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> Path:
             f"{path} cannot be written: {error.strerror}; choose a folder you may write to, with space left"
         ) from error
     return path
+
+
+def require_writable(path: Path) -> bool:
+    """Refuse what is there and is neither a file nor a character device; return whether it is such a device.
+
+    A pipe would block until somebody reads it, or be replaced by a file behind its reader's back.
+
+    Raises:
+        UserError: there is a folder, a pipe, a socket or a block device, or it may not be looked at.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):  # also a link to a file that is yet to be written
+        return False
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}; name another file") from error
+    if stat.S_ISREG(mode) or stat.S_ISCHR(mode):
+        return stat.S_ISCHR(mode)
+    kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFBLK: "a disk"}
+    raise UserError(
+        f"{path} is {kinds.get(stat.S_IFMT(mode), 'something else')}, not a file; name a new file, or one to replace"
+    )
 
 
 def write_json(path: Path, content: Any) -> Path:

@@ -6,7 +6,7 @@ import dataclasses
 import html
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from isotherm.analysis.analysis import Analysis, SweepAnalysis, analyse
 from isotherm.analysis.series import tuned_grids
-from isotherm.core.one_screen import columns_text, one_screen
+from isotherm.core.one_screen import LINES, columns_text, one_screen
 from isotherm.core.shown_table import ShownTable, ShownTables
 from isotherm.diagnose.diagnosis import Diagnosis
 from isotherm.errors import UserError, nearest
@@ -86,17 +86,27 @@ def report(findings: Findings | Diagnosis, path: str | Path) -> ReportFiles | Pa
 
 def as_html(findings: Findings | Diagnosis) -> str:
     """Return what a notebook shows: sentences, then tables."""
-    sentences: Sequence[str] = ()
+    shown = ""
     if isinstance(findings, Diagnosis):
-        sentences = diagnosis_lines(findings)
+        shown = _paragraphs(diagnosis_lines(findings)) + _code(findings.choice_code)
     elif isinstance(findings, Analysis):
-        sentences = [*map(str, findings.recommendations), *map(str, findings.verdicts)]
-    shown = "".join(f"<p>{html.escape(sentence)}</p>".replace("\n", "<br>") for sentence in sentences)
+        answers = (_paragraphs([one.words]) + _code(one.code) for one in findings.recommendations)
+        shown = "".join(answers) + _paragraphs(map(str, findings.verdicts))
     return f"<div>{shown}{table(findings)._repr_html_()}</div>"
 
 
+def _paragraphs(sentences: Iterable[str]) -> str:
+    return "".join(f"<p>{html.escape(sentence)}</p>".replace("\n", "<br>") for sentence in sentences)
+
+
+def _code(lines: Sequence[str]) -> str:
+    """Return lines to paste, as they are; a notebook's own style would set them like words."""
+    style = "font-family: monospace; margin: 0 0 1em 0"
+    return f'<pre style="{style}">{html.escape(chr(10).join(lines))}</pre>' if lines else ""
+
+
 def diagnosis_text(diagnosis: Diagnosis) -> str:
-    """Return the answer of a diagnosis and its choices for a console; what fits on one screen."""
+    """Return the answer of a diagnosis, its lines to paste and its choices for a console; what fits on one screen."""
     names = ("B", "momentum", "effective learning rate", "interval", "learning rate", "updates", "")
     rows = [
         (
@@ -112,7 +122,11 @@ def diagnosis_text(diagnosis: Diagnosis) -> str:
     ]
     answer = [line for line in diagnosis_lines(diagnosis) if not line.startswith(_OPEN)]
     missing = [line for line in diagnosis_lines(diagnosis) if line.startswith(_OPEN)]
-    return one_screen([*answer, *(columns_text(names, rows) if rows else []), *missing])
+    first = one_screen(answer)
+    begun = [first, *diagnosis.choice_code]  # what is to be pasted is not wrapped
+    left = max(1, LINES - sum(part.count("\n") + 1 for part in begun))
+    rest = one_screen([*(columns_text(names, rows) if rows else []), *missing], most=left)
+    return "\n".join(filter(None, [*begun, rest]))
 
 
 def diagnosis_lines(diagnosis: Diagnosis) -> list[str]:

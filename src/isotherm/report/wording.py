@@ -82,6 +82,11 @@ def rate_symbol(plan: SweepPlan) -> str:
     return "ε_eff" if plan.has_temperature else "ε"
 
 
+def rate_column(plan: SweepPlan) -> str:
+    """Return the name of a sweep's learning rates in a table of values."""
+    return "effective_learning_rate" if plan.has_temperature else "learning_rate"
+
+
 def rate_text(value: float, *, digits: int = 3) -> str:
     """Return a learning rate as a fraction or power of two where it is one, else with a few digits.
 

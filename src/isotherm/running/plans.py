@@ -55,8 +55,9 @@ def damage_note(store: Store, tasks: Iterable[tuple[str, str]]) -> str | None:
         return None
     named = ", ".join(key[:12] for key in found[:_MOST_NAMED]) + (", ..." if len(found) > _MOST_NAMED else "")
     rows, are = ("row was", "its run is") if len(found) == 1 else ("rows were", "their runs are")
+    they = "it was" if len(found) == 1 else "they were"
     return (
-        f"{len(found):,} {rows} damaged since they were written (the checksum does not match) and removed; {are} "
+        f"{len(found):,} {rows} damaged since {they} written (the checksum does not match) and removed; {are} "
         f"trained again: {named}. Check the disk"
     )
 

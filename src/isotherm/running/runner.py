@@ -13,6 +13,7 @@ from isotherm.core.records import Outcome, RunResult
 from isotherm.core.run_table import RunTable
 from isotherm.core.views import view
 from isotherm.engine.deadline import Deadline, Flag
+from isotherm.engine.placed_task import check_precision
 from isotherm.errors import OutOfTimeError, UserError
 from isotherm.running.executors.checkpoints import CheckpointFolder
 from isotherm.running.executors.choice import ExecutorChoice
@@ -130,6 +131,8 @@ def run_study(
     with working_folder_kept(), contextlib.ExitStack() as stack:
         prepared = prepared_study(study)
         plan = prepared.plan
+        for sweep in plan.sweeps:
+            check_precision(sweep.precision, choice.device)
 
         def on_steps(batch_size: int, num_updates: int) -> None:
             told.advanced(work_of(batch_size, num_updates))

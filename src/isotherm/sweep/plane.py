@@ -18,7 +18,8 @@ from isotherm.sweep.protocol import TRAIN_OBJECTIVE, Cell, Edge, Estimate, Grid,
 class PlaneOptimum:
     """The best pair of learning rates for one quantity.
 
-    Both intervals hold what is within one standard deviation of the best mean at some value of the other learning rate.
+    Both intervals hold what was tried and is within one standard deviation of the best mean at some value of the other
+    learning rate.
     """
 
     cell: Cell

@@ -2,8 +2,8 @@
 
 Every batch size has a grid of learning rates with n seeds each. A cell's mean and standard deviation are over its best
 k of n runs. The optimum is the learning rate with the best mean, the middle one where several share it; its interval
-holds every learning rate whose mean is within one standard deviation of the optimum's. A cell in which more than n - k
-runs diverged is unstable and cannot be optimal. Further seeds at the optimum confirm what the first ones chose.
+holds every learning rate tried whose mean is within one standard deviation of the optimum's. A cell in which more than
+n - k runs diverged is unstable and cannot be optimal. Further seeds at the optimum confirm what the first ones chose.
 `rounds` says which runs come next.
 """
 
@@ -203,6 +203,9 @@ class Side:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Optimum:
     """The best learning rate of a grid for one quantity, and the interval within one standard deviation of it.
+
+    Both are among the learning rates tried: `interval` is the lowest and the highest of those whose mean is within one
+    standard deviation of the best. The fit of `analysis.family` says where the optimum lies between them.
 
     `below` and `above` say what a finer grid could still gain. `error` is the error of the mean, from the middle one of
     the spreads at the optimum and its neighbours: neither a lucky small spread counts nor a neighbour that half fails.

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from isotherm.data import catalogue, cifar, mnist, mnist1d, ptb, synthetic, text
 from isotherm.data.augment import CropAndFlip, Scaled
-from isotherm.errors import UserError, nearest
+from isotherm.errors import UserError, closest, nearest
 from isotherm.models import MODELS
 from isotherm.tasks.definition import Definition, arguments_of
 from isotherm.tasks.inputs import Split
@@ -137,15 +137,36 @@ def _unknown_words(num_unknown: dict[str, int]) -> tuple[str, ...]:
 
 def _gpt_text(path: Path | None) -> Task:
     """Return the task on a text file; a folder holds other tasks' data, and the text is that of the package."""
-    if path is not None and path != catalogue.data_folder() and not path.exists():
-        raise UserError(f"there is no text {path}; give --data a text file, or leave it out for the package's own text")
-    corpus = text.load(path if path is not None and path.is_file() else None)
+    is_given = path is not None and path != catalogue.data_folder()
+    if path is not None and is_given and not path.exists():
+        raise UserError(
+            f"there is no text {path}{_meant(path)}; give --data a text file, or leave it out for the package's own "
+            "text"
+        )
+    notes = (f"{path} is a folder, so gpt_text has the package's own text; give --data a text file for another",)
+    is_text = path is not None and path.exists() and not path.is_dir()
+    corpus = text.load(path if is_text else None)  # what is no file is refused there
     definition = DEFINITIONS["gpt_text"]
     context = arguments_of(definition.model)["context"]
     train, test = (
         text.windows(tokens, context, part=part) for part, tokens in (("training", corpus.train), ("test", corpus.test))
     )
-    return built_in("gpt_text", train=train, test=test, vocabulary=len(corpus.vocabulary))
+    return built_in(
+        "gpt_text",
+        train=train,
+        test=test,
+        notes=notes if is_given and not is_text else (),
+        vocabulary=len(corpus.vocabulary),
+    )
+
+
+def _meant(path: Path) -> str:
+    """Return which file of the same folder was probably meant, as words to append."""
+    try:
+        meant = closest(path.name, [other.name for other in path.parent.iterdir()])
+    except OSError:  # there is no such folder, or it may not be looked at
+        return ""
+    return f"; did you mean {str(path.parent / meant)!r}?" if meant else ""
 
 
 def _autoencoder_mnist(folder: Path | None) -> Task:

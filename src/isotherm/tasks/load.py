@@ -84,7 +84,9 @@ def call_reference(reference: str, *, data: Path | None = None) -> Any:
         return function(**arguments)
     except UserError as error:
         raise UserError(f"{reference}: {error}") from error
-    except (Exception, SystemExit) as error:  # whatever the user's function raises
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever the user's function raises
         raise UserError(f"{reference!r} was called and raised {raised(error)}") from error
 
 
@@ -94,7 +96,9 @@ def _module(name: str, reference: str) -> ModuleType:
         sys.path.insert(0, folder)
     try:
         return importlib.import_module(name)
-    except (Exception, SystemExit) as error:  # whatever the user's module raises on import
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever the user's module raises on import
         raise UserError(
             f"{reference!r}: module {name!r} cannot be imported: {raised(error)}; "
             "it is looked for in the current folder and in the environment"

@@ -42,9 +42,9 @@ def check_model(task: Task, batch_sizes: Iterable[int] = ()) -> None:
     where = f"task {task.name!r}"
     try:
         module = initial_model(task.model, seed=0)
-    except UserError:
+    except (UserError, KeyboardInterrupt, SystemExit):
         raise
-    except Exception as error:
+    except BaseException as error:
         needs = isinstance(error, TypeError) and isinstance(task.builder, type)
         remedy = f"; pass its arguments, e.g. model=lambda: {task.builder.__name__}(...)" if needs else ""
         raise UserError(f"{where}: building the model raised {raised(error)}{remedy}") from error
@@ -62,7 +62,9 @@ def check_model(task: Task, batch_sizes: Iterable[int] = ()) -> None:
             output = call_model(module, x, unroll=task.unroll)
     except UserError as error:
         raise UserError(f"{where}: {error}") from error
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
         raise UserError(
             f"{where}: the model cannot take {_described(task, x)}: {raised(error)}; {_remedy(task, module, x)}"
         ) from error

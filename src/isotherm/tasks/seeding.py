@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.nn.utils.weight_norm import WeightNorm
 
 from isotherm.core.budget import updates_per_pass
 from isotherm.errors import UserError
@@ -95,6 +96,7 @@ def initial_model(build: Callable[[], nn.Module], *, seed: int) -> nn.Module:
         raise UserError(
             f"the model builder returned {type(module).__name__}; end it with `return module`, a torch.nn.Module"
         )
+    _refuse_hooked_weight_norm(module)
     try:
         return copy.deepcopy(module).cpu()
     except Exception as error:  # whatever the class of an attribute raises
@@ -102,6 +104,18 @@ def initial_model(build: Callable[[], nn.Module], *, seed: int) -> nn.Module:
             f"copying the model raised {type(error).__name__}: {error}; copy.deepcopy must be able to copy the module "
             "and all its attributes (a __getattr__ must raise AttributeError for what it does not know)"
         ) from error
+
+
+def _refuse_hooked_weight_norm(module: nn.Module) -> None:
+    """Refuse the old `weight_norm`, whose weight is the output of a hook, which nothing can copy."""
+    for name, layer in module.named_modules():
+        hooks = layer._forward_pre_hooks.values()  # the modules cannot be asked in a public way
+        if any(isinstance(hook, WeightNorm) for hook in hooks):
+            where = f"layer {name!r} ({type(layer).__name__})" if name else type(layer).__name__
+            raise UserError(
+                f"{where} has torch.nn.utils.weight_norm, which PyTorch has deprecated and which cannot be copied; use "
+                "torch.nn.utils.parametrizations.weight_norm, which computes the same"
+            )
 
 
 class DataOrder:

@@ -69,7 +69,7 @@ def _sort(
     **__: Any,
 ) -> None:
     """Log a warning of PyTorch, and show any other as it would be shown without us."""
-    if STAMP in str(message) or _giver().startswith(_TORCH):
+    if STAMP in str(message) or _giver().startswith(_TORCH) or _is_deprecation(message, category, filename):
         logger.debug("PyTorch warns (%s, %s:%d): %s", category.__name__, filename, lineno, message)
         is_about_model = STAMP not in str(message) and not issubclass(category, _OF_LIBRARIES)
         if is_about_model and _ABOUT_MODEL not in _said:
@@ -83,6 +83,12 @@ def _sort(
             warnings.showwarning = show
             warnings.warn_explicit(message, category, filename, lineno)
         _shown.add(key)
+
+
+def _is_deprecation(message: Warning | str, category: type[Warning], filename: str) -> bool:
+    """Tell whether PyTorch calls a function of its own deprecated; a decorator of another library gives the warning."""
+    is_torchs = filename.startswith(_TORCH) or str(message).startswith("`torch.")
+    return is_torchs and issubclass(category, _OF_LIBRARIES)
 
 
 def _giver() -> str:

@@ -14,7 +14,7 @@ def test_claims_read_what_a_fit_has() -> None:
 def test_a_slope_inside_the_margin_is_proportional(slope: float, holds: bool) -> None:
     found = alone(proportional(made_series(optimum=broken(slope, 7.0))))
     assert found.holds is holds, found
-    assert f"B^{slope:.2f}"[:4] in found.evidence
+    assert f"∝ B^{slope:.2f} [" in found.evidence
     assert "proportional within [0.8, 1.25]" in found.evidence
 
 

@@ -1,5 +1,6 @@
 """The layer that raised an error is found, and PyTorch's wording is replaced where its meaning is known."""
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -35,6 +36,22 @@ def test_what_is_known_is_said_in_our_words():
     assert reason_for(error_of(Fails(text))) == (
         "in Fails: it draws random numbers other than dropout's; nn.Dropout and functional.dropout draw a run's own"
     )
+
+
+@pytest.mark.parametrize("norm", [nn.utils.parametrizations.spectral_norm, nn.utils.spectral_norm])
+def test_spectral_norm_is_said_not_to_train_as_a_fleet(norm):
+    model = norm(nn.Linear(3, 3))
+    names, values = zip(*model.state_dict(keep_vars=True).items(), strict=True)
+
+    def call(*given):
+        return torch.func.functional_call(model, dict(zip(names, given, strict=True)), torch.ones(2, 3))
+
+    with pytest.raises(RuntimeError) as raised:
+        torch.func.vmap(call)(*(value.detach().repeat(2, *([1] * value.ndim)) for value in values))
+    words = reason_for(raised.value)
+    assert "spectral_norm overwrites the singular vectors" in words
+    assert "weight_norm or a LayerNorm does" in words
+    assert "make a new tensor" not in words
 
 
 def test_what_is_not_known_is_the_first_sentence_of_the_error():

@@ -131,8 +131,12 @@ def test_the_lines_to_paste_are_those_of_the_choice(tmp_path: Path) -> None:
 
 def test_a_slope_that_is_not_one_and_a_plateau_are_told() -> None:
     isotherm = make_diagnosis().isotherm
-    half = make_diagnosis(isotherm=dataclasses.replace(isotherm, used_slope=0.5))
-    assert answer_sentences(half)[-2] == "the learning rate rises as B^0.50 here, not as B"
+    limits = Interval(estimate=0.5, low=0.3, high=0.7)
+    half = make_diagnosis(isotherm=dataclasses.replace(isotherm, used_slope=0.5, used_interval=limits))
+    assert answer_sentences(half)[-2] == "the learning rate rises as B^0.50 [0.30, 0.70] here, not as B"
+    limits = Interval(estimate=1.03, low=0.72, high=1.33)
+    near = make_diagnosis(isotherm=dataclasses.replace(isotherm, used_slope=1.03, used_interval=limits))
+    assert answer_sentences(near)[-2].endswith("rises as B^1.03 [0.72, 1.33] here, which is compatible with B")
     flat = make_diagnosis(isotherm=dataclasses.replace(isotherm, is_plateau=True))
     assert answer_sentences(flat)[-2].startswith("any learning rate inside the interval does as well")
     assert isotherm_sentence(flat).endswith("the metric is the same over the whole interval.")

@@ -251,7 +251,7 @@ def test_shift_agrees_with_the_exact_mean_of_the_least_of_five() -> None:
 def test_protocol_says_what_was_done() -> None:
     text = " ".join(protocol_paragraphs([make_plan(max_extensions=3)]))
     assert "The best 4 of 5 runs by test accuracy" in text
-    assert "within one standard deviation" in text
+    assert "every learning rate tried whose mean lies within one standard deviation" in text
     assert "up to 3 times" in text
     assert "Equal seeds share initialisation and data order across learning rates" in text
     assert "+0.29 standard deviations" in text

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import functools
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,8 @@ from isotherm.report.study.folder import write_report
 from isotherm.report.study.methods import protocol_paragraphs
 from isotherm.report.study.runs_table import runs_rows
 from isotherm.report.study.summary import study_summary
-from isotherm.report.study.tables import optima_rows, optima_table, optima_text
+from isotherm.report.study.tables import optima_rows, optima_table, optima_text, write_csv
+from isotherm.sweep.results import StudyResults
 
 # Words of SGD; the methods may say that there is no such thing.
 FOREIGN = ("temperature", "ε_eff", "effective", "T =")
@@ -51,7 +54,8 @@ def test_the_table_has_both_ratios_in_place_of_a_temperature() -> None:
 def test_rows_and_summary_name_the_optimiser_and_both_ratios() -> None:
     (sweep,) = analysis().sweeps
     for row in optima_rows(sweep):
-        assert (row["temperature"], row["momentum"]) == (None, None)
+        assert row["momentum"] is None
+        assert row["optimal_learning_rate"] == row["learning_rate"]
         assert row["rate_over_batch_size"] == row["learning_rate"] / row["batch_size"]
         assert row["rate_over_root_batch_size"] == row["learning_rate"] / row["batch_size"] ** 0.5
     entries = study_summary(analysis())["sweeps"]
@@ -60,7 +64,21 @@ def test_rows_and_summary_name_the_optimiser_and_both_ratios() -> None:
     assert all(grid["temperature"] is None and grid["rate_over_batch_size"] for e in entries for grid in e["grids"])
     rows = runs_rows(analysis().results)
     assert {row["optimizer"] for row in rows} == {"Muon", *(METHODS[0].at(size).label for size in SIZES)}
-    assert {row["temperature"] for row in rows} == {None}
+    assert all(row["learning_rate"] > 0 for row in rows)
+
+
+def test_columns_of_sgd_are_empty_for_others_beside_it(tmp_path: Path) -> None:
+    others, plain = study_of_powers(0.5), study_of_powers(1.0, SGD(momentum=0.9))
+    both = dataclasses.replace(others.plan, sweeps=(*others.plan.sweeps, *plain.plan.sweeps))
+    write_csv(analyse(StudyResults(plan=both, by_key={**others.by_key, **plain.by_key})), tmp_path)
+    for name, rate in (("optima.csv", "optimal_effective_learning_rate"), ("runs.csv", "effective_learning_rate")):
+        with (tmp_path / name).open() as file:
+            rows = list(csv.DictReader(file))
+        for row in rows:
+            is_sgd = row["optimizer"].startswith("momentum")
+            assert (row[rate] != "", row["temperature"] != "") == (is_sgd, is_sgd)
+            assert row["learning_rate"] != ""
+        assert len({row["optimizer"].partition("(")[0] for row in rows}) == 3
 
 
 def test_methods_name_every_hyperparameter_and_no_temperature() -> None:
@@ -97,7 +115,18 @@ def test_a_whole_report_says_nothing_of_temperatures(tmp_path: Path) -> None:
     body = page[start:]
     for word in ("ε_eff", "ε<sub>eff</sub>", "momentum 0", "T = "):
         assert word not in body, word
-    with (tmp_path / "optima.csv").open() as file:
-        assert {row["temperature"] for row in csv.DictReader(file)} == {""}
+    scripts = re.findall("<script.*?</script>", body, flags=re.DOTALL)
+    for library in (script for script in scripts if len(script) > 500_000):  # has a palette of this name
+        body = body.replace(library, "")
+    body = re.sub("<pre.*?</pre>", "", body, flags=re.DOTALL)  # the plan as JSON, with the names of its fields
+    shown = body.replace("have neither an effective learning rate nor a temperature", "", 1)
+    for word in ("temperature", "effective"):
+        assert word not in shown.lower(), shown[max(0, shown.lower().find(word) - 80) :][:200]
+    tables = list(tmp_path.rglob("*.csv"))
+    assert {"optima.csv", "runs.csv"} <= {path.name for path in tables}
+    for path in tables:
+        with path.open() as file:
+            columns = next(csv.reader(file))
+        assert not [name for name in columns if "effective" in name or "temperature" in name], path.name
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert all("ε_eff" not in verdict["claim"] + verdict["evidence"] for verdict in summary["verdicts"])

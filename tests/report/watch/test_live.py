@@ -13,6 +13,7 @@ from helpers_report import diverged
 from helpers_watch import HOSTILE, base_specs, failing, make_store, peak, put, small_plan
 from isotherm.analysis.analysis import analyse
 from isotherm.core.json import json_line
+from isotherm.core.optimizers import AdamW
 from isotherm.core.records import CurvePoint
 from isotherm.report.watch.compare import difference_rows, partner
 from isotherm.report.watch.findings import Findings
@@ -85,6 +86,16 @@ def test_what_runs_next_and_why(tmp_path: Path) -> None:
     assert one["where"] == "constant_steps, B=128, 2,000 steps, m=0.9"
     assert (one["runs"], one["rates"]) == ("5 runs", "2, 4")
     assert one["reason"] == "the learning rates that the sweep names"
+
+
+@pytest.mark.parametrize(("changes", "symbol"), [({}, "ε_eff"), ({"momenta": (), "optimizers": (AdamW(),)}, "ε")])
+def test_what_runs_next_has_the_sign_of_its_own_learning_rate(
+    tmp_path: Path, changes: dict[str, Any], symbol: str
+) -> None:
+    path = tmp_path / "a.sqlite"
+    make_store(path, small_plan(**changes), num=40)
+    state = watched(path).state()
+    assert [one["symbol"] for one in state["next"]] == [symbol] == [state["map"]["symbol"]]
 
 
 def test_failures_are_told_with_their_message_and_harm_nobody(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from helpers_watch import HOSTILE, failing, make_store, put, small_plan
+from isotherm.core.optimizers import AdamW
 from isotherm.core.records import RunSpec
 from isotherm.report.watch.access import Access
 from isotherm.report.watch.live import Live
@@ -233,3 +234,15 @@ def test_a_frozen_page_works_from_a_file(browser: Any, site: Site, tmp_path: Pat
     page.keyboard.press("Enter")
     page.wait_for_selector("dialog[open] #seeds tbody tr")
     found.assert_quiet(path.as_uri())
+
+
+def test_an_optimiser_without_temperature_has_its_own_sign_everywhere(browser: Any, tmp_path: Path) -> None:
+    lives = []
+    for name in ("a.sqlite", "b.sqlite"):
+        make_store(tmp_path / name, small_plan(momenta=(), optimizers=(AdamW(),)), num=40)
+        lives.append(Live(path=tmp_path / name))
+        lives[-1].read()
+    page = visit(browser, write_frozen(lives, tmp_path / "page.html").as_uri(), DESK).page
+    assert " at ε = 2, 4" in page.locator("#next").inner_text()
+    assert page.locator("#difference th").all_inner_texts()[1:3] == ["ε, first", "ε, second"]
+    assert "eff" not in page.locator("#difference").inner_text() + page.locator("#next").inner_text()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +18,7 @@ from torch import nn
 
 import cases_paper
 from helpers_cli import invoke
-from helpers_protocol import assert_same_results, blobs_task, tiny_sweep
+from helpers_protocol import alone_of_torchrun, assert_same_results, blobs_task, tiny_sweep
 from isotherm.core.budget import Budget
 from isotherm.core.launch import check_launch
 from isotherm.core.records import Outcome, RunResult, RunSpec
@@ -124,11 +123,7 @@ def test_torchrun_gives_the_rows_of_one_process_though_a_process_dies(folder: Pa
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Be the one process that torchrun has started."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
-    own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"}
-    for name, value in own.items():
+    for name, value in alone_of_torchrun().items():
         monkeypatch.setenv(name, value)
 
 

@@ -100,7 +100,7 @@ def test_a_tracker_that_fails_is_given_up_after_one_sentence_and_the_sweep_goes_
         results = run(tiny_sweep(), store=tmp_path / "a.sqlite", progress=tracking)
     assert results.counts()["missing"] == 0
     (line,) = [record.getMessage() for record in caplog.records if "tracker" in record.getMessage()]
-    assert line.startswith("the tracker breaks is given up after 1 runs: ConnectionError: no route to the tracker")
+    assert line.startswith("the tracker breaks is given up after 1 run: ConnectionError: no route to the tracker")
 
 
 def test_one_that_cannot_be_opened_or_exits_is_given_up_too(caplog: pytest.LogCaptureFixture) -> None:

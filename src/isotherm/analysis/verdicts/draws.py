@@ -17,10 +17,12 @@ def interval_text(draws: Floats, *, digits: int = 2, sign: bool = False) -> str:
 
     >>> interval_text(np.array([1.0, 2.0, 3.0]), digits=1)
     '2.0 [1.0, 3.0]'
+    >>> interval_text(np.array([-0.002, -0.001, 0.0]), sign=True)
+    '+0.00 [+0.00, +0.00]'
     """
     low, high = percentile_limits(draws)
-    plus = "+" if sign else ""
-    return f"{np.median(draws):{plus}.{digits}f} [{low:{plus}.{digits}f}, {high:{plus}.{digits}f}]"
+    form = f"{'+' if sign else ''}z.{digits}f"  # z: never -0.00
+    return f"{np.median(draws):{form}} [{low:{form}}, {high:{form}}]"
 
 
 def limits_of_kink(fit: FamilyFit) -> tuple[float, float]:

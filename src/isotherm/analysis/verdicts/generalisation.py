@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from isotherm.analysis.family import FamilyFit
 from isotherm.analysis.series import Series
 from isotherm.analysis.verdicts.claim import Claim, Excess
 from isotherm.analysis.verdicts.draws import independent, interval_text, mean_over_sizes, widened
 from isotherm.analysis.verdicts.margins import SAME_RATE, TOLERATED_RISE, metric_margin
-from isotherm.analysis.verdicts.momentum import unit_of
+from isotherm.analysis.verdicts.momentum import at_tuned, unit_of
 from isotherm.analysis.verdicts.obstacles import obstacle
 from isotherm.core.statistics import Floats
 
@@ -16,19 +17,21 @@ from isotherm.core.statistics import Floats
 def large_batches(s: Series) -> Claim:
     """Return the claim that the largest batch generalises worse than the best one although it fits no worse.
 
-    The best batch size is picked by the same results, so its lead counts only beyond the correction for picking it.
+    The test metric is that at the learning rates that were tuned, and the best batch size is the best for what was
+    tuned. It is picked by the same results, so its lead counts only beyond the correction for picking it.
     """
     text = f"{s.label}: at equal steps the largest batch generalises worse although it fits no worse"
-    needed = [lambda g: g.test_optimum, lambda g: g.train_optimum]
-    blocked = obstacle([s], needed, heights=lambda g: g.test_optimum)
-    if blocked is not None or s.test_fit is None or s.train_fit is None:
+    needed = [lambda g: g.optimum, lambda g: g.train_optimum]
+    blocked = obstacle([s], needed, heights=lambda g: g.optimum)
+    if blocked is not None or s.fit is None or s.test_fit is None or s.train_fit is None:
         return Claim.blocked(text, s.plan, blocked)
-    heights = s.plan.metric_direction.sign * s.test_fit.heights
+    values = s.test_values()
+    heights = s.plan.metric_direction.sign * values
     losses = widened(heights[:, :-1] - heights[:, [-1]])
-    best = int(np.argmax(np.median(losses, axis=0)))
-    margin = metric_margin(s.plan.metric_bounds, [s.test_fit.heights])
+    best = int(np.argmax(np.median(losses if s.tuned_on_test else _leads(s, s.fit), axis=0)))
+    margin = metric_margin(s.plan.metric_bounds, [values])
     rises = _rises(s.train_fit.heights, best)
-    lost = f"the test metric loses {interval_text(s.scale * losses[:, best])} {unit_of(s)}"
+    lost = f"the test metric{at_tuned(s)} loses {interval_text(s.scale * losses[:, best])} {unit_of(s)}"
     sizes = s.test_fit.batch_sizes
     return Claim(
         text=text,
@@ -73,6 +76,12 @@ def higher_test_optimum(s: Series) -> Claim:
         holds=(Excess(draws=means, limit=0.0),),
         fails=((Excess(draws=-means, limit=-SAME_RATE),),),
     )
+
+
+def _leads(s: Series, fit: FamilyFit) -> Floats:
+    """Return by how much every batch size but the largest is ahead of that in what was tuned."""
+    goodness = s.plan.direction.sign * fit.heights
+    return np.asarray(goodness[:, :-1] - goodness[:, [-1]])
 
 
 def _rises(objectives: Floats, best: int) -> Floats:

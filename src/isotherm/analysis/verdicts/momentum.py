@@ -58,8 +58,8 @@ def _help_above(pair: Pair) -> Claim:
 
 def _obstacle(pair: Pair, *, above: bool) -> Obstacle | None:
     plan = pair.plain.plan
-    needed = [lambda g: g.optimum, lambda g: g.test_optimum]
-    found = obstacle([pair.plain, pair.heavy], needed, heights=lambda g: g.test_optimum, least_sizes=4)
+    needed = [lambda g: g.optimum if g.test_optimum is not None else None]
+    found = obstacle([pair.plain, pair.heavy], needed, heights=lambda g: g.optimum, least_sizes=4)
     if found is not None:
         return found
     if pair.plain.fit is None or Excess(draws=shortfalls(pair.plain.fit), limit=0.0).p > _SHOWN_AT:
@@ -85,18 +85,25 @@ def _gains(pair: Pair, *, above: bool) -> tuple[Floats, float, str]:
     assert plain.test_fit is not None
     assert heavy.test_fit is not None
     sizes = _sizes(pair, above=above)
+    values = [heavy.test_values(), plain.test_values()]
     means = [
-        mean_over_sizes(fit, fit.heights, [fit.batch_sizes.index(size) for size in sizes])
-        for fit in (heavy.test_fit, plain.test_fit)
+        mean_over_sizes(fit, drawn, [fit.batch_sizes.index(size) for size in sizes])
+        for fit, drawn in zip((heavy.test_fit, plain.test_fit), values, strict=True)
     ]
     gains = widened(plain.plan.metric_direction.sign * (means[0] - independent(means[1], seed=1)))
-    margin = metric_margin(plain.plan.metric_bounds, [plain.test_fit.heights, heavy.test_fit.heights])
+    margin = metric_margin(plain.plan.metric_bounds, values)
     scale, unit = plain.scale, unit_of(plain)
     words = (
-        f"mean gain on the test set {interval_text(scale * gains, sign=True)} {unit} over B = "
+        f"mean gain on the test set{at_tuned(plain)} {interval_text(scale * gains, sign=True)} {unit} over B = "
         f"{', '.join(map(str, sizes))}; margin {scale * margin:.2g} {unit}"
     )
     return gains, margin, words
+
+
+def at_tuned(s: Series) -> str:
+    """Return the words that follow the test metric where its learning rates were not chosen on the test set."""
+    chosen_on = {"validation": "on the validation set", "train": "on the training set", "test": "by the test loss"}
+    return "" if s.tuned_on_test else f", at learning rates chosen {chosen_on[s.plan.tune_on]},"
 
 
 def unit_of(s: Series) -> str:

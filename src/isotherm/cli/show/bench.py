@@ -59,7 +59,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> Table:
             f"{row['workload']}\n[dim]{size}{row['num_runs']} run{'s' * (row['num_runs'] != 1)}[/]",
             f"{_number(row['ours'], ',.0f')}\n[dim]{row['unit']}[/]",
             _number(row["peers"][PLAIN], ",.0f"),
-            _number(row["ratio"], ".1f") + ("x" if row["ratio"] is not None else ""),
+            _ratio_text(row["ratio"]),
             _number(row["fraction_of_floor"], ".0%"),
             _target_text(row),
         )
@@ -68,6 +68,15 @@ def _table(rows: Sequence[dict[str, Any]]) -> Table:
 
 def _number(value: float | None, form: str) -> str:
     return "–" if value is None else format(value, form)
+
+
+def _ratio_text(ratio: float | None) -> str:
+    """Return how many times as fast; near 1 with the digits that tell on which side of it."""
+    if ratio is None:
+        return "–"
+    if ratio < 1:
+        return f"{min(ratio, 0.99):.2f}x"
+    return f"{ratio:.2f}x" if ratio < 10 else f"{ratio:.1f}x"
 
 
 def _target_text(row: dict[str, Any]) -> str:

@@ -29,6 +29,10 @@ _REMEDIES = {
     "embedding_renorm_": "leave max_norm out, L2 keeps the norms small",
     "_embedding_bag": "give nn.EmbeddingBag rows (n, T), and no offsets or max_norm",
 }
+_SPECTRAL_NORM = (
+    "spectral_norm overwrites the singular vectors that it keeps at every call, which cannot be done for many runs at "
+    "once; it has no form that trains as a fleet, torch.nn.utils.parametrizations.weight_norm or a LayerNorm does"
+)
 _OPERATION = re.compile(r"aten::(\w+)")
 
 
@@ -39,6 +43,8 @@ def reason_for(error: BaseException) -> str:
     'ValueError: No'
     """
     text = message_of(error)
+    if _is_in_spectral_norm(error.__traceback__):
+        return f"{place_of(error)}{_SPECTRAL_NORM}"
     for part, meaning, remedy in _KNOWN:
         if part in text:
             return f"{place_of(error)}{meaning}; {remedy}"
@@ -62,6 +68,15 @@ def place_of(error: BaseException) -> str:
     model, layer = modules[0], modules[-1]
     name = next((name for name, part in model.named_modules() if part is layer), "")
     return f"in layer {name!r} ({type(layer).__name__}): " if name else f"in {type(layer).__name__}: "
+
+
+def _is_in_spectral_norm(trace: TracebackType | None) -> bool:
+    """Tell whether spectral_norm's code was running, the parametrization or the older hook."""
+    while trace is not None:
+        if type(trace.tb_frame.f_locals.get("self")).__name__ in ("_SpectralNorm", "SpectralNorm"):
+            return True
+        trace = trace.tb_next
+    return False
 
 
 def _modules(trace: TracebackType | None) -> list[nn.Module]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from isotherm.core.statistics import Interval
 from isotherm.core.temperature import bare_learning_rate
+from isotherm.diagnose.answer import rise_words
 from isotherm.diagnose.diagnosis import Choice, Current, Diagnosis, Probe
 from isotherm.report.wording import count_text, duration_text, is_percent, momentum_label
 
@@ -131,7 +132,7 @@ def _keep_sentence(diagnosis: Diagnosis) -> str:
         return "any learning rate inside the interval does as well: the metric hardly depends on it"
     if found.used_slope == 1.0:
         return f"temperature to keep: T = ε_eff / B = {estimate_text(found.temperature)}"
-    return f"the learning rate rises as B^{found.used_slope:.2f} here, not as B"
+    return f"the learning rate rises {rise_words(found)}"
 
 
 def _optimiser_sentence(diagnosis: Diagnosis, momentum: float) -> str:

@@ -15,7 +15,7 @@ from isotherm.core.run_table import first_of
 from isotherm.report.axes import FAINT, with_math
 from isotherm.report.study.pictures import Picture, Row
 from isotherm.report.style import series_styles
-from isotherm.report.wording import TRAIN_OBJECTIVE, is_percent, metric_label, rate_symbol, rate_text
+from isotherm.report.wording import TRAIN_OBJECTIVE, is_percent, metric_label, rate_column, rate_symbol, rate_text
 from isotherm.sweep.plan import SweepPlan
 from isotherm.sweep.protocol import Cell, Grid
 
@@ -146,7 +146,7 @@ def _rows(plan: SweepPlan, shown: Sequence[tuple[Grid, Sequence[Cell]]]) -> list
             "budget": str(grid.axes.budget),
             "optimizer": grid.axes.method.label,
             "momentum": grid.axes.momentum if plan.has_temperature else None,
-            "effective_learning_rate": cell.effective_learning_rate,
+            rate_column(plan): cell.effective_learning_rate,
             "final_learning_rate": cell.final_learning_rate,
             "seed": curve.seed,
             "step": point.step,

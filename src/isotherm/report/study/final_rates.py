@@ -13,7 +13,7 @@ from isotherm.analysis.analysis import SweepAnalysis
 from isotherm.core.records import Direction
 from isotherm.report.axes import INK, power_of_two_axis
 from isotherm.report.study.pictures import Picture, Row
-from isotherm.report.wording import TRAIN_OBJECTIVE, is_percent, kept_words, metric_label, rate_text
+from isotherm.report.wording import TRAIN_OBJECTIVE, is_percent, kept_words, metric_label, rate_column, rate_text
 from isotherm.sweep.plan import SweepPlan
 from isotherm.sweep.plane import PlaneOptimum, plane_optimum, plane_train_optimum
 from isotherm.sweep.protocol import Cell, Grid
@@ -52,9 +52,8 @@ def _caption(plan: SweepPlan, grid: Grid, setting: str) -> str:
     return (
         f"{plan.task}, {setting}. Mean of {kept_words(plan)} for every pair of learning rates; crosses are pairs at "
         f"which too many runs diverged. Circle: best {metric_label(plan.metric)}; diamond: lowest {TRAIN_OBJECTIVE}. "
-        "Bars span every learning rate within one standard deviation of the best mean at some value of the other one"
-        + "".join(f"; {sentence}" for sentence in words)
-        + "."
+        "Bars span every learning rate tried within one standard deviation of the best mean at some value of the other "
+        "one" + "".join(f"; {sentence}" for sentence in words) + "."
     )
 
 
@@ -89,7 +88,7 @@ def _row(plan: SweepPlan, grid: Grid, cell: Cell) -> Row:
         "budget": str(grid.axes.budget),
         "optimizer": grid.axes.method.label,
         "momentum": grid.axes.momentum if plan.has_temperature else None,
-        "effective_learning_rate": cell.effective_learning_rate,
+        rate_column(plan): cell.effective_learning_rate,
         "final_learning_rate": cell.final_learning_rate,
         "num_seeds": len(cell.results),
         "num_diverged": cell.num_diverged,

@@ -137,7 +137,7 @@ def _sweep_caption(record: SweepFigure) -> str:
     text = (
         f"{record.setting}. Each point is a grid at the learning rate with the best {record.tuned_on}: mean and "
         f"standard deviation of {record.runs}. On the right, bars span every "
-        "learning rate within one standard deviation of the optimum"
+        "learning rate tried within one standard deviation of the optimum"
     )
     if any(series.guide for series in record.series):
         text += f", the dotted line is {record.symbol} ∝ B"

@@ -108,8 +108,8 @@ def _selection(plan: SweepPlan) -> str:
     return (
         f"At every batch size and budget a grid of {_effective(plan)}learning rates is run, with "
         f"{count_text(n, 'seed')} at each. {which} give mean and standard deviation; the optimum is the learning rate "
-        f"with the best mean {tuned}. Its interval holds every learning rate whose mean lies within one standard "
-        f"deviation of the optimum's. {unstable}"
+        f"with the best mean {tuned}. Its interval holds every learning rate tried whose mean lies within one "
+        f"standard deviation of the optimum's; its ends are learning rates tried, too. {unstable}"
     )
 
 

@@ -79,7 +79,7 @@ def write_picture_tables(pictures: Sequence[Picture], folder: str | Path) -> lis
 
 def _csv(rows: Sequence[Row]) -> bytes:
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue().encode()

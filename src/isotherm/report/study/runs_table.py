@@ -1,7 +1,7 @@
 """Every run as a row: as values, and as `runs.csv`, the one file of a report that grows with the number of runs.
 
 Runs come cell by cell and column by column; what the runs of a cell have in common is looked up, and written as text,
-once.
+once. Optimisers other than SGD have a learning rate, and neither an effective one nor a temperature.
 """
 
 from __future__ import annotations
@@ -28,22 +28,26 @@ from isotherm.sweep.rounds import all_cells, distinct_cells
 Row = dict[str, Any]
 
 _ROWS_AT_ONCE = 10_000
+# Columns that mean nothing for other optimisers.
+_OF_SGD = ("effective_learning_rate", "temperature")
 
 
 def runs_rows(study: StudyResults) -> list[Row]:
     """Return one row per run with a result; a run that sweeps share appears once, with all their names."""
+    columns = _columns_of(study)
     return [
-        dict(zip(_columns(), row, strict=True))
+        dict(zip(columns, row, strict=True))
         for cell in _cells(study)
-        for row in zip(*(cell.values(column) for column in _columns()), strict=True)
+        for row in zip(*(cell.values(column) for column in columns), strict=True)
     ]
 
 
 def runs_csv(study: StudyResults) -> Iterator[bytes]:
     """Yield the same as a CSV file, in pieces; a missing quantity is an empty field."""
-    yield (",".join(map(_field, _columns())) + "\n").encode()
+    columns = _columns_of(study)
+    yield (",".join(map(_field, columns)) + "\n").encode()
     for cell in _cells(study):
-        lines = map(",".join, zip(*_texts(cell), strict=False))
+        lines = map(",".join, zip(*_texts(cell, columns), strict=False))
         while piece := list(itertools.islice(lines, _ROWS_AT_ONCE)):
             yield ("\n".join(piece) + "\n").encode()
 
@@ -74,16 +78,15 @@ def _cells(study: StudyResults) -> Iterator[_Cell]:
         seeds = [cell.seeds[place] for place in there]
         names = _names_by_seed(sweeps[cell_id(spec)], seeds)
         shared = spec.to_json() | {"optimizer": spec.method.label, "learning_rate": spec.learning_rate}
-        shared |= {"temperature": _temperature(spec)}
+        shared |= dict.fromkeys(_OF_SGD) if not has_temperature(spec.method) else {"temperature": _temperature(spec)}
         keys = keys_of(cell.results, there) or keys_of_seeds(spec, seeds)
         own: dict[str, list[Any]] = {"sweep": names, "seed": seeds, "key": keys}
         own |= result_columns(cell.results, there, _result_fields())
         yield _Cell(num=len(seeds), shared=shared, own=own)
 
 
-def _temperature(spec: RunSpec) -> float | None:
-    has_one = has_temperature(spec.method)
-    return temperature(spec.effective_learning_rate, spec.batch_size) if has_one else None
+def _temperature(spec: RunSpec) -> float:
+    return temperature(spec.effective_learning_rate, spec.batch_size)
 
 
 def _names_by_seed(sweeps: Sequence[tuple[str, tuple[int, ...]]], seeds: Sequence[int]) -> list[str]:
@@ -92,6 +95,12 @@ def _names_by_seed(sweeps: Sequence[tuple[str, tuple[int, ...]]], seeds: Sequenc
         return [sweeps[0][0]] * len(seeds)
     sets = [(name, set(members)) for name, members in sweeps]
     return ["; ".join(dict.fromkeys(name for name, members in sets if seed in members)) for seed in seeds]
+
+
+def _columns_of(study: StudyResults) -> list[str]:
+    """Return the columns; those of SGD only where a sweep has them."""
+    is_of_sgd = any(sweep.has_temperature for sweep in study.plan.sweeps)
+    return [name for name in _columns() if is_of_sgd or name not in _OF_SGD]
 
 
 @functools.cache
@@ -107,10 +116,10 @@ def _result_fields() -> list[str]:
 # -- as text --------------------------------------------------------------------------------------------------------
 
 
-def _texts(cell: _Cell) -> Iterator[Iterable[str]]:
+def _texts(cell: _Cell, columns: Sequence[str]) -> Iterator[Iterable[str]]:
     """Yield parts of the rows from left to right: a column, or the text of all columns up to the next that varies."""
     shared: list[str] = []
-    for column in _columns():
+    for column in columns:
         values = cell.own.get(column)
         if values is None or values.count(None) == cell.num:
             shared.append(_field(cell.shared.get(column)))

@@ -54,9 +54,11 @@ def optima_rows(sweep: SweepAnalysis) -> list[Row]:
 def write_csv(analysis: Analysis, folder: str | Path) -> list[Path]:
     """Write `optima.csv` and `runs.csv` and return them; a missing quantity is an empty field."""
     optima = [row for sweep in analysis.sweeps for row in optima_rows(sweep)]
-    columns = list(optima[0])
+    columns = list(dict.fromkeys(column for row in optima for column in row))
     return [
-        write_atomically(Path(folder) / "optima.csv", _csv([list(row.values()) for row in optima], columns)),
+        write_atomically(
+            Path(folder) / "optima.csv", _csv([[row.get(column) for column in columns] for row in optima], columns)
+        ),
         write_atomically(Path(folder) / "runs.csv", runs_csv(analysis.results)),
     ]
 
@@ -64,7 +66,7 @@ def write_csv(analysis: Analysis, folder: str | Path) -> list[Path]:
 def _optimum_row(plan: SweepPlan, tuned: TunedGrid) -> Row:
     best, train_best, test, train_loss = tuned.optimum, tuned.train_optimum, tuned.test, tuned.train_loss
     axes, grid, plain_best, bias = tuned.axes, tuned.grid, tuned.train_loss_optimum, tuned.selection_bias
-    return {
+    row = {
         "sweep": plan.name,
         "batch_size": axes.batch_size,
         "budget": f"{axes.budget.amount:g} {axes.budget.unit}",
@@ -106,6 +108,12 @@ def _optimum_row(plan: SweepPlan, tuned: TunedGrid) -> Row:
         "num_diverged": grid.num_diverged,
         "num_runs": grid.num_runs,
     }
+    return row if plan.has_temperature else _in_bare_rates(row)
+
+
+def _in_bare_rates(row: Row) -> Row:
+    """Return a row of an optimiser that has neither an effective learning rate nor a temperature."""
+    return {name.replace("effective_", ""): value for name, value in row.items() if name != "temperature"}
 
 
 def _csv(rows: Sequence[Sequence[Any]], columns: Sequence[str]) -> bytes:

@@ -269,6 +269,7 @@ def _next_content(one: Upcoming) -> Plain:
         "round": one.round,
         "stage": str(one.stage),
         "where": f"{visible(one.sweep)}, {one.axes}",
+        "symbol": "ε_eff" if has_temperature(one.axes.method) else "ε",
         "rates": rates + (f" and {more} more" if more > 0 else ""),
         "runs": count_text(one.num_runs, "run"),
         "num_runs": one.num_runs,

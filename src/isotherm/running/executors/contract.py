@@ -1,5 +1,7 @@
 """What every executor owes whoever runs a study; `tests/contracts/test_executors.py` holds each of them to it.
 
+Of torchrun it has a single process; what two share, and the end of one of them, is in `test_torchrun.py`.
+
 Who writes the store. Nobody here. An executor yields the results of one fleet after another to the one process that
 called it, and that process alone writes the store. Workers write checkpoints, and nothing else.
 

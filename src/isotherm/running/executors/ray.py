@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ logger = logging.getLogger("isotherm")
 FIRST_NEWS_SECONDS, NEWS_SECONDS = 0.25, 2.0
 # After so long without a single actor, the user is told what is waited for.
 WAITING_SECONDS = 60.0
+# For an answer from the address of a cluster.
+LISTENER_SECONDS = 10.0
 # Actors in a row that die before they are ready.
 MOST_STILLBORN = 3
 # Of an actor: one trains, the others answer questions.
@@ -116,12 +119,26 @@ def _ray() -> ModuleType:
 
 def _connect(ray: ModuleType, address: str | None) -> None:
     try:
+        _require_listener(address)
         ray.init(address=address, include_dashboard=False if address is None else None, log_to_driver=False)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
+        place = address or os.environ.get("RAY_ADDRESS")
         raise UserError(
-            f"there is no Ray cluster at {address!r}: {str(error).partition(chr(10))[0]}; start one with "
-            "`ray start --head`, give its address, or leave --ray-address out to use this machine alone"
+            f"there is no Ray cluster at {place!r}: {str(error).partition(chr(10))[0]}; start one with "
+            "`ray start --head`, give its address, or leave --ray-address and RAY_ADDRESS out to use this machine alone"
         ) from error
+
+
+def _require_listener(address: str | None) -> None:
+    """Fail soon where nobody listens; Ray itself goes on trying for minutes.
+
+    Raises:
+        OSError: nobody does.
+    """
+    given = os.environ.get("RAY_ADDRESS") if address in (None, "auto") else address
+    host, _, port = (given or "").rpartition("://")[2].rpartition(":")
+    if host and port.isascii() and port.isdecimal():  # anything else is Ray's to read
+        socket.create_connection((host.strip("[]"), min(int(port), 65_535)), timeout=LISTENER_SECONDS).close()
 
 
 @dataclass(eq=False, slots=True)

@@ -131,9 +131,10 @@ class Tracking:
         except (Exception, SystemExit) as error:
             self._is_given_up = True
             logger.warning(
-                "the tracker %s is given up after %d runs: %s: %s; training goes on, and the store has every run",
+                "the tracker %s is given up after %d %s: %s: %s; training goes on, and the store has every run",
                 self._name,
                 self._num_told,
+                "run" if self._num_told == 1 else "runs",
                 type(error).__name__,
                 error,
             )

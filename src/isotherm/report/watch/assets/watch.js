@@ -512,7 +512,7 @@ function drawNext() {
   const found = state.next;
   const first = found.length ? found[0].round : 0;
   const items = found.slice(0, 6).map((one) => element("li", {},
-    element("b", {}, (one.round === first ? "" : "then, ") + one.stage), ": " + one.where + ", " + one.runs + (one.num_tried ? " (" + one.num_tried + " failed before and are tried again)" : "") + " at ", ...formula("ε_eff = " + one.rates), element("br"),
+    element("b", {}, (one.round === first ? "" : "then, ") + one.stage), ": " + one.where + ", " + one.runs + (one.num_tried ? " (" + one.num_tried + " failed before and are tried again)" : "") + " at ", ...formula(one.symbol + " = " + one.rates), element("br"),
     element("span", {class: "soft small"}, ...formula("Why: " + one.reason + "."))));
   if (found.length > 6) items.push(element("li", {}, "and " + plural(found.length - 6, "more grid")));
   fill("next", items.length ? items : [element("li", {}, "Nothing: every grid has what its results call for.")]);
@@ -533,7 +533,7 @@ function drawTables() {
   show("difference-card", Boolean(other && state.difference));
   if (other && state.difference) {
     setText("difference-title", "Two stores: " + state.store + " and " + other.store);
-    table("difference", ["B", "ε_eff, first", "ε_eff, second", head.test_label + ", first", "second", "difference [95 %]"], state.difference);
+    table("difference", ["B", head.symbol + ", first", (other.map || head).symbol + ", second", head.test_label + ", first", "second", "difference [95 %]"], state.difference);
   }
 }
 function ago(seconds) { return seconds < 5 ? "just now" : duration(seconds) + " ago"; }
