@@ -41,10 +41,11 @@ from isotherm.report.study.figures import (
     Spread,
     StudyFigures,
     SweepFigure,
+    SweepPoint,
     SweepSeries,
 )
 from isotherm.report.style import ARROW_GAP, Style, dodges, ordered_styles, series_styles
-from isotherm.report.wording import TRAIN_OBJECTIVE
+from isotherm.report.wording import EDGE_FLAGS, TRAIN_OBJECTIVE
 from isotherm.sweep.protocol import Edge
 
 LEGEND_WIDTH = 0.9
@@ -129,6 +130,7 @@ def _draw_sweep(record: SweepFigure, axes: Sequence[Axes]) -> None:
         _error_bars(test_axes, x, [point.test for point in series.points], style, label=label)
         _error_bars(loss_axes, x, [point.train_loss for point in series.points], style, label=series.label)
         _draw_optima(rate_axes, x, series, style, show_train=record.tuned_on != TRAIN_OBJECTIVE)
+        _mark_unfinished(axes, x, series.points, style)
     for start, end in {series.guide for series in record.series if series.guide is not None}:
         rate_axes.plot(*zip(start, end, strict=True), linestyle=":", color=INK, linewidth=1.1, zorder=1)
     test_axes.yaxis.set_major_locator(MaxNLocator(nbins=MAX_TICKS + 2, steps=[1, 2, 5, 10]))
@@ -145,6 +147,17 @@ def _draw_sweep(record: SweepFigure, axes: Sequence[Axes]) -> None:
     if len(record.series) > 1:
         test_axes.legend(frameon=False, loc="best", handletextpad=0.5)
     _explain_optima(rate_axes, record, above=strip)
+
+
+def _mark_unfinished(axes: Sequence[Axes], x: Sequence[float], points: Sequence[SweepPoint], style: Style) -> None:
+    """Put the tables' sign of missing runs beside the points that may still move."""
+    (test_axes, loss_axes, rate_axes), unfinished = axes, EDGE_FLAGS[Edge.INCOMPLETE]
+    look: dict[str, Any] = {"textcoords": "offset points", "xytext": (5, 3), "color": style.colour, "fontsize": 9}
+    for at, point in zip(x, points, strict=True):
+        if point.edge is Edge.INCOMPLETE:
+            test_axes.annotate(unfinished, (at, point.test.mean), **look)
+            loss_axes.annotate(unfinished, (at, point.train_loss.mean), **look)
+            rate_axes.annotate(unfinished, (at, point.effective_learning_rate), **look)
 
 
 def _draw_optima(axes: Axes, x: Sequence[float], series: SweepSeries, style: Style, *, show_train: bool) -> None:
@@ -208,6 +221,8 @@ def _explain_optima(axes: Axes, record: SweepFigure, *, above: float) -> None:
         handles.append(_proxy(f"{record.symbol} ∝ √B", linestyle="-.", linewidth=0.9))
     if any(point.edge in (Edge.LOWER, Edge.UPPER, Edge.BOTH) for point in record.points):
         handles.append(_proxy("touches the grid's end", marker="^", markersize=4))
+    if any(point.edge is Edge.INCOMPLETE for point in record.points):
+        handles.append(_proxy("runs are missing", marker=r"$\ldots$", markersize=6))
     room: dict[str, Any] = {"loc": "best", "bbox_to_anchor": (0.0, above, 1.0, 1.0 - above)}
     axes.legend(handles=handles, frameon=False, fontsize=7.5, handletextpad=0.5, labelspacing=0.3, **room)
 
@@ -335,6 +350,9 @@ def _log_if_positive(axes: Axes, spreads: Sequence[Spread]) -> None:
     lowest = min(s.mean - s.standard_deviation if s.standard_deviation < s.mean else s.mean / 2 for s in spreads)
     highest = max(s.mean + s.standard_deviation for s in spreads)
     axes.set_ylim(lowest / 1.25, highest * 1.25)
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if highest / lowest < 200 else (1.0,)))
+    if highest / lowest < 4:  # 1, 2 and 5 would leave a tick or two
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=MAX_TICKS, steps=[1, 2, 5, 10]))
+    else:
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if highest / lowest < 200 else (1.0,)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_locator(NullLocator())
