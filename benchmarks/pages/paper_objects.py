@@ -11,7 +11,7 @@ from isotherm.report.paper.draw import rendered
 from isotherm.report.paper.finding import Finding, find_record
 from isotherm.report.paper.page import NEAREST_FIRST, NOT_RUN, findings_by_object, nearest_findings
 from isotherm.report.paper.tables import TextTable, cells_table, tables
-from isotherm.studies.paper.definition import Form, PaperObject
+from isotherm.studies.paper.definition import Form, PaperObject, Scale
 from isotherm.studies.paper.judged import command, state_words
 from isotherm.studies.paper.registry import objects
 from isotherm.studies.paper.shipped import records_in
@@ -86,6 +86,12 @@ def heading(finding: Finding) -> str:
     return f"## {finding.wanted.title}, scale {finding.scale}"
 
 
+def _scale_words(finding: Finding) -> str:
+    """Return the scale; at laptop scale the networks of the picture are not those of the object's title."""
+    stand_in = " on the embedded network" if finding.scale is Scale.LAPTOP else ""
+    return f"scale {finding.scale}{stand_in}"
+
+
 def section(finding: Finding) -> str:
     """Return an object: caption, verdicts, tables, and the command that reads them."""
     wanted = finding.wanted
@@ -93,9 +99,10 @@ def section(finding: Finding) -> str:
         (verdict.state, verdict.claim, "; ".join(filter(None, (verdict.evidence, verdict.p_words))), claim.source)
         for verdict, claim in zip(finding.verdicts, wanted.claims, strict=True)
     ]
+    title = f"{wanted.title}, {_scale_words(finding)}"
     parts = [
         heading(finding),
-        *(f"![{wanted.title}: {wanted.shows}](figures/{path.name})" for path in _images(finding)),
+        *(f"![{title}: {wanted.shows}](figures/{path.name})" for path in _images(finding)),
         caption(finding),
         table(("verdict", "claim", "evidence", "source"), rows),
         *map(titled, tables(wanted, finding)),
