@@ -2,6 +2,7 @@
 
 Run:     python benchmarks/statistics_report.py --simulate --processes 2 --minutes 60 --output lines.jsonl
          python benchmarks/statistics_report.py --pool lines.jsonl benchmarks/results/statistics.json
+         python benchmarks/statistics_report.py --repeat 10
          python benchmarks/statistics_report.py
 Cost:    the first as long as it is let, and it goes on where a file ends; the others only write
 Expect:  coverage of 93 to 97 %; false "holds" at most 5 % for every verdict in every family
@@ -16,11 +17,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from isotherm.bench.machine import commit
 from pages import statistics_tables as tables
 from pages.blocks import Page
 from pages.results import RESULTS, ROOT, load
-from statistics_runs import Limits, method_of, pooled, simulate
+from simulations import done
+from statistics_runs import LABELS, Limits, method_of, pooled, simulate
 
 KINDS = ("coverage", "verdicts")
 DOCUMENT = ROOT / "docs" / "statistics.md"
@@ -55,6 +59,28 @@ def pool(paths: Sequence[Path], *, path: Path = RESULT) -> None:
     path.write_text(json_lines(content))
 
 
+def repeat(num: int, *, path: Path = RESULT) -> None:
+    """Repeat jobs of the result file with the method of this source tree, and note it there if all come out the same.
+
+    Then code that was changed without changing any result needs no new simulations.
+
+    Raises:
+        SystemExit: a job came out differently.
+    """
+    content = json.loads(path.read_text())
+    generator = np.random.default_rng(0)
+    for kind in KINDS:
+        jobs = [job for job in content["jobs"] if job["kind"] == kind]
+        for index in generator.choice(len(jobs), size=min(num, len(jobs)), replace=False):
+            found = json.loads(json.dumps(done({name: value for name, value in jobs[index].items() if name in LABELS})))
+            if any(found[name] != value for name, value in jobs[index].items() if name != "seconds"):
+                raise SystemExit(f"{kind}, seed {jobs[index]['seed']}: comes out differently now; simulate again")
+            print(f"{kind}, seed {jobs[index]['seed']}: the same", file=sys.stderr)
+    content["method"] = {kind: method_of(kind) for kind in KINDS}
+    content["repeated"] = {"num_of_each_kind": num, "commit": commit()}
+    path.write_text(json_lines(content))
+
+
 def json_lines(content: dict[str, Any]) -> str:
     """Return a result file with a line per job."""
     lines = ",\n".join(json.dumps(job, ensure_ascii=False) for job in content["jobs"])
@@ -71,6 +97,7 @@ def main() -> None:
     parser.add_argument("--part", type=int, default=0, help="another one on every machine: other seeds (0)")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="what is simulated (both)")
     parser.add_argument("--output", type=Path, help="file of lines that results are added to")
+    parser.add_argument("--repeat", type=int, metavar="N", help="repeat N results of each kind with the code of today")
     parser.add_argument("--pool", nargs="+", type=Path, metavar="FILE", help="files that make the result file")
     arguments = parser.parse_args()
     if arguments.simulate:
@@ -81,6 +108,8 @@ def main() -> None:
         return
     if arguments.pool is not None:
         pool(arguments.pool)
+    if arguments.repeat is not None:
+        repeat(arguments.repeat)
     PAGE.write(DOCUMENT)
     print(f"wrote the blocks of {DOCUMENT.name}", file=sys.stderr)
 

@@ -183,13 +183,20 @@ def cost_block(content: dict[str, Any] | None) -> str:
     jobs = content["jobs"]
     seconds = sum(job["seconds"] for job in jobs)
     changed = [kind for kind, method in content["method"].items() if method != method_of(kind)]
+    again = content.get("repeated")
+    same = (
+        f" {again['num_of_each_kind']} jobs of each kind were repeated at commit {again['commit']}, after changes of "
+        "the code, and came out the same."
+        if again
+        else ""
+    )
     since = f" The code that decides {' and '.join(changed)} has changed since that commit." if changed else ""
     return paragraph(
         f"{sum(job['num'] for job in _jobs(content, 'coverage')):,} sweeps and "
         f"{sum(job['num'] for job in _jobs(content, 'verdicts')):,} studies, simulated and analysed in "
         f"{seconds / 60:,.0f} processor minutes ({', '.join(content['cpus'])}; commit {content['commit']}). Every line "
         "of benchmarks/results/statistics.json holds the seed that repeats it. More of them: "
-        f"`{content['command']}`, then `--pool` with all files of lines.{since}"
+        f"`{content['command']}`, then `--pool` with all files of lines.{same}{since}"
     )
 
 
