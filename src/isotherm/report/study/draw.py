@@ -131,8 +131,10 @@ def _drawn_record(record: SweepFigure | LearningRateFigure, formats: Sequence[Fo
     contents: dict[Format, bytes] = {}
     with matplotlib.rc_context(RC):
         figure = figure_of(record)
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")  # laid out once, for all formats
+        layout = figure.get_layout_engine()
+        assert layout is not None
+        layout.execute(figure)  # once, for all formats
+        figure.set_layout_engine("none")
         for name in formats:
             stream = io.BytesIO()
             figure.savefig(stream, format=name, dpi=DOTS_PER_INCH, metadata=METADATA[name])
@@ -150,7 +152,8 @@ def _forget_open_fonts() -> None:
     Where a forked process reads in such a file, its parent and other forks read next; matplotlib itself forgets the
     other fonts.
     """
-    if hasattr(parse := getattr(MathTextParser, "_parse_cached", None), "cache_clear"):  # private to matplotlib
+    parse: Any = getattr(MathTextParser, "_parse_cached", None)  # private to matplotlib
+    if hasattr(parse, "cache_clear"):
         parse.cache_clear()
 
 
