@@ -124,3 +124,13 @@ def test_next_to_other_threads_nothing_is_forked() -> None:
 def test_where_processes_cannot_be_forked_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "can_fork", lambda: False)
     assert call_all([os.getpid] * 4) == [os.getpid()] * 4
+
+
+@needs_fork
+@pytest.mark.usefixtures("two_cores")
+def test_where_no_more_processes_are_allowed_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused() -> int:
+        raise BlockingIOError("no more processes")
+
+    monkeypatch.setattr(os, "fork", refused)
+    assert call_all([os.getpid] * 4) == [os.getpid()] * 4

@@ -62,11 +62,15 @@ def _shared_out(calls: Sequence[Callable[[], T]], indices: range, num_forks: int
     try:
         for _ in range(num_forks):
             receiver, sender = context.Pipe(duplex=False)
-            receivers.append(receiver)
-            started = context.Process(target=_work, args=(calls, queue, sender, receivers), daemon=True)
-            with sender:
-                started.start()
+            started = context.Process(target=_work, args=(calls, queue, sender, [*receivers, receiver]), daemon=True)
+            try:
+                with sender:
+                    started.start()
+            except OSError:  # no more processes are allowed; those that there are do the work
+                receiver.close()
+                break
             forks.append(started)
+            receivers.append(receiver)
         made = _made(calls, queue)
         num_lost = 0
         for fork, receiver in zip(forks, receivers, strict=True):

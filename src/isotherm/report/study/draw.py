@@ -110,15 +110,17 @@ def save_figures(
     other = [] if meanwhile is None else [functools.partial(_nothing_drawn, meanwhile)]
     drawings = [
         *(functools.partial(_drawn_record, record, formats) for _, record in records),
-        *(functools.partial(_drawn_picture, picture, formats) for picture in figures.pictures),
+        *(functools.partial(_drawn_picture, picture, name) for picture in figures.pictures for name in formats),
     ]
-    drawn = call_all([*other, *drawings])[len(other) :]
-    for picture, contents in zip(figures.pictures, drawn[len(records) :], strict=True):
-        picture.keep(contents)  # the page shows it
+    drawn = iter(call_all([*other, *drawings])[len(other) :])
+    contents = [next(drawn) for _ in records]
+    for picture in figures.pictures:
+        contents.append(dict(item for _ in formats for item in next(drawn).items()))
+        picture.keep(contents[-1])  # the page shows it
     return [
         write_atomically(Path(folder) / f"{stem}.{name}", content)
-        for stem, contents in zip(stems, drawn, strict=True)
-        for name, content in contents.items()
+        for stem, by_format in zip(stems, contents, strict=True)
+        for name, content in by_format.items()
     ]
 
 
@@ -142,8 +144,8 @@ def _drawn_record(record: SweepFigure | LearningRateFigure, formats: Sequence[Fo
     return contents
 
 
-def _drawn_picture(picture: Picture, formats: Sequence[Format]) -> dict[Format, bytes]:
-    return {name: picture.content(name) for name in formats}
+def _drawn_picture(picture: Picture, name: Format) -> dict[Format, bytes]:
+    return {name: picture.content(name)}
 
 
 def _forget_open_fonts() -> None:
