@@ -6,7 +6,6 @@ import contextlib
 import logging
 import multiprocessing
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -75,7 +74,7 @@ def _shared_out(calls: Sequence[Callable[[], T]], indices: range, num_forks: int
         num_lost = 0
         for fork, receiver in zip(forks, receivers, strict=True):
             try:
-                made |= pickle.loads(receiver.recv_bytes())  # noqa: S301  # written by a fork of this process
+                made |= receiver.recv()
             except (EOFError, OSError):
                 num_lost += 1
             fork.join()
@@ -111,9 +110,9 @@ def _work(calls: Sequence[Callable[[], T]], queue: int, sender: Connection, rece
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # not the parent's handler; files half written are removed
     for receiver in receivers:  # while they are open here, the death of the parent would go unnoticed
         receiver.close()
-    content = pickle.dumps(_made(calls, queue, stops=True))
-    with contextlib.suppress(BrokenPipeError):
-        sender.send_bytes(content)
+    made = _made(calls, queue, stops=True)
+    with contextlib.suppress(BrokenPipeError):  # the parent has ended
+        sender.send(made)
 
 
 def _made(calls: Sequence[Callable[[], T]], queue: int, *, stops: bool = False) -> dict[int, T]:
