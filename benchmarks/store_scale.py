@@ -7,7 +7,7 @@ Expect:  a million runs of one study: open under 2 s, status under 2 s, report u
 The rows are made up, with plausible landscapes, and put through `Store.put` like those of any sweep. A store holds one
 study: ten batch sizes, two momenta and 25 learning rates, with as many seeds as it takes. Every measurement is a
 process of its own, from its start to its end, imports included; processor time counts no waiting for other programs,
-and memory is the most that the process held.
+and memory is the most that one process held: a report has as many as there are cores, which share most of it.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def _quick_fits(request: pytest.FixtureRequest) -> Iterator[None]:
             patch.setattr(family, "MOST_BLOCKS", 2)
             patch.setattr(family, "NUM_ROUNDS", 40)
             patch.setattr(family, "LEAST_APART", math.inf)
-        family._fit.cache_clear()  # fits of another kind, perhaps
+        family._kept.clear()  # fits of another kind, perhaps
         yield
 
 

@@ -87,7 +87,7 @@ def analyse(results: Results | StudyResults, *, run: Sequence[str] | None = None
         raise UserError(f"results is {type(results).__name__}; give what isotherm.run or isotherm.open_results returns")
     study = results if isinstance(results, StudyResults) else results.as_study()
     tuned = [tuned_grids(sweep) for sweep in study.sweeps]
-    found = [fitted_series(plan, grids) for plan, grids in zip(study.plan.sweeps, tuned, strict=True)]
+    found = fitted_series(zip(study.plan.sweeps, tuned, strict=True))
     series = [s for members in found for s in members]
     pairs = pairs_of(series)
     judged = judge(series, pairs, run=("isotherm", "run", study.plan.name) if run is None else run)

@@ -140,8 +140,21 @@ def _scattered(table: OptimaTable, scatter: float) -> tuple[Floats, Floats, Floa
     spread = np.hypot(scatter, table.width / 2)[:, None, None]
     away = (places[:, None] - table.points.T[:, :, None]) / spread  # (num_grids, num_points, num_places)
     kernel = np.exp(-0.5 * away**2) / spread
-    densities = np.einsum("spg,gpq->sgq", table.areas, kernel, optimize=True)
-    return first, steps, np.log(np.maximum(densities, 1e-300))
+    return first, steps, np.log(np.maximum(_spread_over(table.areas, kernel), 1e-300))
+
+
+# Matrices of so many rows are too small for BLAS to share out among threads, which would wait for each other in a loop.
+_ROWS_AT_ONCE = 40
+
+
+def _spread_over(areas: Floats, kernel: Floats) -> Floats:
+    """Return the sum over points of areas times kernel, shape (num_shapes, num_grids, num_places)."""
+    by_grid = np.ascontiguousarray(np.moveaxis(areas, 2, 0))
+    found = np.empty((*by_grid.shape[:2], kernel.shape[2]))
+    for start in range(0, by_grid.shape[1], _ROWS_AT_ONCE):
+        rows = slice(start, start + _ROWS_AT_ONCE)
+        np.matmul(by_grid[:, rows], kernel, out=found[:, rows])
+    return np.moveaxis(found, 0, 1)
 
 
 def _starts(log_sizes: Floats, log_optima: Floats, generator: np.random.Generator) -> Floats:

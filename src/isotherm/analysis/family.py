@@ -23,6 +23,7 @@ from isotherm.analysis.broken_line import LineDraws, OptimaTable, draw_lines, jo
 from isotherm.analysis.chains import walk
 from isotherm.analysis.curves import Curves, curves
 from isotherm.analysis.peak_points import PointFits
+from isotherm.core.processes import call_all
 from isotherm.core.records import Direction
 from isotherm.core.statistics import Floats, log_sum_exp
 from isotherm.sweep.protocol import Grid
@@ -103,24 +104,63 @@ def fit_family(
     direction: Direction | None = None,
     num_draws: int = NUM_DRAWS,
 ) -> FamilyFit:
-    """Return the fit of grids over rising batch sizes, each with an optimum; by default of the tuned quantity.
+    """Return the fit of grids over rising batch sizes, each with an optimum; by default of the tuned quantity."""
+    return fit_families([family_curves(grids, objective=objective, direction=direction, num_draws=num_draws)])[0]
 
-    Fits of different series or quantities are drawn independently of each other.
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FamilyCurves:
+    """The curves of a quantity over rising batch sizes, to be fitted; the label seeds the fit's generator.
+
+    Fits of different series or quantities are drawn independently of each other. `sign` is -1 where small values are
+    good.
     """
+
+    curves: Curves
+    batch_sizes: tuple[int, ...]
+    sign: int
+    label: str
+    num_draws: int
+
+
+def family_curves(
+    grids: Sequence[Grid],
+    *,
+    objective: str | None = None,
+    direction: Direction | None = None,
+    num_draws: int = NUM_DRAWS,
+) -> FamilyCurves:
+    """Return the curves of grids over rising batch sizes, each with an optimum; by default of the tuned quantity."""
     first = grids[0]
     name = first.objective if objective is None else objective
     way = first.direction if direction is None else direction
     sizes = tuple(grid.axes.batch_size for grid in grids)
     method = first.axes.momentum if first.axes.optimizer is None else first.axes.optimizer.label
     label = f"{name} {first.axes.budget} {method} {sizes}"
-    return _fit(curves(grids, objective=name, direction=way), sizes, way.sign, label, num_draws)
+    found = curves(grids, objective=name, direction=way)
+    return FamilyCurves(curves=found, batch_sizes=sizes, sign=way.sign, label=label, num_draws=num_draws)
 
 
-@functools.lru_cache(maxsize=64)  # a study is often analysed more than once
-def _fit(found: Curves, batch_sizes: tuple[int, ...], sign: int, label: str, num_draws: int) -> FamilyFit:
-    """Return the fit of curves; the label seeds its generator."""
-    generator = np.random.default_rng(zlib.crc32(label.encode()))
-    parts = _parts(found, generator, num_draws)
+_MOST_KEPT = 64
+_kept: dict[FamilyCurves, FamilyFit] = {}  # a study is often analysed more than once
+
+
+def fit_families(families: Sequence[FamilyCurves]) -> list[FamilyFit]:
+    """Return the fits of families, each of its own; on several cores they are made at the same time."""
+    missing = [family for family in dict.fromkeys(families) if family not in _kept]
+    found = {family: _kept[family] for family in families if family in _kept}
+    made = call_all([functools.partial(_fit, family) for family in missing])
+    found |= zip(missing, made, strict=True)
+    _kept.update(found)
+    for oldest in list(_kept)[: max(0, len(_kept) - _MOST_KEPT)]:
+        del _kept[oldest]
+    return [found[family] for family in families]
+
+
+def _fit(family: FamilyCurves) -> FamilyFit:
+    batch_sizes, num_draws = family.batch_sizes, family.num_draws
+    generator = np.random.default_rng(zlib.crc32(family.label.encode()))
+    parts = _parts(family.curves, generator, num_draws)
     places = [_places(window, shapes, generator) for window, shapes in parts]
     optima, heights = (np.concatenate(columns, axis=1) for columns in zip(*places, strict=True))
     lines = None
@@ -129,7 +169,12 @@ def _fit(found: Curves, batch_sizes: tuple[int, ...], sign: int, label: str, num
         lines = draw_lines(table, np.log2(batch_sizes), optima, generator, num_draws=num_draws)
     drawn = tuple(ShapeDraws(shapes=shapes, octaves=window.curves.octaves) for window, shapes in parts)
     return FamilyFit(
-        batch_sizes=batch_sizes, optima=optima, heights=sign * heights, lines=lines, parts=drawn, sign=sign
+        batch_sizes=batch_sizes,
+        optima=optima,
+        heights=family.sign * heights,
+        lines=lines,
+        parts=drawn,
+        sign=family.sign,
     )
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from isotherm.analysis.family import LEAST_FOR_LINE, FamilyFit, fit_family
+from isotherm.analysis.family import LEAST_FOR_LINE, FamilyCurves, FamilyFit, family_curves, fit_families
 from isotherm.analysis.regimes import JointRegimes, Regimes, joint_regimes_of, regimes_of
 from isotherm.core.budget import Budget
 from isotherm.core.optimizers import Optimizer, has_temperature, heavy_ball_momentum
@@ -168,13 +168,21 @@ def tuned_grids(results: Results) -> tuple[TunedGrid, ...]:
     return tuple(tuned_grid(grid, results.plan.metric_direction) for grid in results.grids())
 
 
-def fitted_series(plan: SweepPlan, grids: Iterable[TunedGrid]) -> list[Series]:
-    """Return the series of a sweep, one per budget and optimiser, with their fits."""
+def fitted_series(sweeps: Iterable[tuple[SweepPlan, Iterable[TunedGrid]]]) -> list[list[Series]]:
+    """Return the series of every sweep, one per budget and optimiser, with their fits."""
+    unfitted = [[_Unfitted.of(plan, group) for group in _groups(grids)] for plan, grids in sweeps]
+    families = [family for members in unfitted for one in members for family in one.families]
+    fits = iter(fit_families(families))
+    return [[one.fitted(fits) for one in members] for members in unfitted]
+
+
+def _groups(grids: Iterable[TunedGrid]) -> list[list[TunedGrid]]:
+    """Return the grids that have an optimum, by budget and optimiser, over rising batch sizes."""
     groups: dict[tuple[Budget, Optimizer], list[TunedGrid]] = {}
     for grid in grids:
         if grid.optimum is not None:
             groups.setdefault((grid.axes.budget, grid.axes.method), []).append(grid)
-    return [_fitted(plan, sorted(group, key=lambda g: g.axes.batch_size)) for group in groups.values()]
+    return [sorted(group, key=lambda g: g.axes.batch_size) for group in groups.values()]
 
 
 def pairs_of(series: Sequence[Series]) -> list[Pair]:
@@ -236,20 +244,52 @@ def tuned_grid(grid: Grid, metric_direction: Direction) -> TunedGrid:
     )
 
 
-def _fitted(plan: SweepPlan, tuned: Sequence[TunedGrid]) -> Series:
-    """Return a series with one fit per quantity; the tuned one may be the test metric, or the training loss."""
-    grids = [grid.grid for grid in tuned]
-    fit = _fit(grids, plan.objective, plan.direction)
-    tests = fit if plan.objective == "test_metric" else _fit(grids, "test_metric", plan.metric_direction)
-    trains = fit if plan.objective == "train_objective" else _fit(grids, "train_objective", Direction.MINIMISE)
-    has_law = fit is not None and len(grids) >= LEAST_FOR_LINE
-    law = regimes_of(fit, grids) if fit is not None and has_law else None
-    return Series(plan=plan, grids=tuple(tuned), fit=fit, test_fit=tests, train_fit=trains, law=law)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Unfitted:
+    """A series with the curves of its quantities; None where some grid has no optimum for one."""
+
+    plan: SweepPlan
+    grids: tuple[TunedGrid, ...]
+    curves: dict[str, FamilyCurves | None]
+
+    @classmethod
+    def of(cls, plan: SweepPlan, tuned: Sequence[TunedGrid]) -> _Unfitted:
+        """Return the series with one entry per quantity; the tuned one may be the test metric, or the training loss."""
+        directions = {
+            "train_objective": Direction.MINIMISE,
+            "test_metric": plan.metric_direction,
+            plan.objective: plan.direction,
+        }
+        grids = [grid.grid for grid in tuned]
+        return cls(
+            plan=plan,
+            grids=tuple(tuned),
+            curves={quantity: _curves(grids, quantity, way) for quantity, way in directions.items()},
+        )
+
+    @property
+    def families(self) -> list[FamilyCurves]:
+        """What is to be fitted."""
+        return [family for family in self.curves.values() if family is not None]
+
+    def fitted(self, fits: Iterator[FamilyFit]) -> Series:
+        """Return the series with the next fits, one for each of its families."""
+        by_quantity = {quantity: None if family is None else next(fits) for quantity, family in self.curves.items()}
+        fit, grids = by_quantity[self.plan.objective], [grid.grid for grid in self.grids]
+        has_law = fit is not None and len(grids) >= LEAST_FOR_LINE
+        return Series(
+            plan=self.plan,
+            grids=self.grids,
+            fit=fit,
+            test_fit=by_quantity["test_metric"],
+            train_fit=by_quantity["train_objective"],
+            law=regimes_of(fit, grids) if fit is not None and has_law else None,
+        )
 
 
-def _fit(grids: Sequence[Grid], objective: str, direction: Direction) -> FamilyFit | None:
-    """Return the fit of a quantity; None where some grid has no optimum for it."""
+def _curves(grids: Sequence[Grid], objective: str, direction: Direction) -> FamilyCurves | None:
+    """Return the curves of a quantity; None where some grid has no optimum for it."""
     if any(grid.optimum(objective, direction) is None for grid in grids):
         return None
     own = [grid.for_quantity(objective, direction) for grid in grids]
-    return fit_family(own, objective=objective, direction=direction)
+    return family_curves(own, objective=objective, direction=direction)

@@ -137,11 +137,13 @@ def distinct_cells(plans: Sequence[SweepPlan], results: Mapping[str, RunResult])
     seen: dict[bytes, set[int]] = {}
     for cell in all_cells(plans, results):
         known = seen.setdefault(cell_id(cell.spec), set())
+        if known.isdisjoint(cell.seeds):
+            known.update(cell.seeds)
+            yield cell
+            continue
         new = [place for place, seed in enumerate(cell.seeds) if seed not in known]
         known.update(cell.seeds)
-        if len(new) == len(cell.seeds):
-            yield cell
-        elif new:
+        if new:
             seeds = tuple(cell.seeds[place] for place in new)
             spec = dataclasses.replace(cell.spec, seed=seeds[0])
             yield CellOfRuns(spec=spec, seeds=seeds, results=found_in(results, spec, seeds))

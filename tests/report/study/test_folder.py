@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
 import resource
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
 import isotherm as it
 from helpers_report import embedded_study, make_plan, make_results, make_study
+from isotherm.analysis import family
+from isotherm.core import processes
+from isotherm.core.machine import can_fork
 from isotherm.errors import UserError
+
+needs_fork = pytest.mark.skipif(not can_fork(), reason="processes cannot be forked here")
 
 QUANTITIES = {
     "slope": r"B\^(-?[\d.]+)",
@@ -74,6 +83,46 @@ def test_results_of_a_sweep_and_an_analysis_will_do(tmp_path: Path) -> None:
         assert path.name == twin.name
         assert path.read_bytes() == twin.read_bytes()
     assert set((tmp_path / "a").iterdir()) == set(files[0])
+
+
+@pytest.fixture(scope="module")
+def of_one_process(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """Return the files of a report that was made in one process."""
+    with pytest.MonkeyPatch.context() as patch:
+        return made_by(1, patch, tmp_path_factory.mktemp("one"))
+
+
+def made_by(num_processes: int, patch: pytest.MonkeyPatch, folder: Path) -> dict[str, bytes]:
+    """Return the files of a report."""
+    patch.setattr(processes, "num_cores", lambda: num_processes)
+    family._kept.clear()
+    it.write_report(embedded_study(), folder)
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+@needs_fork
+@pytest.mark.parametrize("num_processes", [2, 4])
+def test_any_number_of_processes_writes_the_same(
+    num_processes: int, of_one_process: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Figures were drawn here before, with formulas whose fonts are still open.
+    assert made_by(num_processes, monkeypatch, tmp_path) == of_one_process
+
+
+@needs_fork
+def test_a_report_is_whole_where_its_processes_are_killed(
+    of_one_process: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    parent, drawn_here = os.getpid(), Figure.savefig
+
+    def killed(*args: Any, **kwargs: Any) -> None:
+        if os.getpid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)
+        drawn_here(*args, **kwargs)
+
+    monkeypatch.setattr(Figure, "savefig", killed)
+    assert made_by(2, monkeypatch, tmp_path) == of_one_process
+    assert [record.getMessage()[:36] for record in caplog.records] == ["1 of 2 processes ended before their "]
 
 
 def test_a_disk_that_fills_up_leaves_no_half_written_file(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import math
+import os
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,8 +16,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
+from matplotlib.mathtext import MathTextParser
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from isotherm.core.processes import call_all
 from isotherm.errors import UserError
 from isotherm.report.axes import (
     DOTS_PER_INCH,
@@ -44,6 +48,7 @@ from isotherm.report.study.figures import (
     SweepPoint,
     SweepSeries,
 )
+from isotherm.report.study.pictures import Picture
 from isotherm.report.style import ARROW_GAP, Style, dodges, ordered_styles, series_styles
 from isotherm.report.wording import EDGE_FLAGS, TRAIN_OBJECTIVE
 from isotherm.sweep.protocol import Edge
@@ -84,27 +89,79 @@ def num_panels(record: SweepFigure | LearningRateFigure) -> int:
 
 
 def save_figures(
-    figures: StudyFigures, folder: str | Path, *, formats: Sequence[Format] = ("png", "pdf")
+    figures: StudyFigures,
+    folder: str | Path,
+    *,
+    formats: Sequence[Format] = ("png", "pdf"),
+    meanwhile: Callable[[], object] | None = None,
 ) -> list[Path]:
-    """Write every figure of a study that has points, in every format, and return the files."""
+    """Write every figure of a study that has points, in every format, and return the files.
+
+    Args:
+        figures: of a study.
+        folder: of the files.
+        formats: of every figure.
+        meanwhile: other work, which writes files of its own; on several cores it is done while figures are drawn.
+    """
     for name in formats:
         if name not in FORMATS:
             raise UserError(f"figure format {name!r} is unknown; use some of {', '.join(FORMATS)}")
     records = _named_records(figures)
     stems = unique_stems([*(name for name, _ in records), *(picture.name for picture in figures.pictures)])
-    written = []
+    other = [] if meanwhile is None else [functools.partial(_nothing_drawn, meanwhile)]
+    drawings = [
+        *(functools.partial(_drawn_record, record, formats) for _, record in records),
+        *(functools.partial(_drawn_picture, picture, name) for picture in figures.pictures for name in formats),
+    ]
+    drawn = iter(call_all([*other, *drawings])[len(other) :])
+    contents = [next(drawn) for _ in records]
+    for picture in figures.pictures:
+        contents.append(dict(item for _ in formats for item in next(drawn).items()))
+        picture.keep(contents[-1])  # the page shows it
+    return [
+        write_atomically(Path(folder) / f"{stem}.{name}", content)
+        for stem, by_format in zip(stems, contents, strict=True)
+        for name, content in by_format.items()
+    ]
+
+
+def _nothing_drawn(work: Callable[[], object]) -> dict[Format, bytes]:
+    work()
+    return {}
+
+
+def _drawn_record(record: SweepFigure | LearningRateFigure, formats: Sequence[Format]) -> dict[Format, bytes]:
+    contents: dict[Format, bytes] = {}
     with matplotlib.rc_context(RC):
-        for stem, (_, record) in zip(stems, records, strict=False):
-            figure = figure_of(record)
-            figure.draw_without_rendering()
-            figure.set_layout_engine("none")  # laid out once, for all formats
-            for name in formats:
-                content = io.BytesIO()
-                figure.savefig(content, format=name, dpi=DOTS_PER_INCH, metadata=METADATA[name])
-                written.append(write_atomically(Path(folder) / f"{stem}.{name}", content.getvalue()))
-    for stem, picture in zip(stems[len(records) :], figures.pictures, strict=True):
-        written += [write_atomically(Path(folder) / f"{stem}.{name}", picture.content(name)) for name in formats]
-    return written
+        figure = figure_of(record)
+        layout = figure.get_layout_engine()
+        assert layout is not None
+        layout.execute(figure)  # once, for all formats
+        figure.set_layout_engine("none")
+        for name in formats:
+            stream = io.BytesIO()
+            figure.savefig(stream, format=name, dpi=DOTS_PER_INCH, metadata=METADATA[name])
+            contents[name] = stream.getvalue()
+    return contents
+
+
+def _drawn_picture(picture: Picture, name: Format) -> dict[Format, bytes]:
+    return {name: picture.content(name)}
+
+
+def _forget_open_fonts() -> None:
+    """Forget fonts that formulas of earlier figures keep open.
+
+    Where a forked process reads in such a file, its parent and other forks read next; matplotlib itself forgets the
+    other fonts.
+    """
+    parse: Any = getattr(MathTextParser, "_parse_cached", None)  # private to matplotlib
+    if hasattr(parse, "cache_clear"):
+        parse.cache_clear()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_forget_open_fonts)
 
 
 def _named_records(figures: StudyFigures) -> list[tuple[str, SweepFigure | LearningRateFigure]]:

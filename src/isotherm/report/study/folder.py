@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from isotherm.report.study.figure_data import study_figures
 from isotherm.report.study.html import write_page
 from isotherm.report.study.pictures import write_picture_tables
 from isotherm.report.study.summary import study_summary
-from isotherm.report.study.tables import write_csv
+from isotherm.report.study.tables import RUNS_FILE, write_optima, write_runs
 from isotherm.sweep.results import Results, StudyResults
 
 
@@ -44,8 +45,8 @@ def write_report(
     except OSError as error:
         raise UserError(f"the folder {path} cannot be created: {error.strerror}; name another folder") from error
     figures = study_figures(analysis)
-    written = save_figures(figures, path)
-    tables = (*write_csv(analysis, path), *write_picture_tables(figures.pictures, path))
+    written = save_figures(figures, path, meanwhile=functools.partial(write_runs, analysis, path))
+    tables = (write_optima(analysis, path), path / RUNS_FILE, *write_picture_tables(figures.pictures, path))
     summary = write_json(path / "summary.json", study_summary(analysis, seconds=seconds))
     # Last, so that a new page never stands beside the figures and tables of an earlier report.
     page = write_page(analysis, figures, path / "report.html", seconds=seconds)

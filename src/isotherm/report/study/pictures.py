@@ -63,6 +63,10 @@ class Picture:
             self._drawn[name] = stream.getvalue()
         return self._drawn[name]
 
+    def keep(self, contents: Mapping[Format, bytes]) -> None:
+        """Keep what was drawn in another process."""
+        self._drawn.update(contents)
+
     @property
     def source(self) -> str:
         """The picture as the source of an image on a page."""

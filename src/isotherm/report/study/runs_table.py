@@ -30,6 +30,7 @@ Row = dict[str, Any]
 _ROWS_AT_ONCE = 10_000
 # Columns that mean nothing for other optimisers.
 _OF_SGD = ("effective_learning_rate", "temperature")
+_QUOTED = ',"\r\n'  # a field with one of these needs quotes
 
 
 def runs_rows(study: StudyResults) -> list[Row]:
@@ -137,8 +138,10 @@ def _fields(values: list[Any]) -> Iterable[str]:
     first = next(value for value in values if value is not None)
     if isinstance(first, int | float):  # needs no quotes
         return ["" if value is None else repr(value) for value in values] if None in values else map(repr, values)
-    if None not in values and "".join(values).isalnum():  # keys, outcomes
-        return values
+    if None not in values:  # keys, outcomes
+        joined = "".join(values)
+        if not any(mark in joined for mark in _QUOTED):
+            return values
     fields = {value: _field(value) for value in set(values)}
     return map(fields.__getitem__, values)
 

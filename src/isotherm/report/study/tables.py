@@ -41,6 +41,7 @@ HEADER_WIDTH = 9  # in the terminal; headers wrap so that columns are no wider t
 DIVERGED = "div."  # a column that is left out where no run diverged
 OPTIMIZER, OPTIMIZER_WIDTH = "optimizer", 20  # a column whose text wraps
 _NOTHING = "–"
+RUNS_FILE = "runs.csv"
 
 
 # -- plain rows and CSV ---------------------------------------------------------------------------------------------
@@ -53,14 +54,20 @@ def optima_rows(sweep: SweepAnalysis) -> list[Row]:
 
 def write_csv(analysis: Analysis, folder: str | Path) -> list[Path]:
     """Write `optima.csv` and `runs.csv` and return them; a missing quantity is an empty field."""
+    return [write_optima(analysis, folder), write_runs(analysis, folder)]
+
+
+def write_optima(analysis: Analysis, folder: str | Path) -> Path:
+    """Write `optima.csv` and return it."""
     optima = [row for sweep in analysis.sweeps for row in optima_rows(sweep)]
     columns = list(dict.fromkeys(column for row in optima for column in row))
-    return [
-        write_atomically(
-            Path(folder) / "optima.csv", _csv([[row.get(column) for column in columns] for row in optima], columns)
-        ),
-        write_atomically(Path(folder) / "runs.csv", runs_csv(analysis.results)),
-    ]
+    content = _csv([[row.get(column) for column in columns] for row in optima], columns)
+    return write_atomically(Path(folder) / "optima.csv", content)
+
+
+def write_runs(analysis: Analysis, folder: str | Path) -> Path:
+    """Write `runs.csv` and return it."""
+    return write_atomically(Path(folder) / RUNS_FILE, runs_csv(analysis.results))
 
 
 def _optimum_row(plan: SweepPlan, tuned: TunedGrid) -> Row:
