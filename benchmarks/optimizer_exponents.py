@@ -122,7 +122,7 @@ def sweep_of(name: str, network: Network) -> it.Sweep:
         rates = {"effective_learning_rates": grid}
     task = it.get_task(network.task)
     return it.Sweep(
-        name=f"{network.task}, {name}",
+        name=f"{network.task} {name}",
         task=task.with_options(model=network.options) if network.options else task,
         batch_sizes=network.batch_sizes,
         budget=it.Budget.steps(network.num_steps),
