@@ -1,6 +1,7 @@
 """Fleets of several kinds of networks on one core, as ratios to the plain loop; a row of docs/performance.md each.
 
-    PYTHONPATH=src python benchmarks/cpu_fleets.py [NAME ...]
+    python benchmarks/cpu_fleets.py            # writes benchmarks/results/cpu_fleets.json
+    python benchmarks/cpu_fleets.py NAME ...   # some networks, printed only
 
 Processor time, which other programs hardly change; all contenders take turns, and the quickest window of each counts.
 """
@@ -11,11 +12,14 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from isotherm.bench.fleet import spec_of
+from isotherm.bench.machine import commit, machine
+from isotherm.core.json import json_text
 from isotherm.data import synthetic
 from isotherm.engine.placed_task import place_task
 from isotherm.engine.stack.plan import StackPlan
@@ -23,7 +27,9 @@ from isotherm.engine.stack.run_stack import Listeners, RunStack
 from isotherm.models.gpt import GPT
 from isotherm.models.mlp import mlp
 from isotherm.tasks.task import Task
+from pages.results import RESULTS
 
+FILE = RESULTS / "cpu_fleets.json"
 SIZES = (1, 2, 4, 8, 16, 28)
 WINDOWS, SECONDS, UPDATES = 6, 0.05, 2
 VOCABULARY = 40
@@ -131,19 +137,35 @@ def speeds(contenders: dict[int, Callable[[], None]]) -> dict[int, float]:
     return best
 
 
+def measured(name: str) -> dict[str, Any]:
+    """Return the ratios of a network by fleet size."""
+    make, batch_size, largest = NETWORKS[name]
+    task = make()
+    contenders = {0: plain_loop(task, batch_size)}
+    contenders |= {size: fleet(task, batch_size, size) for size in SIZES if size <= largest}
+    for advance in contenders.values():
+        advance()
+    found = speeds(contenders)
+    ratios = {str(size): found[size] / found[0] for size in SIZES if size in found}
+    return {"network": name, "batch_size": batch_size, "ratios": ratios}
+
+
 def main(names: list[str]) -> None:
-    """Print a row for every network."""
+    """Print a row for every network, and write the file if they are all measured."""
     torch.set_num_threads(1)
+    rows = []
     for name in names or NETWORKS:
-        make, batch_size, largest = NETWORKS[name]
-        task = make()
-        contenders = {0: plain_loop(task, batch_size)}
-        contenders |= {size: fleet(task, batch_size, size) for size in SIZES if size <= largest}
-        for advance in contenders.values():
-            advance()
-        found = speeds(contenders)
-        ratios = [f"{found[size] / found[0]:.2f}" if size in found else "–" for size in SIZES]
-        print(f"| {name} | {batch_size} | {' | '.join(ratios)} |", flush=True)
+        rows.append(measured(name))
+        ratios = ", ".join(f"{size}: {ratio:.2f}" for size, ratio in rows[-1]["ratios"].items())
+        print(f"{name}, B = {rows[-1]['batch_size']}: {ratios}", flush=True)
+    if not names:
+        FILE.write_text(json_text(content_of(rows)))
+
+
+def content_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what the result file holds."""
+    command = "python benchmarks/cpu_fleets.py"
+    return {"command": command, "machine": machine("cpu"), "commit": commit(), "windows": WINDOWS, "rows": rows}
 
 
 if __name__ == "__main__":

@@ -53,6 +53,7 @@ ABOUT_FITS = {
     "test_regimes.py",
     "test_simulations.py",
     "test_quickstart_report.py",
+    "test_results_report.py",
 }
 
 

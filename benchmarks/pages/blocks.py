@@ -23,6 +23,11 @@ class Page:
         """
         return [found[2] for found in self._pattern.finditer(text)]
 
+    def block_in(self, text: str, name: str) -> str:
+        """Return the text of a block as it stands in a document; empty where the document has none of the name."""
+        found = (match for match in self._pattern.finditer(text) if match[2] == name)
+        return next((m[0].removeprefix(m[1]).removesuffix(m[3]).rstrip("\n") for m in found), "")
+
     def filled(self, text: str) -> str:
         """Return a document with its blocks regenerated."""
         return self._pattern.sub(lambda found: f"{found[1]}{self.blocks[found[2]]()}\n{found[3]}", text)

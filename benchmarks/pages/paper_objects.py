@@ -11,7 +11,7 @@ from isotherm.report.paper.draw import rendered
 from isotherm.report.paper.finding import Finding, find_record
 from isotherm.report.paper.page import NEAREST_FIRST, NOT_RUN, findings_by_object, nearest_findings
 from isotherm.report.paper.tables import TextTable, cells_table, tables
-from isotherm.studies.paper.definition import Form, PaperObject
+from isotherm.studies.paper.definition import Form, PaperObject, Scale
 from isotherm.studies.paper.judged import command, state_words
 from isotherm.studies.paper.registry import objects
 from isotherm.studies.paper.shipped import records_in
@@ -49,7 +49,7 @@ def contents_block() -> str:
 
 def objects_block() -> str:
     """Return every object that has results: verdicts, tables, and the command that reads them."""
-    return "\n\n".join(map(_section, findings()))
+    return "\n\n".join(map(section, findings()))
 
 
 @functools.cache
@@ -64,10 +64,7 @@ def cells() -> dict[str, list[SingleCell]]:
 def cells_block() -> str:
     """Return the published rows whose learning rate alone was run."""
     parts = [(objects()[name], found) for name, found in cells().items()]
-    return "\n\n".join(
-        f"{content.title}\n\n{_markdown(content)}"
-        for content in (cells_table(wanted, found) for wanted, found in parts)
-    )
+    return "\n\n".join(titled(cells_table(wanted, found)) for wanted, found in parts)
 
 
 def _row(wanted: PaperObject, found: Sequence[Finding]) -> Sequence[str]:
@@ -84,18 +81,31 @@ def _row(wanted: PaperObject, found: Sequence[Finding]) -> Sequence[str]:
     )
 
 
-def _section(finding: Finding) -> str:
+def heading(finding: Finding) -> str:
+    """Return the heading of an object's section."""
+    return f"## {finding.wanted.title}, scale {finding.scale}"
+
+
+def _scale_words(finding: Finding) -> str:
+    """Return the scale; at laptop scale the networks of the picture are not those of the object's title."""
+    stand_in = " on the embedded network" if finding.scale is Scale.LAPTOP else ""
+    return f"scale {finding.scale}{stand_in}"
+
+
+def section(finding: Finding) -> str:
+    """Return an object: caption, verdicts, tables, and the command that reads them."""
     wanted = finding.wanted
     rows = [
         (verdict.state, verdict.claim, "; ".join(filter(None, (verdict.evidence, verdict.p_words))), claim.source)
         for verdict, claim in zip(finding.verdicts, wanted.claims, strict=True)
     ]
+    title = f"{wanted.title}, {_scale_words(finding)}"
     parts = [
-        f"## {wanted.title}, scale {finding.scale}",
-        *(f"![{wanted.title}: {wanted.shows}](figures/{path.name})" for path in _images(finding)),
-        paragraph(f"{wanted.shows} {finding.caption}"),
+        heading(finding),
+        *(f"![{title}: {wanted.shows}](figures/{path.name})" for path in _images(finding)),
+        caption(finding),
         table(("verdict", "claim", "evidence", "source"), rows),
-        *(f"{found.title}\n\n{_markdown(found)}" for found in tables(wanted, finding)),
+        *map(titled, tables(wanted, finding)),
         paragraph(f"`{' '.join(command(wanted, finding.scale))}`. {_origin(finding)}"),
     ]
     return "\n\n".join(parts)
@@ -114,5 +124,11 @@ def _origin(finding: Finding) -> str:
     return f"Rows: `{finding.origin.replace(f'{ROOT}/', '')}`."
 
 
-def _markdown(found: TextTable) -> str:
-    return table(found.columns, found.rows)
+def caption(finding: Finding) -> str:
+    """Return what an object shows and what was trained."""
+    return paragraph(f"{finding.wanted.shows} {finding.caption}")
+
+
+def titled(found: TextTable) -> str:
+    """Return a table under its title."""
+    return f"{found.title}\n\n{table(found.columns, found.rows)}"

@@ -1,4 +1,4 @@
-"""Isotherm: learning rate and batch size for SGD, chosen by measurement.
+"""Isotherm: learning rate and batch size for SGD, AdamW and Muon, chosen by measurement.
 
 import isotherm as it
 

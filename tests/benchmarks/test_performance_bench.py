@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from helpers_performance import empty_results
+from isotherm.bench.workloads import WORKLOADS
 from pages.performance.bench import bench_block
 
 ROW = {
@@ -44,6 +45,19 @@ def test_a_row_is_written_with_its_peers_goal_and_floor(folder: Path) -> None:
     remark = " ".join(table[5:])
     assert "a chip, 2 cores, torch 2.x, commit abc" in remark
     assert "Not timed: jax vmap (not installed)." in remark
+    assert "1 of the 1 targets in the table were met at commit abc." in remark
+
+
+def test_workloads_without_a_row_are_called_not_measured(folder: Path) -> None:
+    own = [one.label for one in WORKLOADS if one.device == "cpu"]
+    rows = [{**ROW, "label": label} for label in own]
+    machine = {"cpu": "a chip", "cores": 2, "torch": "2.x", "gpu": None}
+    for num, words in ((len(own), ""), (len(own) - 2, f"Not measured: {own[-2]}, {own[-1]}.")):
+        content = {"rows": rows[:num], "machine": machine, "commit": "abc"}
+        (folder / "bench_cpu.json").write_text(json.dumps(content))
+        text = " ".join(bench_block("bench_cpu").split())
+        assert words in text
+        assert ("Not measured" in text) == bool(words)
 
 
 def test_rows_of_different_commits_tell_theirs_and_what_was_before(folder: Path) -> None:

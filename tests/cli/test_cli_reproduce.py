@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from helpers_cli import invoke
 from helpers_deadline import ends_after
 from isotherm.cli import training
 from isotherm.running.store import Store
+from isotherm.studies.paper import shipped
 from isotherm.studies.paper.definition import Scale
 from isotherm.studies.paper.registry import objects
 
@@ -25,6 +28,7 @@ def test_list_names_all_objects_with_cost_and_rows() -> None:
     code, text = invoke("reproduce", "list", "--results", str(ROOT / "results"), "--json", "list.json")
     assert code == 0
     assert "table7.json" in text
+    assert "24 of 75 runs (with 5 seeds instead of 7" in " ".join(text.split())
     content = {entry["id"]: entry for entry in json.loads(Path("list.json").read_text())["objects"]}
     assert len(content) == 18
     assert content["table7"]["run"][0]["scale"] == "paper"
@@ -138,10 +142,14 @@ def ends_when_runs_are_stored(monkeypatch: pytest.MonkeyPatch, num: int) -> None
 
 def test_exported_runs_are_rows_of_the_paper() -> None:
     assert invoke(*SMOKE)[0] == 0
-    wanted = ["--store", "paper_smoke.sqlite", "--output", "results/smoke/smoke.json", "--commit", "abc1234"]
-    code, text = invoke("reproduce", "export", *wanted)
-    assert code == 0
-    assert "27 runs of 1 studies" in " ".join(text.split())
+    files = [Path("results/smoke/smoke.json"), Path("results/smoke/smoke.json.gz")]
+    for file in files:
+        wanted = ["--store", "paper_smoke.sqlite", "--output", str(file), "--commit", "abc1234"]
+        code, text = invoke("reproduce", "export", *wanted)
+        assert code == 0
+        assert "27 runs of 1 studies" in " ".join(text.split())
+    assert gzip.decompress(files[1].read_bytes()) == files[0].read_bytes()
+    files[0].unlink()  # the packed one is read alone
     Path("paper_smoke.sqlite").unlink()
     code, text = invoke("report", "--paper", "--json", "paper.json")
     assert code == 0
@@ -152,8 +160,36 @@ def test_exported_runs_are_rows_of_the_paper() -> None:
     assert "export needs a store" in " ".join(text.split())
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("rows.json", b'{"runs": ['),
+        ("rows.json", b"\xff"),
+        ("rows.json.gz", b"no gzip"),
+        ("rows.json.gz", gzip.compress(b'{"runs": []}')[:-9]),
+        ("rows.json", b"[" * 100_000),
+    ],
+)
+def test_earlier_rows_that_cannot_be_read_are_named(name: str, content: bytes) -> None:
+    Path("results/table7").mkdir(parents=True)
+    Path("results/table7", name).write_bytes(content)
+    code, text = invoke("report", "--paper")
+    assert code == 2
+    assert f"results/table7/{name} is no intact JSON" in " ".join(text.split())
+
+
+def test_earlier_rows_that_unpack_to_far_too_much_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipped, "MOST_BYTES", 1000)
+    Path("results/table7").mkdir(parents=True)
+    Path("results/table7/rows.json.gz").write_bytes(gzip.compress(b" " * 1001))
+    code, text = invoke("report", "--paper")
+    assert code == 2
+    assert "it has more than 1,000 bytes" in " ".join(text.split())
+
+
 def test_rows_that_are_shipped_are_shown_without_running_anything() -> None:
-    code, text = invoke("report", "--paper", "--results", str(ROOT / "results"))
+    shutil.copytree(ROOT / "results" / "table7", "shipped/table7")  # all that are shipped take a minute
+    code, text = invoke("report", "--paper", "--results", "shipped")
     assert code == 0
     assert "table7: paper:" in text
     page = Path("paper/report.html").read_text()

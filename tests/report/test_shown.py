@@ -193,14 +193,14 @@ def test_notebooks_show_sentences_and_tables(results: it.Results, analysis: it.A
     assert results._repr_html_().count("<table>") == 1
     shown = analysis._repr_html_()
     assert shown.count("<table>") == len(analysis.sweeps)
-    words, _, code = shown.split("<table>")[0].partition("<pre>")
+    words, _, code = shown.split("<table>")[0].partition("<pre ")
     assert "batch size" in words
     assert "torch.optim" not in words  # lines to paste keep their indentation
     assert "\n" in code
     diagnosis = make_diagnosis()._repr_html_()
     assert "train with batch size" in diagnosis
     assert "<table>" in diagnosis
-    assert "<pre>" not in diagnosis  # nothing to paste
+    assert "<pre" not in diagnosis  # nothing to paste
 
 
 def test_a_diagnosis_shows_the_lines_to_paste() -> None:
@@ -214,7 +214,7 @@ def test_a_diagnosis_shows_the_lines_to_paste() -> None:
     assert shown[first + 1] == lines[1]
     assert shown[first + 2].lstrip().startswith("B  momentum")
     assert len(shown) == LINES
-    assert f"<pre>{lines[0]}\nscheduler = &#x27;a &lt; b&#x27;" in diagnosis._repr_html_()
+    assert f">{lines[0]}\nscheduler = &#x27;a &lt; b&#x27;" in diagnosis._repr_html_()
     assert "plain" not in diagnosis._repr_html_()
 
 

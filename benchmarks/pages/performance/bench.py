@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from isotherm.bench.workloads import WORKLOADS
 from pages.results import NOT_MEASURED, Row, load
 from pages.text import number, paragraph, percent, table
 
@@ -45,7 +46,8 @@ def bench_block(name: str) -> str:
     extrapolated = [
         f"{row['workload']}: {row['remark']}." for row in content["rows"] if "extrapolated" in (row.get("remark") or "")
     ]
-    block = f"{table(header, rows)}\n\n{paragraph(' '.join([remark, *extrapolated]))}"
+    told = " ".join([remark, *extrapolated, _targets(content), _missing(content)]).strip()
+    block = f"{table(header, rows)}\n\n{paragraph(told)}"
     earlier = [_earlier(row) for row in sorted(content.get("earlier", ()), key=lambda row: _position(row, content))]
     if not earlier:
         return block
@@ -79,6 +81,22 @@ def _untimed(rows: list[Row], timed: list[str]) -> str:
                 reasons.setdefault(peer, why)
     listed = "; ".join(f"{peer} ({why})" for peer, why in reasons.items())
     return f"Not timed: {listed}." if listed else ""
+
+
+def _targets(content: Row) -> str:
+    """Return how many targets of the rows are met."""
+    found = [row["target"]["reached"] for row in content["rows"] if row.get("target")]
+    judged = [reached for reached in found if reached is not None]
+    at = f" at commit {content['commit']}" if "commit" in content else ""
+    return f"{sum(judged)} of the {len(judged)} targets in the table were met{at}." if judged else ""
+
+
+def _missing(content: Row) -> str:
+    """Return the workloads of this kind of machine that have no row."""
+    device = "cuda" if content["machine"].get("gpu") else "cpu"
+    measured = {row.get("label") for row in content["rows"]}
+    missing = [one.label for one in WORKLOADS if one.device == device and one.label not in measured]
+    return f"Not measured: {', '.join(missing)}." if missing else ""
 
 
 def _with_range(row: Row) -> str:

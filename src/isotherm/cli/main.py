@@ -31,7 +31,7 @@ from isotherm.version import __version__
 app = typer.Typer(
     name="isotherm",
     cls=Group,
-    help="Choose learning rate and batch size for SGD by measurement.",
+    help="Choose learning rate and batch size by measurement: SGD, AdamW, Muon.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )

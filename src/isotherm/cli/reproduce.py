@@ -102,11 +102,13 @@ def reproduce(options: ReproduceOptions) -> None:
 
 def _list(options: ReproduceOptions, console: Console) -> None:
     from isotherm.cli.show.paper import list_content, print_list
+    from isotherm.report.paper.page import NEAREST_FIRST
     from isotherm.studies.paper.registry import objects
     from isotherm.studies.paper.shipped import records_in, stored_records
 
     stores = sorted(Path().glob("paper_*.sqlite")) if options.store is None else [options.store]
     records = [*records_in(options.results), *(record for path in stores for record in stored_records(path))]
+    records.sort(key=lambda record: NEAREST_FIRST.index(record.scale))
     print_list(objects().values(), records, console)
     give_json(options.json_path, list_content(objects().values(), records))
 
@@ -114,15 +116,15 @@ def _list(options: ReproduceOptions, console: Console) -> None:
 def _export(options: ReproduceOptions, console: Console) -> None:
     """Write the runs of a store into a file for the folder of earlier rows."""
     from isotherm.report.files import write_atomically
-    from isotherm.studies.paper.shipped import export, export_text
+    from isotherm.studies.paper.shipped import export, export_bytes
 
     if options.store is None or options.output is None or options.commit is None:
         raise UserError(
             "export needs a store, a file and the commit that trained it; give e.g. --store paper_laptop.sqlite "
-            "--output results/laptop/laptop.json --commit $(git rev-parse --short HEAD)"
+            "--output results/laptop/laptop.json.gz --commit $(git rev-parse --short HEAD)"
         )
     content = export(options.store, commit=options.commit)
-    path = write_atomically(options.output, export_text(content).encode())
+    path = write_atomically(options.output, export_bytes(content, options.output))
     console.print(
         f"{content['num_runs']:,} runs of {len(content['studies'])} studies written to {path}",
         highlight=False,

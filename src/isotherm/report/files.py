@@ -62,7 +62,7 @@ def require_writable(path: Path) -> bool:
     """
     try:
         mode = path.stat().st_mode
-    except FileNotFoundError:  # also a link to a file that is yet to be written
+    except (FileNotFoundError, NotADirectoryError):  # also a link to a file that is yet to be written
         return False
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}; name another file") from error

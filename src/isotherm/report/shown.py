@@ -100,8 +100,9 @@ def _paragraphs(sentences: Iterable[str]) -> str:
 
 
 def _code(lines: Sequence[str]) -> str:
-    """Return lines to paste, as they are."""
-    return "<pre>" + html.escape("\n".join(lines)) + "</pre>" if lines else ""
+    """Return lines to paste, as they are; a notebook's own style would set them like words."""
+    style = "font-family: monospace; margin: 0 0 1em 0"
+    return f'<pre style="{style}">{html.escape(chr(10).join(lines))}</pre>' if lines else ""
 
 
 def diagnosis_text(diagnosis: Diagnosis) -> str:

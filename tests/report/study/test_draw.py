@@ -19,6 +19,7 @@ from isotherm.report.study.draw import draw, figure_of, save_figures
 from isotherm.report.study.figure_data import study_figures
 from isotherm.report.study.figures import StudyFigures, SweepFigure
 from isotherm.sweep.plan import GridAxes
+from isotherm.sweep.protocol import Edge
 from isotherm.sweep.results import Results, StudyResults
 
 
@@ -158,6 +159,24 @@ def test_a_deviation_larger_than_its_loss_is_drawn() -> None:
     )
     assert record.points[0].train_loss.standard_deviation > record.points[0].train_loss.mean
     figure_of(record).draw_without_rendering()
+
+
+def test_a_loss_that_hardly_changes_still_has_ticks() -> None:
+    give = lambda axes, rate, place: finished(0.5 - abs(rate - 1) / 9, train_loss=2.0 + axes.batch_size / 256)  # noqa: E731
+    panel = figure_of(sweep_figure(make_results(give=give))).axes[1]
+    low, high = panel.get_ylim()
+    assert len([tick for tick in panel.get_yticks() if low <= tick <= high]) >= 3
+
+
+def test_points_whose_runs_are_missing_are_marked_in_every_panel() -> None:
+    whole = sweep_figure(make_results())
+    points = whole.series[0].points
+    open_ended = dataclasses.replace(points[-1], edge=Edge.INCOMPLETE)
+    series = dataclasses.replace(whole.series[0], points=(*points[:-1], open_ended))
+    panels = figure_of(dataclasses.replace(whole, series=(series, *whole.series[1:]))).axes
+    assert [[text.get_text() for text in panel.texts].count("…") for panel in panels] == [1, 1, 1]
+    assert "runs are missing" in [text.get_text() for text in panels[2].get_legend().get_texts()]
+    assert "…" not in [text.get_text() for panel in figure_of(whole).axes for text in panel.texts]
 
 
 def test_learning_rate_panels() -> None:

@@ -104,8 +104,8 @@ def _so_far(one: PaperObject, records: Sequence[Record]) -> list[str]:
 
 def _so_far_words(record: Record) -> str:
     """Return the number of runs, and how its grids differ from the scale's, which `list` counts."""
-    other = differences(record.wanted, record.scale, record.results)
-    return f"{runs_words(record.results)}{f' ({other[:1].lower()}{other[1:-1]})' if other else ''}"
+    other = differences(record.wanted, record.scale, record.results).removeprefix("Run so far ").removesuffix(".")
+    return f"{runs_words(record.results)}{f' ({other})' if other else ''}"
 
 
 def _rich(table: TextTable) -> Table:

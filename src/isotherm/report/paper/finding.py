@@ -83,8 +83,13 @@ def find(
 
 def find_record(record: Record) -> Finding:
     """Return what the rows of a record say."""
+    return find(record.wanted, record.scale, record.results, origin=origin_words(record))
+
+
+def origin_words(record: Record) -> str:
+    """Return where the rows of a record are, and which commits trained them."""
     commits = f", commit {', '.join(record.commits)}" if record.commits else ""
-    return find(record.wanted, record.scale, record.results, origin=f"{record.path}{commits}")
+    return f"{record.path}{commits}"
 
 
 def _either(numbers: Sequence[int]) -> str:

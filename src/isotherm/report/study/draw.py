@@ -41,10 +41,11 @@ from isotherm.report.study.figures import (
     Spread,
     StudyFigures,
     SweepFigure,
+    SweepPoint,
     SweepSeries,
 )
 from isotherm.report.style import ARROW_GAP, Style, dodges, ordered_styles, series_styles
-from isotherm.report.wording import TRAIN_OBJECTIVE
+from isotherm.report.wording import EDGE_FLAGS, TRAIN_OBJECTIVE
 from isotherm.sweep.protocol import Edge
 
 LEGEND_WIDTH = 0.9
@@ -129,6 +130,7 @@ def _draw_sweep(record: SweepFigure, axes: Sequence[Axes]) -> None:
         _error_bars(test_axes, x, [point.test for point in series.points], style, label=label)
         _error_bars(loss_axes, x, [point.train_loss for point in series.points], style, label=series.label)
         _draw_optima(rate_axes, x, series, style, show_train=record.tuned_on != TRAIN_OBJECTIVE)
+        _mark_unfinished(axes, x, series.points, style)
     for start, end in {series.guide for series in record.series if series.guide is not None}:
         rate_axes.plot(*zip(start, end, strict=True), linestyle=":", color=INK, linewidth=1.1, zorder=1)
     test_axes.yaxis.set_major_locator(MaxNLocator(nbins=MAX_TICKS + 2, steps=[1, 2, 5, 10]))
@@ -141,10 +143,21 @@ def _draw_sweep(record: SweepFigure, axes: Sequence[Axes]) -> None:
     _log_if_positive(loss_axes, [point.train_loss for point in record.points])
     power_of_two_axis(rate_axes, "y", None)
     _widen_to_octaves(rate_axes)
-    _draw_kinks(rate_axes, record)
+    strip = _draw_kinks(rate_axes, record)
     if len(record.series) > 1:
         test_axes.legend(frameon=False, loc="best", handletextpad=0.5)
-    _explain_optima(rate_axes, record)
+    _explain_optima(rate_axes, record, above=strip)
+
+
+def _mark_unfinished(axes: Sequence[Axes], x: Sequence[float], points: Sequence[SweepPoint], style: Style) -> None:
+    """Put the tables' sign of missing runs beside the points that may still move."""
+    (test_axes, loss_axes, rate_axes), unfinished = axes, EDGE_FLAGS[Edge.INCOMPLETE]
+    look: dict[str, Any] = {"textcoords": "offset points", "xytext": (5, 3), "color": style.colour, "fontsize": 9}
+    for at, point in zip(x, points, strict=True):
+        if point.edge is Edge.INCOMPLETE:
+            test_axes.annotate(unfinished, (at, point.test.mean), **look)
+            loss_axes.annotate(unfinished, (at, point.train_loss.mean), **look)
+            rate_axes.annotate(unfinished, (at, point.effective_learning_rate), **look)
 
 
 def _draw_optima(axes: Axes, x: Sequence[float], series: SweepSeries, style: Style, *, show_train: bool) -> None:
@@ -171,11 +184,15 @@ def _draw_optima(axes: Axes, x: Sequence[float], series: SweepSeries, style: Sty
         axes.plot(at_train, train, linestyle="none", marker=style.marker, markersize=7, zorder=1.5, **hollow)
 
 
-def _draw_kinks(axes: Axes, record: SweepFigure) -> None:
-    """Mark every kink with its interval in a strip below the data, one row per series, or say that none is seen."""
+def _draw_kinks(axes: Axes, record: SweepFigure) -> float:
+    """Mark every kink with its interval in a strip below the data, one row per series, or say that none is seen.
+
+    Return the height of the strip as a fraction of the panel's.
+    """
     styles = series_styles([series.momentum for series in record.series])
     shown = [(series.law, style) for series, style in zip(record.series, styles, strict=True) if series.law is not None]
-    _add_strip(axes, KINK_ROW * (0.5 + len(shown)))
+    total = KINK_ROW * (0.5 + len(shown))
+    _add_strip(axes, total)
     strip = axes.get_xaxis_transform()  # x in data, y as a fraction of the panel's height
     for row, (law, style) in enumerate(reversed(shown)):
         height = KINK_ROW * (row + 0.6)
@@ -188,10 +205,11 @@ def _draw_kinks(axes: Axes, record: SweepFigure) -> None:
         axes.errorbar([kink], [height], xerr=([kink - low], [high - kink]), transform=strip, **look)
         foot = axes.transData.inverted().transform(axes.transAxes.transform((0.0, height)))[1]
         axes.plot([kink, kink], [foot, level], color=style.colour, linewidth=0.7, linestyle=(0, (1, 2)), zorder=1)
+    return total
 
 
-def _explain_optima(axes: Axes, record: SweepFigure) -> None:
-    """Explain filled and hollow markers and the dotted line, for all series."""
+def _explain_optima(axes: Axes, record: SweepFigure, *, above: float) -> None:
+    """Explain filled and hollow markers and the dotted line, for all series, above the strip of the kinks."""
     handles = [_proxy(f"best {record.tuned_on}", marker="o", markersize=4.5)]
     if record.tuned_on != TRAIN_OBJECTIVE:
         handles.append(_proxy(f"best {TRAIN_OBJECTIVE}", marker="o", markersize=7, markerfacecolor="white"))
@@ -203,7 +221,10 @@ def _explain_optima(axes: Axes, record: SweepFigure) -> None:
         handles.append(_proxy(f"{record.symbol} ∝ √B", linestyle="-.", linewidth=0.9))
     if any(point.edge in (Edge.LOWER, Edge.UPPER, Edge.BOTH) for point in record.points):
         handles.append(_proxy("touches the grid's end", marker="^", markersize=4))
-    axes.legend(handles=handles, frameon=False, loc="best", fontsize=7.5, handletextpad=0.5, labelspacing=0.3)
+    if any(point.edge is Edge.INCOMPLETE for point in record.points):
+        handles.append(_proxy("runs are missing", marker=r"$\ldots$", markersize=6))
+    room: dict[str, Any] = {"loc": "best", "bbox_to_anchor": (0.0, above, 1.0, 1.0 - above)}
+    axes.legend(handles=handles, frameon=False, fontsize=7.5, handletextpad=0.5, labelspacing=0.3, **room)
 
 
 def _proxy(label: str, *, linestyle: Literal["none", ":", "-."] = "none", **look: Any) -> Line2D:
@@ -329,6 +350,9 @@ def _log_if_positive(axes: Axes, spreads: Sequence[Spread]) -> None:
     lowest = min(s.mean - s.standard_deviation if s.standard_deviation < s.mean else s.mean / 2 for s in spreads)
     highest = max(s.mean + s.standard_deviation for s in spreads)
     axes.set_ylim(lowest / 1.25, highest * 1.25)
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if highest / lowest < 200 else (1.0,)))
+    if highest / lowest < 4:  # 1, 2 and 5 would leave a tick or two
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=MAX_TICKS, steps=[1, 2, 5, 10]))
+    else:
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if highest / lowest < 200 else (1.0,)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_locator(NullLocator())

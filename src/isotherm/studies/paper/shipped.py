@@ -2,12 +2,15 @@
 
 An exported file holds `runs`, each with specification, result, provenance and commit. `studies` are the plans of all
 objects that they belong to; without them the folder of the file is named after its one object, at the paper's scale.
+Files whose names end in `.gz` are compressed.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +31,8 @@ from isotherm.sweep.rounds import all_runs
 from isotherm.tasks.builtin import DEFINITIONS
 from isotherm.tasks.metrics import METRICS, Metric
 
+MOST_BYTES = 2**28  # of an exported file once it is unpacked
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Record:
@@ -42,7 +47,8 @@ class Record:
 
 def records_in(folder: Path) -> list[Record]:
     """Return every record of a folder and the folders in it; none where there is no such folder."""
-    exported = [record for path in sorted(folder.glob("*/*.json")) for record in read_export(path)]
+    paths = sorted([*folder.glob("*/*.json"), *folder.glob("*/*.json.gz")])
+    exported = [record for path in paths for record in read_export(path)]
     return [*exported, *(record for path in sorted(folder.rglob("*.sqlite")) for record in stored_records(path))]
 
 
@@ -63,8 +69,12 @@ def object_named(study: str) -> tuple[PaperObject, Scale] | None:
 
 
 def read_export(path: Path) -> list[Record]:
-    """Return the records of a file; none where it holds no exported runs of an object."""
-    content = json.loads(path.read_text(encoding="utf-8"))
+    """Return the records of a file; none where it holds no exported runs of an object.
+
+    Raises:
+        UserError: it cannot be read, or is no JSON.
+    """
+    content = _content(path)
     if not isinstance(content, dict) or "runs" not in content:
         return []
     if "studies" not in content and path.parent.name not in objects():  # runs of something else
@@ -81,6 +91,19 @@ def read_export(path: Path) -> list[Record]:
             results = StudyResults(plan=plan, by_key=by_key, provenance=provenance)
             found.append(Record(wanted=named[0], scale=named[1], path=path, results=results, commits=commits))
     return found
+
+
+def _content(path: Path) -> Any:
+    """Return the JSON of a file; one that unpacks to far more than any export is refused."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            text = file.read(MOST_BYTES + 1)
+        if len(text) <= MOST_BYTES:
+            return json.loads(text)
+        error: Exception = ValueError(f"it has more than {MOST_BYTES:,} bytes")
+    except (OSError, EOFError, zlib.error, ValueError, RecursionError) as found:
+        error = found
+    raise UserError(f"{path} is no intact JSON ({error}); restore the file, or take it out of the folder") from error
 
 
 def export(path: Path, *, commit: str) -> dict[str, Any]:
@@ -104,6 +127,12 @@ def export(path: Path, *, commit: str) -> dict[str, Any]:
             for r in runs
         ],
     }
+
+
+def export_bytes(content: dict[str, Any], path: Path) -> bytes:
+    """Return an exported file for a path; compressed, and always to the same bytes, where its name ends in `.gz`."""
+    text = export_text(content).encode()
+    return gzip.compress(text, 9, mtime=0) if path.suffix == ".gz" else text
 
 
 def export_text(content: dict[str, Any]) -> str:
