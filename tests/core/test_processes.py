@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -19,15 +20,23 @@ from isotherm.core.processes import call_all
 needs_fork = pytest.mark.skipif(not can_fork(), reason="processes cannot be forked here")
 
 
+# Not the number of cores: other tests may have left threads, next to which nothing is forked.
 @pytest.fixture(params=[1, 2, 5])
 def cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(processes, "num_cores", lambda: request.param)
+    monkeypatch.setattr(processes, "_num_processes", lambda: request.param)
     return int(request.param)
 
 
 @pytest.fixture
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "num_cores", lambda: 2)
+    monkeypatch.setattr(processes, "_num_processes", lambda: 2)
+
+
+def wait_for(path: Path) -> None:
+    end = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < end, f"{path.name} was never made"
+        time.sleep(0.001)
 
 
 @pytest.mark.parametrize("num_calls", [0, 1, 2, 3000])
@@ -48,8 +57,7 @@ def test_two_processes_work_at_once(tmp_path: Path) -> None:
 
     def meet(own: str, other: str) -> int:
         (tmp_path / own).touch()
-        while not (tmp_path / other).exists():
-            pass
+        wait_for(tmp_path / other)
         return os.getpid()
 
     processes_used = call_all([functools.partial(meet, "a", "b"), functools.partial(meet, "b", "a")])
@@ -78,8 +86,7 @@ def test_work_of_a_process_that_is_killed_is_done_here_and_said_once(
         if os.getpid() != parent:
             (tmp_path / "killed").touch()
             os.kill(os.getpid(), number)
-        while not (tmp_path / "killed").exists():  # the fork takes a call, too
-            pass
+        wait_for(tmp_path / "killed")  # the fork takes a call, too
         return 1
 
     with caplog.at_level(logging.WARNING, "isotherm"):
@@ -97,8 +104,7 @@ def test_an_interrupt_ends_the_forks(tmp_path: Path) -> None:
 
     def call() -> None:
         if os.getpid() == parent:
-            while not (tmp_path / "running").exists():
-                pass
+            wait_for(tmp_path / "running")
             raise KeyboardInterrupt
         try:
             (tmp_path / "running").touch()
@@ -112,8 +118,8 @@ def test_an_interrupt_ends_the_forks(tmp_path: Path) -> None:
     assert not multiprocessing.active_children()
 
 
-@pytest.mark.usefixtures("two_cores")
-def test_next_to_other_threads_nothing_is_forked() -> None:
+def test_next_to_other_threads_nothing_is_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "num_cores", lambda: 2)
     found: list[list[int]] = []
     thread = threading.Thread(target=lambda: found.append(call_all([os.getpid] * 4)))
     thread.start()

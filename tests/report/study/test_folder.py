@@ -94,7 +94,7 @@ def of_one_process(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]
 
 def made_by(num_processes: int, patch: pytest.MonkeyPatch, folder: Path) -> dict[str, bytes]:
     """Return the files of a report."""
-    patch.setattr(processes, "num_cores", lambda: num_processes)
+    patch.setattr(processes, "_num_processes", lambda: num_processes)  # other tests may have left threads
     family._kept.clear()
     it.write_report(embedded_study(), folder)
     return {file.name: file.read_bytes() for file in folder.iterdir()}
