@@ -34,6 +34,7 @@ from isotherm.engine.stack.model import NotVectorisable
 from isotherm.engine.stack.plan import UPDATES_PER_WINDOW, StackPlan
 from isotherm.engine.stack.run_stack import Listeners, RunStack
 from isotherm.errors import UserError
+from isotherm.kernels import building
 from isotherm.tasks.seeding import seeded
 from isotherm.tasks.torch_warnings import without_torch_warnings
 
@@ -189,6 +190,8 @@ class _Fleet:
         if self.checks.has_passed(self.batch_size, as_one=not is_alone, micro_batch_size=size):
             return None
         if not self.checks.has_right_gradients(self.batch_size, as_one=not is_alone, micro_batch_size=size):
+            if self.convolves:  # a network that was never trained here: its kernels are missing
+                building.start_early(self.placed.device)
             ends = self.specs[:1] if is_alone else (self.specs[0], self.specs[-1])
             exact = dataclasses.replace(self.placed, is_mixed=False)
             plan = StackPlan.of(exact, ends, convolves=False, unfolds=self.unfolds, micro_batches=self.micro_batches)

@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 import torch
 
-from isotherm.kernels import availability
+from isotherm.kernels import availability, building
 from isotherm.kernels.saved_checks import SavedChecks
 
 logger = logging.getLogger("isotherm")
@@ -48,7 +48,9 @@ class KernelCheck:
 
     def _check(self, device: torch.device) -> bool:
         try:
-            is_right = self._is_right(device)
+            with building.launching():
+                building.built_first(lambda: self._is_right(device), device)
+                is_right = self._is_right(device)
         except torch.cuda.OutOfMemoryError:  # says nothing about the kernels
             raise
         except Exception as error:  # from a compiler that rejects them; its message is long

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from isotherm.kernels.building import built_first
+
 # Between two replays a GPU pauses for some microseconds, so several calls are also captured as one graph.
 SEVERAL = 4
 
@@ -38,7 +40,8 @@ def capture(
 
     Args:
         function: takes and returns nothing; reads and writes tensors that it holds.
-        keep: the tensors it changes; they are restored after the warm-up calls that precede the capture.
+        keep: the tensors it changes; they are restored after the calls that precede the capture: one that finds out
+            which kernels to build, and two to warm up.
         stream: to capture on.
         also_several: capture `SEVERAL` calls as one graph too.
     """
@@ -47,15 +50,21 @@ def capture(
     side.wait_stream(torch.cuda.current_stream())
     with torch.no_grad():
         with torch.cuda.stream(side):
+            built_first(function, side.device)
+            _restore(keep, before)
             for _ in range(2):
                 function()
         side.synchronize()
         once = _graph(function, 1, side)
         several = _graph(function, SEVERAL, side, beside=once) if also_several else None
-        for tensor, value in zip(keep, before, strict=True):
-            tensor.copy_(value)
+        _restore(keep, before)
     torch.cuda.synchronize()
     return Recording(once, several)
+
+
+def _restore(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    for tensor, value in zip(tensors, values, strict=True):
+        tensor.copy_(value)
 
 
 def _graph(

@@ -21,6 +21,7 @@ from isotherm.engine.stack.feed import Feed
 from isotherm.engine.stack.model import NotVectorisable, StackedModel
 from isotherm.engine.stack.plan import StackPlan
 from isotherm.engine.stack.state import StackState
+from isotherm.kernels import building
 
 
 class Updates:
@@ -235,7 +236,8 @@ class Updates:
         plan, state = self._plan, self._state
         placed = plan.placed
         if placed.device.type != "cpu" or not plan.micro_batches.is_whole:
-            return trace(step_function, *arguments, scratch=scratch)
+            with building.skipping(placed.device):
+                return trace(step_function, *arguments, scratch=scratch)
         names = state.weights.names, tuple(state.weights.shapes.items()), tuple(state.fixed_M), tuple(state.buffers_M)
         shapes = tuple((values.shape, values.stride(), values.dtype) for values in arguments)
         key = self._model.attributes(), plan.is_single, placed.is_mixed, placed.unroll, names, shapes
