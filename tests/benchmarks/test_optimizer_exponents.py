@@ -1,10 +1,19 @@
 from __future__ import annotations
 
+import dataclasses
+import functools
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from optimizer_exponents import NETWORKS, OPTIMIZERS, PAGE, block, sweep_of, table
+import isotherm as it
+import optimizer_exponents
+from optimizer_exponents import NETWORKS, ON_CPU, OPTIMIZERS, PAGE, Network, block, joined, row_of, study_of, table
 from pages.results import load
 
 KINK = "ends at a kink, above which the optimal learning rate no longer rises"
@@ -36,7 +45,7 @@ def test_the_table_has_the_verdicts_on_both_rules_and_the_kink() -> None:
     assert line.startswith(f"{start} does not hold | 13 % | 0.01 (50.0 %) |")
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("network", ON_CPU)
 def test_the_kink_of_the_table_is_the_verdict_of_the_file(network: str) -> None:
     content = load(NETWORKS[network].file.stem)
     assert content is not None
@@ -46,17 +55,114 @@ def test_the_kink_of_the_table_is_the_verdict_of_the_file(network: str) -> None:
         assert line.split(" | ")[5].startswith(state)
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("network", ON_CPU)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_sweeps_differ_in_the_optimiser_alone(name: str, network: str) -> None:
-    sweep = sweep_of(name, NETWORKS[network])
+    (sweep,) = study_of(name, NETWORKS[network]).sweeps
     assert sweep.methods == (OPTIMIZERS[name],)
     assert tuple(sweep.batch_sizes) == NETWORKS[network].batch_sizes
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("network", ON_CPU)
 def test_the_page_is_that_of_the_result_file(network: str) -> None:
     content = load(NETWORKS[network].file.stem)
     assert content is not None
     assert [one["name"] for one in content["rows"]] == list(OPTIMIZERS)
     assert block(network) in PAGE.read_text()
+
+
+def small(**changes: Any) -> Network:
+    """Return a network whose grids differ from batch size to batch size, as those of the residual network."""
+    sizes, budget = (16, 64, 256), it.Budget.steps(30)
+    return dataclasses.replace(NETWORKS["wrn"], task="mlp_mnist1d", batch_sizes=sizes, budget=budget, **changes)
+
+
+@functools.cache
+def small_results(name: str) -> it.Results:
+    return joined(it.run_study(study_of(name, small(max_extensions=1)), progress=False))
+
+
+def without(results: it.Results, *, batch_size: int, rates: list[float], seed: int | None = None) -> it.Results:
+    """Return results without the runs of some learning rates, or without those of one seed."""
+    lost = {
+        key
+        for key, spec in results.runs().items()
+        if spec.batch_size == batch_size and spec.effective_learning_rate in rates and seed in (None, spec.seed)
+    }
+    assert lost
+    return dataclasses.replace(results, by_key={k: r for k, r in results.by_key.items() if k not in lost})
+
+
+def test_the_grids_of_the_residual_network_have_three_rates_around_a_rising_centre() -> None:
+    network = NETWORKS["wrn"]
+    assert [network.isotherm.at(size) for size in (64, 256, 1024)] == [(0.25, 1, 4), (1, 4, 16), (2, 8, 32)]
+    assert [network.rates(size)[1] for size in (64, 256, 1024)] == [0.001, 0.002, 0.004]
+    assert network.rates(256) == (0.0005, 0.002, 0.008)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_grids_of_their_own_are_one_sweep_for_the_analysis(name: str) -> None:
+    network = small()
+    study = study_of(name, network)
+    plan = joined(it.StudyResults(plan=study.plan(), by_key={})).plan
+    assert plan.batch_sizes == network.batch_sizes
+    rates = network.isotherm.at if name.startswith("SGD") else network.rates
+    assert plan.learning_rates == tuple(rates(size) for size in network.batch_sizes)
+    assert {spec.key for one in study.plan().sweeps for spec in it.Results(plan=one, by_key={}).runs().values()} == {
+        spec.key for spec in it.Results(plan=plan, by_key={}).runs().values()
+    }
+
+
+def test_an_exponent_needs_optima_inside_what_was_tried_at_three_batch_sizes() -> None:
+    results = small_results("AdamW fixed betas")
+    full = row_of("AdamW", results)
+    assert full["exponent"] is not None
+    assert full["interval"][0] < full["exponent"] < full["interval"][1]
+    (best,) = [grid["rate"] for grid in full["grids"] if grid["batch_size"] == 64]
+    (grid,) = [grid for grid in results.grids() if grid.axes.batch_size == 64]
+    rates = [cell.effective_learning_rate for cell in grid.cells]
+
+    at_end = row_of("AdamW", without(results, batch_size=64, rates=[rate for rate in rates if rate > best], seed=1))
+    assert at_end["exponent"] is None
+    assert "the lowest or highest one tried at B = 64" in at_end["words"]
+
+    missing = row_of("AdamW", without(results, batch_size=64, rates=rates))
+    assert missing["exponent"] is None
+    assert "fewer than three batch sizes have an optimum" in missing["words"]
+    last = table([missing], small()).splitlines()[-1]
+    assert "| not determined (fewer than three batch sizes have an optimum) |" in last
+    assert "| incomplete |" in last
+
+
+def test_rows_are_run_apart_and_exported_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network = small(max_extensions=0, num_seeds=1)
+    monkeypatch.setitem(NETWORKS, "wrn", dataclasses.replace(network, budget=it.Budget.epochs(20)))
+    monkeypatch.setattr(optimizer_exponents, "RESULTS", tmp_path)
+
+    def command(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["optimizer_exponents.py", "--network", "wrn", *arguments])
+        optimizer_exponents.main()
+        return capsys.readouterr().out
+
+    stores = []
+    for name in ("SGD momentum 0.9", "Muon scaled betas"):
+        stores.append(str(tmp_path / f"{len(stores)}.sqlite"))
+        arguments = ("--optimizer", name, "--store", stores[-1], "--steps", "5", "--workers", "1")
+        assert "finished" in command(*arguments)
+        assert not network.file.exists()
+    assert "0 missing" not in command("--show", *stores)
+    command("--export", *stores, "--commit", "1a2b3c4")
+    content = json.loads(network.file.read_text())
+    assert [one["name"] for one in content["rows"]] == ["SGD momentum 0.9", "Muon scaled betas"]
+    assert (content["num_steps"], content["num_seeds"], content["commit"]) == (5, 1, "1a2b3c4")
+    assert all(math.isfinite(grid["test_metric"]) for one in content["rows"] for grid in one["grids"])
+    with pytest.raises(SystemExit, match="which an earlier store holds too"):
+        command("--export", stores[0], stores[0], "--commit", "1a2b3c4")
+
+
+def test_a_run_imports_no_plots() -> None:
+    code = "import sys, optimizer_exponents; print('plotly' in sys.modules, 'matplotlib' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["False", "False"]
