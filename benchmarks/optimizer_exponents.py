@@ -146,6 +146,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, help="stop after this time; the same call goes on from there")
     parser.add_argument("--steps", type=int, help="updates of a run, in place of the network's, to try it")
     parser.add_argument("--workers", type=int, help="processes; by default 2 on a CPU, 1 on a GPU")
+    parser.add_argument("--fleet-size", type=int, help="runs per fleet; chosen automatically by default")
     parser.add_argument("--show", nargs="+", type=Path, metavar="STORE", help="print what stores hold")
     parser.add_argument("--export", nargs="+", type=Path, metavar="STORE", help="write the result file from stores")
     parser.add_argument("--commit", help="with --export: the commit at which the runs were made")
@@ -171,6 +172,7 @@ def _run(given: argparse.Namespace) -> None:
                 store=given.store,
                 device=given.device,
                 workers=given.workers or (2 if given.device == "cpu" else 1),
+                fleet_size=given.fleet_size,
                 minutes=given.minutes,
             )
             found.append((optimizer, joined(results)))

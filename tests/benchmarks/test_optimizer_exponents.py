@@ -149,9 +149,11 @@ def test_rows_are_run_apart_and_exported_together(
     stores = []
     for name in ("SGD momentum 0.9", "Muon scaled betas"):
         stores.append(str(tmp_path / f"{len(stores)}.sqlite"))
-        arguments = ("--optimizer", name, "--store", stores[-1], "--steps", "5", "--workers", "1")
+        arguments = ("--optimizer", name, "--store", stores[-1], "--steps", "5", "--workers", "1", "--fleet-size", "2")
         assert "finished" in command(*arguments)
         assert not network.file.exists()
+        with it.Store.read(stores[-1]) as store:
+            assert {run.provenance["fleet_size"] for run in store.runs()} <= {1, 2}
     assert "0 missing" not in command("--show", *stores)
     command("--export", *stores, "--commit", "1a2b3c4")
     content = json.loads(network.file.read_text())
