@@ -19,6 +19,7 @@ import dataclasses
 import functools
 import re
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,10 @@ from isotherm.bench.machine import commit, cpu_name
 from isotherm.core.budget import BudgetUnit
 from isotherm.core.json import json_text
 from isotherm.core.rates import tidy
+from isotherm.core.records import CurvePoint, RunSpec
+from isotherm.running.store import StoredRun
 from isotherm.running.stored import stored_studies
+from isotherm.sweep.rounds import Round
 from pages.blocks import Page
 from pages.results import NOT_MEASURED, RESULTS, load
 from pages.text import paragraph
@@ -146,6 +150,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, help="stop after this time; the same call goes on from there")
     parser.add_argument("--steps", type=int, help="updates of a run, in place of the network's, to try it")
     parser.add_argument("--workers", type=int, help="processes; by default 2 on a CPU, 1 on a GPU")
+    parser.add_argument("--fleet-size", type=int, help="runs per fleet; chosen automatically by default")
     parser.add_argument("--show", nargs="+", type=Path, metavar="STORE", help="print what stores hold")
     parser.add_argument("--export", nargs="+", type=Path, metavar="STORE", help="write the result file from stores")
     parser.add_argument("--commit", help="with --export: the commit at which the runs were made")
@@ -171,7 +176,9 @@ def _run(given: argparse.Namespace) -> None:
                 store=given.store,
                 device=given.device,
                 workers=given.workers or (2 if given.device == "cpu" else 1),
+                fleet_size=given.fleet_size,
                 minutes=given.minutes,
+                progress=True if sys.stdout.isatty() else Log(),
             )
             found.append((optimizer, joined(results)))
             if is_part:  # analysed by --export, where no time is short
@@ -181,6 +188,37 @@ def _run(given: argparse.Namespace) -> None:
             content = content_of(rows, [results for _, results in found], name, hardware=_hardware(given.device))
             network.file.write_text(json_text(content))
             print("\n".join(row["words"] for row in rows))
+
+
+class Log:
+    """Prints a line for every fleet, for where there is no terminal."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+
+    def round_started(self, round_: Round) -> None:
+        """Say which runs are missing."""
+        self.noted(f"{round_}: {len(round_.specs)} runs")
+
+    def fleet_started(self, specs: Sequence[RunSpec]) -> None:
+        """Say which runs are trained."""
+        rates = ", ".join(f"{rate:.3g}" for rate in dict.fromkeys(spec.effective_learning_rate for spec in specs))
+        self.noted(f"training {len(specs)} runs at B = {specs[0].batch_size}, learning rate {rates}")
+
+    def advanced(self, work: float) -> None:
+        """Say nothing."""
+
+    def evaluated(self, spec: RunSpec, point: CurvePoint) -> None:
+        """Say nothing."""
+
+    def runs_done(self, runs: Sequence[StoredRun]) -> None:
+        """Say how the runs ended."""
+        ends = ", ".join(f"{run.result.outcome} {run.result.test_metric}" for run in runs)
+        self.noted(f"stored: {ends}")
+
+    def noted(self, sentence: str) -> None:
+        """Print a sentence with the time since the start."""
+        print(f"{time.monotonic() - self._start:6.1f} s  {sentence}", flush=True)
 
 
 def _hardware(device: str) -> str:
