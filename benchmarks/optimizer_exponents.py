@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 import isotherm as it
-from isotherm.analysis.series import TunedGrid
 from isotherm.bench.machine import commit, cpu_name
 from isotherm.core.budget import BudgetUnit
 from isotherm.core.json import json_text
@@ -337,8 +336,8 @@ def row_of(name: str, results: it.Results) -> dict[str, Any]:
     found = it.analyse(results)
     law = next(iter(found.regimes), None)
     (sweep,) = found.sweeps
-    at_end = [str(tuned.axes.batch_size) for tuned in sweep.grids if _lies_at_end(tuned)]
-    doubt = f"the best learning rate is the lowest or highest one tried at B = {', '.join(at_end)}" if at_end else ""
+    at_end = ", ".join(map(str, law.at_end)) if law is not None else ""
+    doubt = f"the best learning rate is the lowest or highest one tried at B = {at_end}" if at_end else ""
     if law is None:
         doubt = "fewer than three batch sizes have an optimum"
     is_found = law is not None and not doubt
@@ -364,12 +363,6 @@ def row_of(name: str, results: it.Results) -> dict[str, Any]:
             for tuned in sweep.grids
         ],
     }
-
-
-def _lies_at_end(tuned: TunedGrid) -> bool:
-    """Tell whether no run is done beyond an optimum on one side, though an unfinished extension may ask for some."""
-    tried = [cell.effective_learning_rate for cell in tuned.grid.cells if cell.is_complete]
-    return tuned.rate is not None and tuned.rate in (tried[0], tried[-1])
 
 
 def block(name: str) -> str:

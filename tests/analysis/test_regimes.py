@@ -21,9 +21,12 @@ from helpers_landscape import (
     skewed,
     steeper,
 )
+from helpers_protocol import failed
 from isotherm.analysis.analysis import analyse
 from isotherm.analysis.family import fit_family
 from isotherm.analysis.regimes import JointRegimes, Regimes, joint_regimes_of, regimes_of
+from isotherm.core.optimizers import AdamW
+from isotherm.core.records import RunResult
 from isotherm.core.statistics import Interval
 from isotherm.sweep.protocol import Grid
 
@@ -261,6 +264,28 @@ def test_a_plateau_that_is_the_end_of_the_grids_is_no_kink() -> None:
 
 def test_an_unstable_learning_rate_above_the_optimum_is_no_end() -> None:
     assert fit_regimes(line(1.0, 6.0, 1.0, shape=limited)).at_end == ()
+
+
+@pytest.mark.parametrize("below", [False, True], ids=["above", "below"])
+@pytest.mark.parametrize("hole", [None, failed()], ids=["missing", "failed"])
+def test_an_extension_that_is_not_finished_is_no_part_of_what_was_tried(hole: RunResult | None, below: bool) -> None:
+    whole = line(0.5, 20.0, 5.0)
+    optima = [math.log2(_on(0.5, 20.0, 5.0, size)) for size in SIZES]
+    # Every learning rate up to the optimum of B = 64, or from there on, and beyond it one seed of a further one.
+    index = SIZES.index(64)
+    cells = list(whole[index].cells)
+    best = min(range(len(cells)), key=lambda k: abs(math.log2(cells[k].effective_learning_rate) - optima[index]))
+    beyond = best - 1 if below else best + 1
+    cells[beyond] = dataclasses.replace(cells[beyond], results=(*[hole] * 4, cells[beyond].results[4]))
+    kept = cells[beyond:] if below else cells[: beyond + 1]
+    grids = [dataclasses.replace(g, cells=tuple(kept)) if g.axes.batch_size == 64 else g for g in whole]
+    assert fit_regimes(whole).at_end == ()
+    found = fit_regimes(grids)
+    assert found.at_end == (64,)
+    assert "cannot be judged: the optimum lies at the end of its grid at B = 64" in str(found)
+    assert not found.shows_kink
+    of_adam = [dataclasses.replace(one, optimizer=AdamW()) for one in (fit_regimes(whole), found)]
+    assert ["agrees with" in str(one) for one in of_adam] == [True, False]
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.003])

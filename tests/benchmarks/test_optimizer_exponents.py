@@ -63,11 +63,14 @@ def test_sweeps_differ_in_the_optimiser_alone(name: str, network: str) -> None:
     assert tuple(sweep.batch_sizes) == NETWORKS[network].batch_sizes
 
 
-@pytest.mark.parametrize("network", ON_CPU)
+@pytest.mark.parametrize("network", NETWORKS)
 def test_the_page_is_that_of_the_result_file(network: str) -> None:
     content = load(NETWORKS[network].file.stem)
     assert content is not None
-    assert [one["name"] for one in content["rows"]] == list(OPTIMIZERS)
+    has_few_matrices = network == "wrn"  # Muon's rows would be those of AdamW
+    assert [one["name"] for one in content["rows"]] == [
+        name for name in OPTIMIZERS if not (has_few_matrices and name.startswith("Muon"))
+    ]
     assert block(network) in PAGE.read_text()
 
 

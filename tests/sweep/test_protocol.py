@@ -353,6 +353,30 @@ def test_grid_with_a_hole_is_incomplete_and_not_unstable(hole: RunResult | None)
     assert (nothing.optimum(), nothing.edge()) == (None, Edge.INCOMPLETE)
 
 
+@pytest.mark.parametrize(
+    ("rows", "ends"),
+    [
+        ({0.5: [0.1, 0.1], 1.0: [0.9, 0.9], 2.0: [0.1, 0.1]}, (False, False)),
+        ({0.5: [0.1, 0.1], 1.0: [0.9, 0.9]}, (False, True)),
+        ({0.5: [0.1, 0.1], 1.0: [0.9, 0.9], 2.0: [0.1, None], 4.0: [None, None]}, (False, True)),
+        ({0.5: [0.1, 0.1], 1.0: [0.9, 0.9], 2.0: [0.1, failed()]}, (False, True)),
+        ({0.5: [None, 0.1], 1.0: [0.9, 0.9], 2.0: [0.1, 0.1]}, (True, False)),
+        ({0.5: [None, 0.1], 1.0: [0.9, 0.9], 2.0: [None, 0.1]}, (True, True)),
+        ({0.5: [0.1, 0.1], 1.0: [0.9, 0.9], 2.0: [None, 0.1], 4.0: [0.1, 0.1]}, (False, False)),  # half refined
+        ({0.5: [0.1, 0.1], 1.0: [0.9, 0.9], 2.0: [diverged(), diverged()]}, (False, False)),
+    ],
+)
+def test_the_end_of_a_grid_is_that_of_what_was_tried(
+    rows: dict[float, list[RunResult | float | None]], ends: tuple[bool, bool]
+) -> None:
+    grid = make_grid(rows, num_kept=2)
+    best = grid.optimum()
+    assert best is not None
+    assert best.effective_learning_rate == 1.0
+    assert (best.is_lowest_of(grid), best.is_highest_of(grid)) == ends
+    assert best.lies_at_end_of(grid) is any(ends)
+
+
 # -- what a finer grid could gain ------------------------------------------------------------------
 
 

@@ -33,8 +33,8 @@ class Regimes:
     `line` has the medians, in log2. `kink` is None where most draws have none; its upper limit, and the plateau's, is
     infinite where more than one in forty has none. Without a kink `plateau` is the value of the line at the largest
     batch. `shortfall` is by how many octaves the line at the largest batch stays below the continued rise; 0 where a
-    draw has no kink. `at_end` lists the batch sizes whose best learning rate
-    is the lowest or highest one tried.
+    draw has no kink. `at_end` lists the batch sizes whose best learning rate is the lowest or highest one tried; those
+    that still have to be run are not tried.
     """
 
     momentum: float
@@ -92,9 +92,9 @@ class Regimes:
 
     @property
     def slope_words(self) -> str:
-        """The law at small batches, in words."""
+        """The law at small batches, in words; with optima at the end of what was tried it is held against no rule."""
         law = f"{self.symbol} ∝ B^{self.slope.estimate:.2f} [{self.slope.low:.2f}, {self.slope.high:.2f}] at small B"
-        return law if has_temperature(self.method) else f"{law} ({self.power_words})"
+        return law if has_temperature(self.method) or self.at_end else f"{law} ({self.power_words})"
 
     @property
     def power_words(self) -> str:

@@ -105,7 +105,7 @@ def end_sign(optimum: Optimum, grid: Grid) -> str:
     """Return the sign before an optimum at an end of its grid, beyond which the true one may lie; else nothing."""
     if not optimum.lies_at_end_of(grid):
         return ""
-    return "≤ " if optimum.index == 0 else "≥ "
+    return "≤ " if optimum.is_lowest_of(grid) else "≥ "
 
 
 def power_text(value: float, *, digits: int = 3) -> str:

@@ -252,7 +252,15 @@ class Optimum:
 
     def lies_at_end_of(self, grid: Grid) -> bool:
         """Whether the optimum itself is the lowest or highest learning rate tried."""
-        return self.index in (0, len(grid.cells) - 1)
+        return self.is_lowest_of(grid) or self.is_highest_of(grid)
+
+    def is_lowest_of(self, grid: Grid) -> bool:
+        """Whether no learning rate below has all its results; a rate that still has to be run is not tried."""
+        return not any(cell.is_complete for cell in grid.cells[: self.index])
+
+    def is_highest_of(self, grid: Grid) -> bool:
+        """Whether no learning rate above has all its results."""
+        return not any(cell.is_complete for cell in grid.cells[self.index + 1 :])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from helpers_protocol import make_grid
 from helpers_report import diverged, embedded_study, failed, fill, finished, make_plan, make_results, make_study, peaked
 from isotherm.analysis.analysis import SweepAnalysis, analyse
 from isotherm.core.budget import Budget
@@ -18,6 +19,7 @@ from isotherm.core.rates import tidy
 from isotherm.core.records import Outcome
 from isotherm.report.study.runs_table import runs_rows
 from isotherm.report.study.tables import optima_rows, optima_table, optima_text, write_csv
+from isotherm.report.wording import end_sign
 from isotherm.sweep.results import Results
 
 
@@ -275,3 +277,15 @@ def test_table_of_refined_grids_fits_a_terminal_of_80_columns() -> None:
 def test_column_of_diverged_runs_is_there_where_some_did() -> None:
     assert "div." not in optima_text(first(make_results())).columns
     assert "div." in optima_text(first(embedded_study().sweeps[0])).columns
+
+
+def test_sign_is_that_of_the_end_of_what_was_tried() -> None:
+    for rows, sign in (
+        ({1.0: [0.1], 2.0: [0.9], 4.0: [0.1]}, ""),
+        ({1.0: [0.1], 2.0: [0.9], 4.0: [None]}, "≥ "),
+        ({1.0: [None], 2.0: [0.9], 4.0: [0.1]}, "≤ "),
+    ):
+        grid = make_grid(rows, num_kept=1)
+        best = grid.optimum()
+        assert best is not None
+        assert end_sign(best, grid) == sign
