@@ -80,3 +80,20 @@ def test_an_extrapolation_is_called_so(folder: Path) -> None:
     row = {**ROW, "workload": "quickstart", "remark": "extrapolated: from windows"}
     (folder / "bench_cpu.json").write_text(json.dumps({"rows": [row], "machine": machine, "commit": "abc"}))
     assert "quickstart: extrapolated: from windows." in bench_block("bench_cpu")
+
+
+def test_rows_of_one_workload_tell_their_precision(folder: Path) -> None:
+    machine = {"cpu": "a chip", "cores": 2, "torch": "2.x", "gpu": "a card"}
+    rows = [{**ROW, "workload": "cnn", "label": label} for label in ("cnn:64", "cnn:64:tf32")]
+    (folder / "bench_h200.json").write_text(json.dumps({"rows": rows, "machine": machine, "commit": "abc"}))
+    assert [line.split(" | ")[0] for line in bench_block("bench_h200").splitlines()[2:4]] == ["| cnn", "| cnn, tf32"]
+
+
+def test_a_peer_that_some_rows_have_says_why_others_have_not(folder: Path) -> None:
+    machine = {"cpu": "a chip", "cores": 2, "torch": "2.x", "gpu": None}
+    both = {**ROW, "peers": {"plain loop": 2_000.0, "jax vmap": 5.0}}
+    rows = [both, {**ROW, "reasons": {"jax vmap": "too late"}}]
+    (folder / "bench_cpu.json").write_text(json.dumps({"rows": rows, "machine": machine, "commit": "abc"}))
+    found = bench_block("bench_cpu")
+    assert "Dashes: too late." in found
+    assert "Not timed" not in found

@@ -22,7 +22,7 @@ def bench_block(name: str) -> str:
         fraction = row["fraction_of_floor"]
         rows.append(
             (
-                row["workload"],
+                _name(row),
                 "–" if row["batch_size"] is None else f"{row['batch_size']:,}",
                 f"{row['num_runs']:,}",
                 row["unit"],
@@ -73,14 +73,16 @@ def _position(row: Row, content: Row) -> int:
 
 
 def _untimed(rows: list[Row], timed: list[str]) -> str:
-    """Return the peers that have no number anywhere, and why."""
+    """Return the peers that have no number anywhere, and why, and why others have none in some rows."""
     reasons: dict[str, str] = {}
     for row in rows:
         for peer, why in (row.get("reasons") or {}).items():
             if peer not in timed:
                 reasons.setdefault(peer, why)
     listed = "; ".join(f"{peer} ({why})" for peer, why in reasons.items())
-    return f"Not timed: {listed}." if listed else ""
+    dashes = dict.fromkeys(why for row in rows for peer, why in (row.get("reasons") or {}).items() if peer in timed)
+    parts = [f"Not timed: {listed}." if listed else "", f"Dashes: {'; '.join(dashes)}." if dashes else ""]
+    return " ".join(part for part in parts if part)
 
 
 def _targets(content: Row) -> str:
@@ -97,6 +99,11 @@ def _missing(content: Row) -> str:
     measured = {row.get("label") for row in content["rows"]}
     missing = [one.label for one in WORKLOADS if one.device == device and one.label not in measured]
     return f"Not measured: {', '.join(missing)}." if missing else ""
+
+
+def _name(row: Row) -> str:
+    """Return the workload, with the precision where its label has one."""
+    return ", ".join([row["workload"], *row.get("label", "").split(":")[2:]])
 
 
 def _with_range(row: Row) -> str:
