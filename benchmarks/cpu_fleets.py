@@ -8,6 +8,7 @@ Processor time, which other programs hardly change; all contenders take turns, a
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -84,10 +85,11 @@ def gpt(**options: float) -> Callable[[], nn.Module]:
 NETWORKS: dict[str, tuple[Callable[[], Task], int, int]] = {
     "MLP 40-100-100-10": (lambda: on_vectors(partial(mlp, (40, 100, 100, 10))), 8, 28),
     "MLP 40-100-100-10, large batch": (lambda: on_vectors(partial(mlp, (40, 100, 100, 10))), 128, 28),
-    "CNN 8, 16, dense 64": (lambda: on_images(partial(cnn, 8, 16, 64)), 16, 28),
-    "CNN 32, 64, dense 128": (lambda: on_images(partial(cnn, 32, 64, 128)), 64, 8),
+    "CNN 8, 16, batch norm, dense 64 on 28 × 28": (lambda: on_images(partial(cnn, 8, 16, 64)), 16, 28),
+    "CNN 32, 64, batch norm, dense 128 on 28 × 28": (lambda: on_images(partial(cnn, 32, 64, 128)), 64, 8),
     "GPT, 2 layers × 32, T = 16": (lambda: on_tokens(gpt(context=16), 16), 16, 28),
     "GPT, 2 layers × 32, T = 16, dropout 0.1": (lambda: on_tokens(gpt(context=16, drop_probability=0.1), 16), 16, 28),
+    "GPT, 2 layers × 32, T = 32": (lambda: on_tokens(gpt(context=32), 32), 32, 28),
     "GPT, 4 layers × 128, T = 64": (lambda: on_tokens(gpt(context=64, width=128, num_layers=4), 64), 8, 8),
     "LSTM 32, T = 16": (lambda: on_tokens(partial(LSTM, 32), 16), 16, 28),
     "LSTM 128, T = 32": (lambda: on_tokens(partial(LSTM, 128), 32), 16, 8),
@@ -153,19 +155,26 @@ def measured(name: str) -> dict[str, Any]:
 def main(names: list[str]) -> None:
     """Print a row for every network, and write the file if they are all measured."""
     torch.set_num_threads(1)
-    rows = []
+    rows, loads = [], [os.getloadavg()[0]]
     for name in names or NETWORKS:
         rows.append(measured(name))
+        loads.append(os.getloadavg()[0])
         ratios = ", ".join(f"{size}: {ratio:.2f}" for size, ratio in rows[-1]["ratios"].items())
         print(f"{name}, B = {rows[-1]['batch_size']}: {ratios}", flush=True)
     if not names:
-        FILE.write_text(json_text(content_of(rows)))
+        FILE.write_text(json_text(content_of(rows, load=(min(loads), max(loads)))))
 
 
-def content_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what the result file holds."""
-    command = "python benchmarks/cpu_fleets.py"
-    return {"command": command, "machine": machine("cpu"), "commit": commit(), "windows": WINDOWS, "rows": rows}
+def content_of(rows: list[dict[str, Any]], *, load: tuple[float, float]) -> dict[str, Any]:
+    """Return what the result file holds; `load` is the least and the highest load average meanwhile."""
+    return {
+        "command": "python benchmarks/cpu_fleets.py",
+        "machine": machine("cpu"),
+        "commit": commit(),
+        "windows": WINDOWS,
+        "load": list(load),
+        "rows": rows,
+    }
 
 
 if __name__ == "__main__":

@@ -32,4 +32,5 @@ def _where(content: Row) -> str:
         return f"{content['windows']} windows of each. {content['note']}"
     machine = content["machine"]
     where = f"{machine['cpu']}, {machine['cores']} cores, torch {machine['torch']}, commit {content['commit']}"
-    return f"{where}; {content['windows']} windows of each."
+    low, high = (f"{load:.1f}" for load in content["load"])
+    return f"{where}; {content['windows']} windows of each, at a load average of {low} to {high}."
