@@ -20,16 +20,11 @@ def cpu_fleets_block() -> str:
     return f"{table(header, rows)}\n\n{paragraph(_where(content))}"
 
 
-def _ratio(found: float | list[float] | None) -> str:
-    """Return a ratio, or the lowest and the highest of several measurements."""
-    if found is None:
-        return "–"
-    return " to ".join(f"{value:.2f}" for value in (found if isinstance(found, list) else [found]))
+def _ratio(found: float | None) -> str:
+    return "–" if found is None else f"{found:.2f}"
 
 
 def _where(content: Row) -> str:
-    if "machine" not in content:
-        return f"{content['windows']} windows of each. {content['note']}"
     machine = content["machine"]
     where = f"{machine['cpu']}, {machine['cores']} cores, torch {machine['torch']}, commit {content['commit']}"
     low, high = (f"{load:.1f}" for load in content["load"])
