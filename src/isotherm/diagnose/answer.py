@@ -88,8 +88,8 @@ def choices(
 def rate_below(best: Interval, top: Interval, *, momentum: float) -> Interval:
     """Return the learning rate to use where noise asks for one and curvature allows another.
 
-    With momentum it is the smaller of both: the short grids, which say what noise asks for, are momentum's own, and
-    have felt the curvature. Plain SGD is not in them, and its ceiling is lower, so both count: 1/ε² = 1/best² + 1/top².
+    With momentum it is the smaller of both: the short grids train with momentum, so their best learning rate is lower
+    already where curvature matters. They do not train plain SGD, whose ceiling is lower: 1/ε² = 1/best² + 1/top².
 
     Args:
         best: by the law of the short grids.
