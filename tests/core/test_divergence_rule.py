@@ -39,5 +39,5 @@ def test_lstm_runs_that_blew_up_are_told_from_those_that_learned() -> None:
         for row in rows
     }
     assert [value > 1e9 for value in by_new] == list(by_new.values())
-    assert sorted(by_new.values()) == [False, False, *[True] * 6]
+    assert sum(by_new.values()) == 6 < len(by_new)
     assert not any(ends_far_above_start(row["train_loss"], loss_at_start=math.log(10_000)) for row in rows)
