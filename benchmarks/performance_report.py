@@ -5,7 +5,8 @@
 Reads from benchmarks/results: bench_*.json (`isotherm bench --json`), growth_*.json (benchmarks/growth.py),
 cpu_fleets.json (benchmarks/cpu_fleets.py), profiles_*.json (benchmarks/profile_fleet.py), convolutions_*.json
 (benchmarks/convolutions.py), kernels_*.json (benchmarks/kernels.py), factored_update_*.json
-(benchmarks/factored_update.py), ceilings_*.json (benchmarks/ceilings.py) and gpu_tests_*.json (pytest's results); and
+(benchmarks/factored_update.py), ceilings_*.json (benchmarks/ceilings.py), start_*.json (`isotherm bench` of starts) and
+gpu_tests_*.json (pytest's results); and
 the calibration runs of results/calibration, with their repetitions in its folder rerun.
 Writes every block between the markers `<!-- performance: NAME -->` and `<!-- end -->`, and docs/figures/growth.png. No
 number there is typed by hand, but for those of cpu_fleets.json, which says so until it is measured again.
@@ -26,6 +27,7 @@ from pages.performance.kernels import kernels_block
 from pages.performance.limits import limits_block
 from pages.performance.numerics import numerics_block
 from pages.performance.profiles import profiles_block
+from pages.performance.start import start_block
 from pages.performance.steps import steps_block
 from pages.results import ROOT, load
 
@@ -40,6 +42,7 @@ PAGE = Page(
         "shrink": shrink_block,
         "growth": growth_block,
         "profiles": profiles_block,
+        "start": start_block,
         "steps": steps_block,
         "limits": limits_block,
         "ceilings": ceilings_block,

@@ -37,7 +37,6 @@ SUB_ROOMS = {
         "memory",
         "micro_batch_check",
         "untrained",
-        "fleet_speed",
         "checkpoint_file",
         "checkpoint",
         "evaluation",

@@ -72,7 +72,7 @@ def reference(case: Known) -> dict[str, Any]:
     optima = []
     with ShortRuns((task,), judged_by="test", first_seed=50_000, device="cpu", workers=1) as runs:
         for momentum in MOMENTA:
-            for size in case.swept or _sizes(task, case.epochs):
+            for size in _sizes(task, case.epochs):
                 spec = ShortGridSpec(
                     batch_size=size,
                     momentum=momentum,

@@ -30,14 +30,12 @@ class Known:
         build: returns the task.
         epochs: of the intended training.
         is_answerable: False where nothing can be learned, so that no answer is right.
-        swept: batch sizes of the reference, if not all.
     """
 
     name: str
     build: Callable[[], Task]
     epochs: float
     is_answerable: bool = True
-    swept: tuple[int, ...] | None = None
 
 
 class Quadratic(nn.Module):
@@ -193,7 +191,7 @@ CASES = (
     Known(name="label noise, 10 epochs", build=label_noise, epochs=10),
     Known(name="label noise, 30 epochs", build=label_noise, epochs=30),
     Known(name="quickstart", build=quickstart, epochs=20),
-    Known(name="small CNN", build=cnn, epochs=10, swept=(32,)),
-    Known(name="saturated", build=saturated, epochs=10, swept=(8, 32, 64)),
+    Known(name="small CNN", build=cnn, epochs=10),
+    Known(name="saturated", build=saturated, epochs=10),
     Known(name="random labels", build=random_labels, epochs=10, is_answerable=False),
 )

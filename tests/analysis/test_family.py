@@ -306,6 +306,33 @@ def test_a_lone_fall_may_be_a_cliff() -> None:
     assert (high >= 0.6).all()
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_runs_that_blow_up_at_one_batch_size_say_nothing_about_the_peaks_of_others(seed: int) -> None:
+    """Three learning rates an octave apart; at the highest one some seeds of the smallest batch are 10 to 40 away."""
+    grids = [
+        dataclasses.replace(grid, cells=grid.cells[best - 1 : best + 2])
+        for grid in landscape_grids(
+            lambda size: 0.8 if size == SIZES[0] else 1.0,
+            np.random.default_rng(seed),
+            shape=lambda octaves: -0.13 * octaves**2,
+            noise=0.013,
+            num_seeds=7,
+            num_kept=7,
+            sizes=SIZES,
+        )
+        for best in [grid.optimum().index]  # type: ignore[union-attr]
+    ]
+    first, *others = grids
+    values = [r.test_metric for r in first.cells[-1].results]
+    blown = [value - 10.0 * k if k > 3 else value for k, value in enumerate(values)]
+    cell = make_cell(first.cells[-1].effective_learning_rate, blown, num_kept=7)
+    grids = [dataclasses.replace(first, cells=(*first.cells[:-1], cell)), *others]
+    low, high = np.quantile(fit_family(grids).optima[:, 1:], [0.025, 0.975], axis=0)
+    assert (low < 0).all()
+    assert (high > 0).all()
+    assert (high - low < 1.5).all()
+
+
 def test_steepness_may_drift_along_the_batch_sizes() -> None:
     """From parabolas at small batches to sides 32 times as steep at large ones: optima are found at all of them."""
     sizes = (8, 16, 32, 64, 128, 256)

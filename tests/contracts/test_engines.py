@@ -11,12 +11,14 @@ from torch import Tensor, nn
 
 import cases
 from helpers_engines import Trained, assert_same, assert_same_result, by_fleet, by_reference
+from isotherm.core.divergence import FACTOR_WITHOUT_LEARNING
 from isotherm.core.records import Outcome, RunSpec
 from isotherm.core.schedule import Schedule
 from isotherm.engine.fleet import run_fleet
 from isotherm.engine.placed_task import PlacedTask, place_task
 from isotherm.engine.reference import run_reference
 from isotherm.engine.stack.plan import UPDATES_PER_WINDOW
+from isotherm.tasks.inputs import Split
 from isotherm.tasks.losses import cross_entropy
 from isotherm.tasks.task import Task
 
@@ -363,6 +365,37 @@ def test_a_loss_far_above_its_start_is_a_divergence_at_the_end():
         assert result.train_loss is None
         assert parameters == {}
         assert result.curve[-1].test_loss > 1e2
+
+
+def two_far_blobs(num: int, *, seed: int, flipped: float) -> Split:
+    """Two classes that a line separates, some of whose labels are wrong."""
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.randint(2, (num,), generator=generator)
+    x = torch.randn(num, 2, generator=generator, dtype=torch.float64)
+    x[:, 0] += 12.0 * y - 6.0
+    return x, torch.where(torch.rand(num, generator=generator) < flipped, 1 - y, y)
+
+
+@pytest.mark.parametrize(
+    ("flipped", "metric", "outcome"),
+    [
+        (0.1, "accuracy", Outcome.FINISHED),  # 5.8 times the loss of its start, 87 % right
+        (0.1, "perplexity", Outcome.DIVERGED),
+        (0.5, "accuracy", Outcome.DIVERGED),  # 30 times, 44 % right
+    ],
+)
+def test_a_sure_classifier_works_and_one_that_knows_nothing_has_diverged(flipped, metric, outcome):
+    splits = {"train": two_far_blobs(100, seed=0, flipped=flipped), "test": two_far_blobs(50, seed=1, flipped=0.0)}
+    task = cases.classification("far blobs", functools.partial(nn.Linear, 2, 2), metric=metric, **splits)
+    placed = placed_of(task)
+    spec = cases.spec(task, effective_learning_rate=3.0, momentum=0.0, num_steps=50, gamma=1.0, l2=0.0)
+    expected = [by_reference(placed, spec)]
+    assert_same(by_fleet(placed, [spec]), expected)
+    result = expected[0][0]
+    assert result.outcome is outcome
+    if outcome is Outcome.FINISHED:
+        assert result.train_loss > FACTOR_WITHOUT_LEARNING * 1.5
+        assert result.train_metric == pytest.approx(0.87)
 
 
 def test_a_run_that_learns_nothing_has_not_diverged():

@@ -10,7 +10,15 @@ import pytest
 
 from helpers_diagnosis import around
 from isotherm.core.statistics import Interval
-from isotherm.diagnose.answer import WORTH, Training, choices, current_setting, expectations, recommended_sizes
+from isotherm.diagnose.answer import (
+    WORTH,
+    Training,
+    choices,
+    current_setting,
+    expectations,
+    rate_below,
+    recommended_sizes,
+)
 from isotherm.diagnose.boundary import Line
 from isotherm.diagnose.diagnosis import Choice, Current, Isotherm
 from isotherm.diagnose.peak_fit import Shape
@@ -47,14 +55,29 @@ def make_choices(**changes: object) -> tuple[Choice, ...]:
 def test_choices_follow_the_isotherm_up_to_the_ceiling() -> None:
     small, middle, large = make_choices()
     assert [c.batch_size for c in (small, middle, large)] == [16, 64, 512]
-    assert [c.rates[0.0].estimate for c in (small, middle, large)] == [0.5, 2.0, 2.0]
+    # Noise asks for a quarter of what curvature allows, which is 2, for as much, and for eight times as much.
+    expected = [2 / 17**0.5, 2 / 2**0.5, 16 / 65**0.5]
+    assert [c.rates[0.0].estimate for c in (small, middle, large)] == pytest.approx(expected, rel=1e-3)
     assert [c.rates[0.9].estimate for c in (small, middle, large)] == [0.5, 2.0, 8.0]
-    assert (small.rates[0.0].low, small.rates[0.0].high) == pytest.approx((0.4, 0.625))
-    assert (large.rates[0.0].low, large.rates[0.0].high) == pytest.approx((0.8, 5.0))
+    assert (small.rates[0.9].low, small.rates[0.9].high) == pytest.approx((0.4, 0.625))
+    assert (small.rates[0.0].low, small.rates[0.0].high) == pytest.approx((0.8 / 5**0.5, 5 / 65**0.5))
+    assert (large.rates[0.0].low, large.rates[0.0].high) == pytest.approx((12.8 / 257**0.5, 20 / 17**0.5))
     assert [c.regime for c in (small, middle, large)] == ["noise dominated", "near the boundary", "curvature dominated"]
     assert [c.num_steps for c in (small, middle, large)] == [2500, 625, 78]
     assert [c.has_enough_steps for c in (small, middle, large)] == [True, True, False]
     assert large.learning_rate(0.9) == pytest.approx(0.8)
+
+
+def test_a_rate_is_never_above_what_noise_or_curvature_asks_for() -> None:
+    best, top = around(3.0), around(4.0)
+    hard, soft = (rate_below(best, top, momentum=momentum) for momentum in (0.9, 0.0))
+    assert hard.estimate == 3.0
+    assert soft.estimate == pytest.approx(2.4, rel=1e-3)
+    for name in ("estimate", "low", "high"):
+        assert getattr(soft, name) < getattr(hard, name) <= min(getattr(best, name), getattr(top, name))
+    endless = replace(top, high=math.inf)
+    assert rate_below(endless, endless, momentum=0.0).high == math.inf
+    assert rate_below(best, endless, momentum=0.0).high == best.high
 
 
 def test_beyond_the_boundary_more_epochs_are_needed() -> None:

@@ -94,10 +94,11 @@ def logits_and(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat([x, -x.sum(dim=1, keepdim=True)], dim=1), y
 
 
-def finished(scores: dict[str, Scores]):
+def finished(scores: dict[str, Scores], *, beats_constant=lambda _metric: True):
     return final_result(
         scores,
         loss_at_start=1.0,
+        beats_constant=beats_constant,
         num_steps=10,
         train_loss_running=0.5,
         last_batch_loss=0.6,
@@ -147,6 +148,30 @@ def test_a_training_loss_far_above_the_start_is_a_divergence_at_the_end(loss, ou
     result = finished({**scores, "train": Scores(loss=loss, metric=0.5)})
     assert result.outcome is outcome
     assert result.divergence_step == (10 if outcome is Outcome.DIVERGED else None)
+
+
+@pytest.mark.parametrize(
+    ("loss", "beats", "outcome", "num_asked"),
+    [
+        (2.0, False, Outcome.FINISHED, 0),
+        (2.1, True, Outcome.FINISHED, 1),
+        (2.1, False, Outcome.DIVERGED, 1),
+        (99.0, True, Outcome.FINISHED, 1),
+        (101.0, True, Outcome.DIVERGED, 1),
+        (math.inf, True, Outcome.DIVERGED, 0),
+    ],
+)
+def test_the_training_metric_is_asked_where_the_loss_does_not_decide(loss, beats, outcome, num_asked):
+    asked: list[float] = []
+
+    def beats_constant(metric: float) -> bool:
+        asked.append(metric)
+        return beats
+
+    far = Scores(loss=1e9, metric=0.9)  # held-out scores have no say
+    result = finished({"train": Scores(loss=loss, metric=0.3), "test": far}, beats_constant=beats_constant)
+    assert result.outcome is outcome
+    assert asked == [0.3] * num_asked
 
 
 def test_the_curve_of_a_diverged_run_keeps_its_finite_points():

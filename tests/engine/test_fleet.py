@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import re
 from typing import ClassVar
 
 import pytest
@@ -375,6 +376,89 @@ def test_stacks_share_the_program_of_one_that_still_trains(windows):
     assert all(stack.is_done for stack in stacks)
     active = [stack for stack, num in zip(stacks, windows, strict=True) if num]
     assert all(stack.shared is (None if stack is active[0] else active[0]) for stack in active)
+
+
+class Timed(Stub):
+    """Writes down what it is asked to do."""
+
+    def __init__(self, windows: int, log: list[str], *, is_asynchronous: bool) -> None:
+        super().__init__(windows)
+        self.log, self.is_asynchronous, self.num = log, is_asynchronous, 0
+
+    def start_window(self) -> None:
+        super().start_window()
+        self.log.append("start")
+
+    def draw_ahead(self) -> None:
+        self.log.append("draw")
+
+    def finish_window(self) -> None:
+        super().finish_window()
+        self.log.append("finish")
+
+
+@pytest.mark.parametrize("is_asynchronous", [True, False])
+def test_the_speed_of_several_stacks_is_measured_once_in_the_second_window(is_asynchronous):
+    log: list[str] = []
+    told: list[tuple[int, float]] = []
+    seconds = iter([0.0, 2.0, 10.0, 13.0])  # the first by itself 2, the other three 3: 2 times 3 / 3
+    stacks = [Timed(4, log, is_asynchronous=is_asynchronous) for _ in range(4)]
+    fleet.train_stacks(stacks, None, Deadline(), on_speed=lambda *gain: told.append(gain), clock=lambda: next(seconds))
+    assert told == [(3, 2.0)]
+    with pytest.raises(StopIteration):
+        next(seconds)
+    assert [stack.windows for stack in stacks] == [0] * 4
+
+    def window(num: int) -> list[str]:
+        return ["start"] * num + ["draw"] * num * is_asynchronous + ["finish"] * num
+
+    assert log == [*window(4), *window(1), *window(3), *window(4), *window(4)]
+
+
+@pytest.mark.parametrize("windows", [(1, 1, 1), (3, 3), (3, 1, 3)], ids=str)
+def test_too_few_windows_or_stacks_are_not_timed(windows):
+    """One window may compile, and two stacks are no company for one of them."""
+    stacks = [Timed(num, [], is_asynchronous=True) for num in windows]
+    fleet.train_stacks(stacks, None, Deadline(), on_speed=lambda *_: pytest.fail("told"))
+    assert all(stack.is_done for stack in stacks)
+
+
+def test_timing_a_window_changes_no_number():
+    """Every run a stack of its own, with evaluations between and at the ends of windows."""
+    task = cases.blobs_task()
+    specs = [cases.spec(task, num_steps=23, num_evaluations=4, seed=seed) for seed in range(4)]
+    found = []
+    for on_speed in (None, lambda *_: None):
+        stacks = [
+            RunStack.of(StackPlan.of(placed_of(task), [spec], convolves=False, updates_per_window=5), Listeners())
+            for spec in specs
+        ]
+        fleet.train_stacks(stacks, None, Deadline(), on_speed=on_speed)
+        found.append([result for stack in stacks for result in stack.results()])
+    assert found[0] == found[1]
+
+
+def test_runs_with_streams_of_their_own_say_their_speed_once(monkeypatch, caplog):
+    """Kernels do not take this module, so each run is a program of its own, as on a GPU."""
+    task = dataclasses.replace(cases.conv_task(), model=Flattened)
+    specs = [cases.spec(task, batch_size=4, num_steps=12, seed=seed, precision="mixed") for seed in range(4)]
+    monkeypatch.setattr(convolution_ops, "are_usable", lambda _device: True)
+    monkeypatch.setattr(
+        FleetChecks, "wants_own_streams", lambda self, placed, size: not self.convolves_together(placed, size)
+    )
+    placed, checks = place_task(task, precision="mixed"), FleetChecks()
+    with caplog.at_level(logging.WARNING, logger="isotherm"):
+        first = run_fleet(placed, specs, checks=checks, updates_per_window=4)
+        monkeypatch.setattr(fleet, "_seconds_of_window", lambda *_: pytest.fail("timed again"))
+        assert run_fleet(placed, specs, checks=checks, updates_per_window=4) == first
+    reason, speed = [record.getMessage() for record in caplog.records]
+    assert reason.startswith("convolutions are not computed for all runs at once, but run by run: ")
+    number = r"[\d.e+-]+"
+    assert re.fullmatch(
+        rf"3 runs at the same time, each a program of its own, make {number} times as many updates a second as one run "
+        r"\(measured, B = 4\)",
+        speed,
+    )
 
 
 class OnGpu(RunStack):

@@ -11,7 +11,9 @@ from isotherm.engine import untrained
 from isotherm.engine.dropout import run_keys
 from isotherm.engine.micro_batches import MicroBatches
 from isotherm.engine.placed_task import place_task
-from isotherm.engine.untrained import loss_at_start
+from isotherm.engine.untrained import beats_constant, loss_at_start
+from isotherm.tasks.losses import cross_entropy
+from isotherm.tasks.metrics import Metric
 from isotherm.tasks.task import Task
 
 
@@ -90,3 +92,40 @@ def test_it_is_the_same_every_time_and_leaves_the_generators_alone() -> None:
     assert start_of(task) == start_of(task)
     assert start_of(task, seed=1) != start_of(task)
     assert torch.equal(before, torch.get_rng_state())
+
+
+def beats(task: Task, metric: float) -> bool:
+    return beats_constant(place_task(task, precision="float64"), metric)
+
+
+def labels_task(*counts: int, **changes: object) -> Task:
+    y = torch.cat([torch.full((num,), label) for label, num in enumerate(counts)])
+    split = torch.zeros(len(y), 2, dtype=torch.float64), y
+    return cases.classification("labels", cases.build_mlp, train=split, test=split, **changes)
+
+
+def test_accuracy_beats_a_constant_beyond_the_most_frequent_label_and_chance() -> None:
+    task = labels_task(600, 300, 100)
+    limit = 0.6 + 3 * (0.6 * 0.4 / 1000) ** 0.5
+    assert not any(beats(task, value) for value in (0.0, 0.1, 0.6, limit - 1e-6))
+    assert beats(task, limit + 1e-6)
+    assert beats(labels_task(6000, 3000, 1000), limit)  # more examples, less chance
+
+
+def test_r2_beats_a_constant_above_zero() -> None:
+    task = dataclasses.replace(cases.regression_task(), metric="r2")
+    assert [beats(task, value) for value in (-3.0, 0.0, 0.01)] == [False, False, True]
+
+
+@pytest.mark.parametrize("metric", ["perplexity", "cross_entropy"])
+def test_a_metric_that_is_a_loss_says_no_more_than_the_loss(metric: str) -> None:
+    assert not beats(labels_task(5, 5, metric=metric), 1e-9)
+    assert not beats(cases.regression_task(), 1e-9)
+
+
+def test_where_nothing_is_known_a_run_has_the_benefit_of_the_doubt() -> None:
+    own = Metric(name="own", function=lambda output, target: output.mean(), direction="maximise")
+    assert beats(labels_task(5, 5, metric="f1"), 0.0)
+    assert beats(labels_task(5, 5, metric=own), 0.0)
+    assert beats(labels_task(5, 5, loss=lambda o, t: cross_entropy(o, t) - 1.0, metric="accuracy"), 0.0)
+    assert beats(labels_task(5, 5), float("nan"))

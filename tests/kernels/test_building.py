@@ -18,6 +18,7 @@ from isotherm.kernels import build_server, building
 from isotherm.kernels.build_server import Build
 
 GPU = torch.device("cuda", 0)
+ON_DISK = {("first", 99)}
 TARGET = SimpleNamespace(backend="cuda", arch=90, warp_size=32)
 
 
@@ -37,6 +38,9 @@ class Kernel:
             if self._do_compile(size, {"x": "*bf16"}, 0, {(1,): size}, options, {(0,): [["d", 16]]}, False) is None:
                 return
         self.launched.append(size)
+
+    def ASTSource(self, kernel, signature, constexprs, attrs):
+        return SimpleNamespace(name=kernel.fn.__name__, size=constexprs[(1,)])
 
     def _do_compile(self, key, signature, device, constexprs, options, attrs, warmup):
         self.compiled.append(key)
@@ -61,6 +65,7 @@ def triton(monkeypatch):
     monkeypatch.setattr(building, "_kernel_type", lambda: Kernel)
     monkeypatch.setattr(building, "are_available", lambda device: device.type == "cuda")
     monkeypatch.setattr(building, "num_cores", lambda: building.FEWEST_CORES)
+    monkeypatch.setattr(building, "_is_on_disk", lambda source, backend, options: (source.name, source.size) in ON_DISK)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
@@ -89,6 +94,17 @@ def test_missing_kernels_are_built_at_once_and_launched_afterwards(server, caplo
     assert caplog.messages[-1].startswith("2 kernels built at once")
     program()
     assert (first.launched, second.launched) == ([1, 1, 1, 2, 2], [1, 1])
+
+
+def test_what_an_earlier_process_built_is_loaded_and_not_built_again(server):
+    kernel = Kernel("first")
+    building.built_first(lambda: kernel.launch(99), GPU)
+    assert not server.asked
+    assert (kernel.compiled, kernel.launched) == ([99], [99])
+    other = Kernel("first")
+    with building.skipping(GPU):
+        other.launch(99)
+    assert (other.compiled, other.launched) == ([], [])
 
 
 def test_nothing_is_built_where_nothing_is_missing(server):

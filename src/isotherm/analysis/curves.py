@@ -33,6 +33,7 @@ FARTHEST = 3.0
 FARTHER = 6.0
 
 # A fall at the only learning rate beyond the best may be a cliff, if it is this many times as far as on the other side.
+# How deep a cliff is says nothing about a peak: what is known of it is a fall of half as many times.
 LONE_FALL = 6.0
 
 # Nor is it near the worst value that a metric can have, where every curve levels off: this part of such a fall is open.
@@ -203,13 +204,16 @@ def _falls(
 
     A peak falls ever faster to either side. Where a curve falls less steeply than before, beyond its errors, it has
     left the peak: at the foot of a cliff all that is seen is that it fell. Nor does a single learning rate beyond the
-    best tell a steep peak from a cliff, if the curve falls many times as far there as to the other side.
+    best tell a steep peak from a cliff, if the curve falls many times as far there as to the other side. Of neither
+    does the depth count: a cliff of one batch size would make the peaks of all others as steep.
     """
     falls = np.zeros_like(below_best)
     for row, best in enumerate(top):
         for way in (-1, 1):
-            if _is_lone_fall(-below_best[row], variances[row], used[row], best, way):
-                falls[row, best + way] = -below_best[row, best + way] / 2
+            drops = -below_best[row]
+            ordinary = _ordinary_fall(drops, variances[row], used[row], best, way)
+            if _is_lone(used[row], best, way) and drops[best + way] > ordinary:
+                falls[row, best + way] = ordinary / 2
             cells = [int(j) for j in np.arange(best, -1 if way < 0 else used.shape[1], way) if used[row, j]]
             for near, at, far in zip(cells, cells[1:], cells[2:], strict=False):
                 steps = np.abs(np.diff(log_rates[row, [near, at, far]]))
@@ -220,21 +224,24 @@ def _falls(
                 if slopes[0] > 4 * error and slopes[1] < slopes[0] - 3 * error:
                     falls[row, cells[cells.index(at) + 1 :]] = np.inf
                     if slopes[1] < slopes[0] / 2:
-                        falls[row, at] = -below_best[row, at] / 2
+                        falls[row, at] = (min(drops[at], ordinary) if at == best + way else drops[at]) / 2
                     break
     return falls
 
 
-def _is_lone_fall(drops: Floats, variances: Floats, used: NDArray[np.bool_], best: int, way: int) -> bool:
-    """Return whether a curve is seen at one learning rate beyond its best, and has fallen far there."""
+def _is_lone(used: NDArray[np.bool_], best: int, way: int) -> bool:
+    """Return whether a curve is seen at one learning rate beyond its best, next to it."""
     beyond = range(best + way, -1 if way < 0 else len(used), way)
+    return sum(bool(used[j]) for j in beyond) == 1 and bool(used[best + way])
+
+
+def _ordinary_fall(drops: Floats, variances: Floats, used: NDArray[np.bool_], best: int, way: int) -> float:
+    """Return how far a peak may fall next to its best, given the other side; infinite where that is not seen."""
     other = best - way
-    if sum(bool(used[j]) for j in beyond) != 1 or not used[best + way]:
-        return False
     if not 0 <= other < len(used) or not used[other]:
-        return False
+        return math.inf
     error = math.sqrt(float(variances[best] + variances[other]))
-    return bool(drops[best + way] > LONE_FALL * max(drops[other], 2 * error))
+    return LONE_FALL * max(float(drops[other]), 2 * error)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

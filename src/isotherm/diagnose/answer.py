@@ -74,7 +74,7 @@ def choices(
             Choice(
                 batch_size=size,
                 regime=regime(size, border),
-                rates={m: _smaller(best, top) for m, top in tops.items()},
+                rates={m: rate_below(best, top, momentum=m) for m, top in tops.items()},
                 num_steps=steps,
                 has_enough_steps=steps >= training.enough_steps,
                 speed=speed,
@@ -85,12 +85,31 @@ def choices(
     return tuple(found)
 
 
-def _smaller(first: Interval, second: Interval) -> Interval:
+def rate_below(best: Interval, top: Interval, *, momentum: float) -> Interval:
+    """Return the learning rate to use where noise asks for one and curvature allows another.
+
+    With momentum it is the smaller of both: the short grids train with momentum, so their best learning rate is lower
+    already where curvature matters. They do not train plain SGD, whose ceiling is lower: 1/ε² = 1/best² + 1/top².
+
+    Args:
+        best: by the law of the short grids.
+        top: half of the largest stable one of this momentum.
+        momentum: of the runs.
+    """
+    both = _both if momentum == SGD else min
     return Interval(
-        estimate=tidy(min(first.estimate, second.estimate)),
-        low=min(first.low, second.low),
-        high=min(first.high, second.high),
+        estimate=tidy(both(best.estimate, top.estimate)), low=both(best.low, top.low), high=both(best.high, top.high)
     )
+
+
+def _both(first: float, second: float) -> float:
+    """Return (1/a² + 1/b²)^(-1/2).
+
+    >>> round(_both(3.0, 4.0), 3), _both(3.0, math.inf), _both(0.0, 4.0)
+    (2.4, 3.0, 0.0)
+    """
+    smaller, larger = sorted((first, second))
+    return smaller if smaller == 0.0 or math.isinf(larger) else smaller / math.hypot(1.0, smaller / larger)
 
 
 def recommended_sizes(found: Sequence[Choice], borders: Mapping[float, Interval | None]) -> dict[float, int]:
@@ -134,7 +153,7 @@ def current_setting(
     """Return what a user's setting would cost, and what to change."""
     effective = effective_learning_rate(learning_rate, momentum=momentum)
     known = None if line is None or limit is None else (line(batch_size), ceiling(limit))
-    best = None if known is None else min(interval.estimate for interval in known)
+    best = None if known is None else rate_below(*known, momentum=momentum).estimate
     return Current(
         batch_size=batch_size,
         learning_rate=learning_rate,
@@ -158,7 +177,7 @@ def _words(
 ) -> str:
     if line is None or limit is None:
         return "The short runs do not determine the best learning rate."
-    wanted = min(line(size).estimate, ceiling(limit).estimate)
+    wanted = rate_below(line(size), ceiling(limit), momentum=momentum).estimate
     few = ""
     if training.intended_steps(size) < training.enough_steps:
         few = (

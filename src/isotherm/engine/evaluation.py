@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -209,6 +210,7 @@ def final_result(
     *,
     num_steps: int,
     loss_at_start: float,
+    beats_constant: Callable[[float], bool],
     train_loss_running: float,
     last_batch_loss: float,
     l2_penalty: float,
@@ -220,10 +222,14 @@ def final_result(
 ) -> RunResult:
     """Return the record of a run that made all its updates.
 
-    It has diverged if a final loss is not finite, or if the training loss is far above that of the untrained network.
+    It has diverged if a final loss is not finite, or if the training loss is far above that of the untrained network;
+    what is far depends on whether the training metric `beats_constant`, which is asked only where that matters.
     """
-    is_finite = all(math.isfinite(score.loss) for score in scores.values())
-    if not is_finite or ends_far_above_start(scores["train"].loss, loss_at_start=loss_at_start):
+    if not all(math.isfinite(score.loss) for score in scores.values()):
+        return diverged(num_steps, curve=curve)
+    train = scores["train"]
+    is_far = partial(ends_far_above_start, train.loss, loss_at_start=loss_at_start)
+    if is_far(beats_constant=False) and is_far(beats_constant=beats_constant(train.metric)):
         return diverged(num_steps, curve=curve)
     validation = scores.get("validation")
     return RunResult(

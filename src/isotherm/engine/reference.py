@@ -30,7 +30,7 @@ from isotherm.engine.micro_batches import MicroBatches, accumulate
 from isotherm.engine.placed_task import PlacedTask, arithmetic, evaluation_steps, ghost_layers, running_window
 from isotherm.engine.run_state import RunSaver, RunState
 from isotherm.engine.torch_optimizers import torch_optimizers
-from isotherm.engine.untrained import loss_at_start
+from isotherm.engine.untrained import beats_constant, loss_at_start
 from isotherm.tasks.seeding import seeded
 from isotherm.tasks.torch_warnings import without_torch_warnings
 
@@ -120,6 +120,7 @@ def _run(
         {name: score[0] for name, score in scores.items()},
         num_steps=spec.num_steps,
         loss_at_start=loss_at_start(placed, seed=spec.seed, micro_batches=micro_batches, num_steps=spec.num_steps),
+        beats_constant=partial(beats_constant, placed),
         train_loss_running=math.fsum(state.losses) / window,
         last_batch_loss=state.losses[-1],
         l2_penalty=0.5 * spec.l2 * norm,

@@ -1,4 +1,4 @@
-"""The loss of the untrained network, against which a run's final loss is held."""
+"""What a run's end is held against: the loss of the untrained network, and the metric of a constant output."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import torch
 from isotherm.engine.dropout import run_keys
 from isotherm.engine.micro_batches import MicroBatches, outputs
 from isotherm.engine.placed_task import PlacedTask
+from isotherm.tasks.losses import LOSSES, squared_error
+from isotherm.tasks.metrics import metric_of_constant
 from isotherm.tasks.seeding import seeded
 
 # The loss is averaged over this many examples, or over so many batches if they are fewer.
@@ -45,3 +47,18 @@ def loss_at_start(placed: PlacedTask, *, seed: int, micro_batches: MicroBatches,
     if micro_batches.among is not None:
         micro_batches.among.sum([sums])
     return float((sums / num).abs().max())
+
+
+def beats_constant(placed: PlacedTask, train_metric: float) -> bool:
+    """Tell whether a metric over the training set is better than that of every constant output.
+
+    Of a metric that is a loss, or its exponential, the answer is no: it says no more than the loss does. Where nothing
+    is known it is yes: of metrics whose best constant is not, and with a user's loss, whose zero may mean nothing.
+    """
+    losses = LOSSES.values()
+    if placed.loss not in losses:
+        return True
+    if placed.metric in losses or placed.metric is squared_error:
+        return False
+    best = metric_of_constant(placed.metric, placed.evaluation_targets("train").cpu())
+    return best is None or not train_metric <= best  # NaN is no sign of divergence

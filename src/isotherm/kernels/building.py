@@ -2,9 +2,9 @@
 
 Triton compiles a kernel when it is first launched, for the types and sizes of that launch, and waits for it: a new
 network has about eighty of them. So a program is first called with every launch of a missing kernel skipped and noted
-(`built_first`); a server (`build_server`) builds what was noted, all at once, and the program is called again. Where
-only the operations matter and not their values, as in a trace, missing kernels are skipped and not built at all
-(`skipping`).
+(`built_first`); a server (`build_server`) builds what was noted, all at once, and the program is called again. Missing
+is what Triton's cache on disk does not hold either. Where only the operations matter and not their values, as in a
+trace, kernels that this process has not launched yet are skipped and neither loaded nor built (`skipping`).
 
 This relies on how Triton 3.6 and 3.7 launch. Other versions build their kernels one after another, as they always did.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import hashlib
 import inspect
 import logging
 import os
@@ -69,60 +70,54 @@ def _kernel_type() -> type | None:
     return found
 
 
+# What to do about a launch whose kernel this process has not launched before: called in place of Triton's method.
+Rule = Callable[..., Any]
+
+
 class _Launches:
-    """What becomes of launches of kernels that have not been built: one state for all threads of the process.
+    """What becomes of launches of kernels that this process has not launched: one state for all its threads.
 
     PyTorch's backward passes launch from a thread of their own.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._noted: list[dict[Any, Build]] = []  # of the contexts that skip them, the innermost last; empty: built
+        self._rule: Rule | None = None  # None: as Triton does
         self._original: Any = None
 
     @contextmanager
-    def skipped(self, kernel_type: type) -> Iterator[dict[Any, Build]]:
-        noted: dict[Any, Build] = {}
-        with self._within([*self._noted, noted], kernel_type):
-            yield noted
-
-    @contextmanager
-    def made(self, kernel_type: type) -> Iterator[None]:
-        with self._within([], kernel_type):
-            yield
-
-    @contextmanager
-    def _within(self, noted: list[dict[Any, Build]], kernel_type: type) -> Iterator[None]:
-        before, self._noted = self._noted, noted
-        self._replace(kernel_type)
+    def under(self, rule_of: Callable[[Any], Rule] | None, kernel_type: type) -> Iterator[None]:
+        """Follow a rule, made from Triton's own method; None launches everything."""
+        before = self._rule
+        original = self._original or getattr(kernel_type, _METHOD)
+        self._follow(None if rule_of is None else rule_of(original), kernel_type, original)
         try:
             yield
         finally:
-            self._noted = before
-            self._replace(kernel_type)
+            self._follow(before, kernel_type, original)
 
-    def _replace(self, kernel_type: type) -> None:
-        """Put our method in place of Triton's as long as launches are skipped."""
-        if self._noted and self._original is None:
-            self._original = getattr(kernel_type, _METHOD)
-            setattr(kernel_type, _METHOD, _noting(self))
-        elif not self._noted and self._original is not None:
-            setattr(kernel_type, _METHOD, self._original)
-            self._original = None
-
-    def note(self, key: Any, build: Build) -> None:
-        with self._lock:
-            self._noted[-1].setdefault(key, build)
+    def _follow(self, rule: Rule | None, kernel_type: type, original: Any) -> None:
+        self._rule = rule
+        self._original = None if rule is None else original
+        setattr(kernel_type, _METHOD, original if rule is None else rule)
 
 
 _LAUNCHES = _Launches()
 
 
-def _noting(launches: _Launches) -> Callable[..., None]:
+def _skips(_original: Any) -> Rule:
+    return lambda *_arguments, **_options: None
+
+
+def _notes(noted: dict[Any, Build], original: Any) -> Rule:
+    """Return a rule that skips and notes kernels that are not in Triton's cache on disk either."""
+    lock = threading.Lock()
+
     def note(
         self: Any, key: Any, signature: Any, device: int, constexprs: Any, options: Any, attrs: Any, warmup: bool
-    ) -> None:
-        _, _, target, _, _ = self.device_caches[device]
+    ) -> Any:
+        _, _, target, backend, _ = self.device_caches[device]
+        if _is_on_disk(self.ASTSource(self, signature, constexprs, attrs), backend, options):
+            return original(self, key, signature, device, constexprs, options, attrs, warmup)
         found = Build(
             module=self.fn.__module__,
             name=self.fn.__name__,
@@ -132,19 +127,31 @@ def _noting(launches: _Launches) -> Callable[..., None]:
             options=dict(options.__dict__),
             target=(target.backend, target.arch, target.warp_size),
         )
-        launches.note((found.module, found.name, key), found)
+        with lock:
+            noted.setdefault((found.module, found.name, key), found)
+        return None
 
     return note
 
 
+def _is_on_disk(source: Any, backend: Any, options: Any) -> bool:
+    """Tell whether an earlier process built a kernel; as Triton finds out when it is launched."""
+    from triton._C.libtriton import get_cache_invalidating_env_vars
+    from triton.runtime.cache import get_cache_key, get_cache_manager
+
+    key = get_cache_key(source, backend, options, get_cache_invalidating_env_vars())
+    manager = get_cache_manager(hashlib.sha256(key.encode()).hexdigest())
+    return bool(manager.get_group(f"{source.name[:150]}.json"))
+
+
 @contextmanager
 def skipping(device: torch.device) -> Iterator[None]:
-    """Leave out launches of kernels that have not been built: for traces, which need no values."""
+    """Leave out launches of kernels that were not launched before: for traces and trials, which need no values."""
     kernel_type = _kernel_type() if are_available(device) else None
     if kernel_type is None:
         yield
         return
-    with _LAUNCHES.skipped(kernel_type):
+    with _LAUNCHES.under(_skips, kernel_type):
         yield
 
 
@@ -155,7 +162,7 @@ def launching() -> Iterator[None]:
     if kernel_type is None:
         yield
         return
-    with _LAUNCHES.made(kernel_type):
+    with _LAUNCHES.under(None, kernel_type):
         yield
 
 
@@ -168,7 +175,8 @@ def built_first(function: Callable[[], object], device: torch.device) -> None:
     kernel_type = _kernel_type() if are_available(device) and num_cores() >= FEWEST_CORES else None
     if kernel_type is None:
         return
-    with _LAUNCHES.skipped(kernel_type) as noted:
+    noted: dict[Any, Build] = {}
+    with _LAUNCHES.under(functools.partial(_notes, noted), kernel_type):
         function()
     if torch.cuda.is_available():
         torch.cuda.synchronize(device)

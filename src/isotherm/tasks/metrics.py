@@ -81,6 +81,24 @@ def accuracy(output: Tensor, target: Tensor) -> Tensor:
     return (output.argmax(dim=-1) == target).to(output.dtype).mean()
 
 
+def metric_of_constant(metric: MetricFunction, target: Tensor) -> float | None:
+    """Return the best a constant output reaches by accuracy or R², which is to be maximised; None of other metrics.
+
+    An output that has nothing to do with its input reaches a little more by chance: three standard errors are added.
+
+    >>> import torch
+    >>> round(metric_of_constant(accuracy, torch.tensor([0, 1, 1, 1] * 2500)), 3)
+    0.763
+    """
+    if metric is r_squared:
+        return 0.0
+    if metric is not accuracy:
+        return None
+    labels = target.flatten()
+    most_frequent = float(labels[labels >= 0].bincount().max()) / len(labels)
+    return most_frequent + 3 * math.sqrt(most_frequent * (1 - most_frequent) / len(labels))
+
+
 def _metric(name: str, function: MetricFunction, **settings: Any) -> Metric:
     return Metric(name=name, function=function, **{"direction": Direction.MINIMISE, **settings})
 

@@ -57,7 +57,7 @@ def test_a_diverged_run_is_left_out_of_the_mean_and_named(results: CellResults) 
     ]
     at_end = with_result(results, 1, outcome=Outcome.DIVERGED, divergence_step=results.runs[1].spec.num_steps)
     assert run_sentences(at_end) == [
-        "seed 1 diverged: its final loss is not finite, or more than 100 times that of the untrained network; "
+        "seed 1 diverged: its final loss is not finite, or far above that of the untrained network; "
         "try a smaller learning rate"
     ]
     content = cell_summary(changed, store=Path("small.sqlite"), seconds=1.0)

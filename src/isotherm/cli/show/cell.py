@@ -17,7 +17,6 @@ from rich.table import Table
 from isotherm.cli.cell import CellResults
 from isotherm.cli.common import escaped
 from isotherm.cli.show.numbers import number_text
-from isotherm.core.divergence import DIVERGENCE_FACTOR
 from isotherm.core.optimizers import optimizer_json
 from isotherm.core.rates import tidy
 from isotherm.core.records import Outcome, RunResult
@@ -62,7 +61,7 @@ def _divergence(run: StoredRun) -> str:
     step = run.result.divergence_step or 0
     if step < run.spec.num_steps:
         return f"its loss was not finite after {count_text(step, 'update')}"
-    return f"its final loss is not finite, or more than {DIVERGENCE_FACTOR:.0f} times that of the untrained network"
+    return "its final loss is not finite, or far above that of the untrained network"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ Shape suffixes: M runs, B batch.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ from isotherm.engine.evaluation import (
     reestimated,
 )
 from isotherm.engine.stack.parts import StackParts
-from isotherm.engine.untrained import loss_at_start
+from isotherm.engine.untrained import beats_constant, loss_at_start
 
 
 def curve_points(parts: StackParts) -> list[CurvePoint]:
@@ -116,6 +117,7 @@ def _finished(parts: StackParts, on_trained: Callable[[int, Tensors], None]) -> 
             {name: scores[position] for name, scores in by_split.items()},
             num_steps=plan.num_steps,
             loss_at_start=starts[plan.specs[index].seed],
+            beats_constant=partial(beats_constant, placed),
             train_loss_running=float(state.running_M[position]) / plan.running_window,
             last_batch_loss=float(state.last_M[position]),
             l2_penalty=0.5 * plan.specs[index].l2 * norms_M[position],

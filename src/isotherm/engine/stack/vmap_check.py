@@ -15,6 +15,7 @@ from isotherm.engine.stack.model import NotVectorisable
 from isotherm.engine.stack.parts import StackParts
 from isotherm.engine.stack.scoring import evaluator
 from isotherm.errors import UserError
+from isotherm.kernels import building
 from isotherm.tasks.identity import module_attributes
 from isotherm.tasks.torch_warnings import counted_torch_warnings
 
@@ -66,7 +67,7 @@ def _check_evaluation(parts: StackParts) -> None:
     placed, scorer = parts.plan.placed, evaluator(parts, parts.state.buffers_M)
     before = _generator_state(placed.device)
     x, y = placed.evaluation_batch("test", 0, 2)
-    with torch.no_grad():
+    with torch.no_grad(), building.skipping(placed.device):
         if placed.unroll is None:
             scorer.batch(x, y)
         else:

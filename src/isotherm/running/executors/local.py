@@ -16,9 +16,8 @@ from isotherm.core.optimizers import kind_of, num_moments
 from isotherm.core.records import Outcome, Precision, RunResult, RunSpec
 from isotherm.engine.checkpoint import report_unusable
 from isotherm.engine.deadline import OutOfTime, train_in_turn
-from isotherm.engine.fleet import run_fleet
+from isotherm.engine.fleet import TIME_IN_TURN, run_fleet
 from isotherm.engine.fleet_checks import FleetChecks
-from isotherm.engine.fleet_speed import one_by_one
 from isotherm.engine.memory import is_fault_of_gpu, is_out_of_memory, runs_that_fit
 from isotherm.engine.micro_batch_check import NotSeparable
 from isotherm.engine.placed_task import PlacedTask, checked_device, place_task
@@ -300,7 +299,7 @@ class LocalExecutor:
                     "a fleet of %d runs failed, trying them one at a time: %s; %s",
                     len(specs),
                     message_of(error),
-                    one_by_one(self._device),
+                    TIME_IN_TURN,
                 )
                 return train_in_turn([partial(self._result_alone, spec) for spec in specs], self._options.deadline)
         if len(specs) == 1:
