@@ -455,7 +455,7 @@ _RATES = st.lists(st.floats(1e-4, 64), min_size=1, max_size=3) | st.sampled_from
 _PLAUSIBLE: dict[str, st.SearchStrategy[Any]] = {
     "momentum": st.sampled_from([0.0, 0.9, [0.0, 0.9], 1.0, [0.5, 0.5]]),
     "l2": st.floats(0, 1e-2),
-    "l2_scope": st.sampled_from(["all", "matrices", "weights"]),
+    "l2_scope": st.sampled_from(["all", "weights"]),
     "clip_norm": st.floats(1e-3, 10),
     "num_seeds": st.integers(1, 6),
     "num_kept": st.integers(1, 6),
@@ -466,10 +466,10 @@ _PLAUSIBLE: dict[str, st.SearchStrategy[Any]] = {
     "validation_fraction": st.floats(0, 1),
     "num_evaluations": st.integers(1, 12),
     "max_extensions": st.integers(0, 5),
-    "extend_for": st.sampled_from(["test", "both", "train"]),
+    "extend_for": st.sampled_from(["tuned", "tuned_and_train"]),
     "resolution": st.sampled_from(["adaptive", "paper"]),
     "smallest_ratio": st.floats(1, 4),
-    "precision": st.sampled_from(["float32", "tf32", "float64"]),
+    "precision": st.sampled_from(["float32", "tf32", "float64", "mixed"]),
     "estimate_at": st.sampled_from([{"epochs": 1.0}, {"steps": 20}, {}]),
     "optimizer": st.sampled_from(["adamw", [{"name": "muon", "momentum": 0.9}], {"name": "sgd", "nesterov": True}]),
     "schedule": st.sampled_from(
