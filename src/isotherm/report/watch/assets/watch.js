@@ -327,7 +327,7 @@ class CellMap {
   }
   legends(scale, counts, law, isCompared) {
     const items = Object.keys(STATES).filter((name) => counts[name]).map((name) => element("li", {}, sign(name), STATES[name].words));
-    items.push(element("li", {}, sign("optimum"), chosen.data === "test" ? "optimum of " + this.head.tuned_on + ", with the rates within one standard deviation" : "least " + this.head.train_label));
+    items.push(element("li", {}, sign("optimum"), chosen.data === "test" ? "optimum of " + this.head.tuned_on + ", with the rates tried within one standard deviation of the best" : "least " + this.head.train_label));
     if (this.head.grids.some((grid) => this.isOpen(grid))) items.push(element("li", {}, sign("open"), "optimum so far, runs are missing"));
     if (isCompared) items.push(element("li", {}, sign("other"), "optimum of the second store"));
     items.push(element("li", {}, sign("isotherm"), element("span", {}, ...formula(this.head.has_temperature ? "isotherm, T = ε_eff / B" : "ε / B constant"))));
