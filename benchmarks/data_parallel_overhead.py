@@ -215,9 +215,10 @@ def ddp_block() -> str:
     header = ("network", "ours, ms", "DDP, ms", "ours / DDP", "parameters, ours", "DDP", "buffers, ours", "DDP")
     num = len(next(iter(content["tasks"].values()))["milliseconds"]["ddp"])
     words = (
-        f"Two processes with Gloo on {content['machine']['cores']} CPU cores (load {content['load']:g} before), batches "
-        f"of {content['batch_size']}: milliseconds per update in float32, median and quartiles of {num} rounds in turn; "
-        f"largest difference to one process after {NUM_COMPARED} updates in float64, of parameters and of buffers."
+        f"Two processes with Gloo on {content['machine']['cores']} CPU cores (load {content['load']:g} before), "
+        f"batches of {content['batch_size']}: milliseconds per update in float32, median and quartiles of {num} rounds "
+        f"in turn; largest difference to one process after {NUM_COMPARED} updates in float64, of parameters and of "
+        "buffers."
     )
     return "\n\n".join((table(header, rows), paragraph(words)))
 

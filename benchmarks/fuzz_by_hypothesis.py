@@ -1,6 +1,7 @@
 """Fuzz what reads files from outside, by Hypothesis: files that are valid, and damage done to their structure.
 
 Run:     python benchmarks/fuzz_by_hypothesis.py --minutes 12 --seed 0 --json benchmarks/results/fuzz_hypothesis.json
+         python benchmarks/fuzz_by_hypothesis.py   # writes the block of docs/reliability.md from the result
 Cost:    the minutes, of processor time, shared by the readers
 Expect:  every file is read as what it holds or refused with a UserError, within 5 s of processor time and 400 MiB
 
@@ -42,7 +43,12 @@ from isotherm.data.files import fetch
 from isotherm.errors import UserError
 from isotherm.studies.load import read_study
 from isotherm.sweep.plan import StudyPlan
+from pages.blocks import Page
+from pages.results import ROOT
+from pages.text import paragraph, table
 
+RESULT = ROOT / "benchmarks" / "results" / "fuzz_hypothesis.json"
+DOCUMENT = ROOT / "docs" / "reliability.md"
 MOST_SECONDS, MOST_MIB = 5.0, 400
 LONGEST_ERROR = 20_000
 EXAMPLES_PER_SEED = 500
@@ -293,6 +299,35 @@ def few_images() -> Iterator[None]:
         cifar.NUM_EXAMPLES.update(before)
 
 
+# -- the page ---------------------------------------------------------------------------------------------------------
+
+
+def hypothesis_block() -> str:
+    """Return what was tried of every reader, in all runs together."""
+    runs = json.loads(RESULT.read_text())["runs"]
+    rows = []
+    for name in READERS:
+        found = [run["readers"][name] for run in runs if name in run["readers"]]
+        counts = [f"{sum(one[key] for one in found):,}" for key in ("examples", "undamaged", "read", "refused")]
+        counts[1] = "–" if name == "toml" else counts[1]  # of a study there is nothing to compare with
+        lines = max(one["refused_at_lines"] for one in found)
+        seconds = f"{sum(one['processor_seconds'] for one in found):,.0f} s"
+        faults = ", ".join(sorted({fault for one in found for fault in one["faults"]})) or "none"
+        rows.append((name, *counts, str(lines), seconds, faults))
+    header = ("reader", "files", "undamaged", "read", "refused", "lines that refuse", "processor time", "faults")
+    minutes = sum(run["processor_seconds"] for run in runs) / 60
+    words = (
+        f"In all {minutes:.0f} minutes of processor time; the whole process held at most "
+        f"{max(run['memory_mib'] for run in runs):,} MiB. What was found is mended, a case of the tests, and was not found again by the last run of its "
+        "reader; faults of the first minutes, while the strategies were written, are in the table above alone."
+    )
+    commands = "\n".join(run["command"] for run in runs)
+    return f"{table(header, rows)}\n\n{paragraph(words)}\n\n```\n{commands}\n```"
+
+
+PAGE = Page(name="fuzz", blocks={"hypothesis": hypothesis_block})
+
+
 # -- running ----------------------------------------------------------------------------------------------------------
 
 
@@ -335,15 +370,21 @@ def fuzz(name: str, *, seconds: float, seed: int) -> dict[str, Any]:
 def main() -> None:
     """Fuzz every reader for its share of the time."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=10.0, help="Of processor time, for all readers together.")
+    parser.add_argument(
+        "--minutes", type=float, help="Of processor time, for all readers; without it nothing is tried."
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--readers", nargs="+", choices=list(READERS), default=list(READERS))
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="The run is added to those of this file.")
     given = parser.parse_args()
+    if given.minutes is None:
+        PAGE.write(DOCUMENT)
+        print(f"wrote {DOCUMENT.relative_to(ROOT)}")
+        return
     torch.set_num_threads(1)
     start = time.monotonic()
     content: dict[str, Any] = {
-        "command": f"python benchmarks/fuzz_by_hypothesis.py --minutes {given.minutes:g} --seed {given.seed}",
+        "command": " ".join(["python benchmarks/fuzz_by_hypothesis.py", *sys.argv[1:]]),
         "commit": commit(),
         "machine": machine("cpu"),
         "hypothesis": hypothesis.__version__,
@@ -360,7 +401,8 @@ def main() -> None:
     content["seconds"] = round(time.monotonic() - start, 1)
     content["memory_mib"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
     if given.json is not None:
-        given.json.write_text(json.dumps(content, indent=1) + "\n")
+        runs = json.loads(given.json.read_text())["runs"] if given.json.exists() else []
+        given.json.write_text(json.dumps({"runs": [*runs, content]}, indent=1) + "\n")
     sys.exit(any(found["faults"] for found in content["readers"].values()))
 
 
