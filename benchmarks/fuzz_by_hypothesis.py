@@ -318,7 +318,8 @@ def hypothesis_block() -> str:
     minutes = sum(run["processor_seconds"] for run in runs) / 60
     words = (
         f"In all {minutes:.0f} minutes of processor time; the whole process held at most "
-        f"{max(run['memory_mib'] for run in runs):,} MiB. What was found is mended, a case of the tests, and was not found again by the last run of its "
+        f"{max(run['memory_mib'] for run in runs):,} MiB. What was found is mended, "
+        "a case of the tests, and was not found again by the last run of its "
         "reader; faults of the first minutes, while the strategies were written, are in the table above alone."
     )
     commands = "\n".join(run["command"] for run in runs)
