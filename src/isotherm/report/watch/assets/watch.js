@@ -204,6 +204,12 @@ class CellMap {
     const xRange = span(xs, 0.75);
     let lowest = Infinity, highest = -Infinity;
     for (const cell of cells) { lowest = Math.min(lowest, cell.y); highest = Math.max(highest, cell.y); }
+    for (const grid of other || []) {  // what is drawn of the second store is to be seen, too
+      const best = chosen.data === "test" ? grid.optimum : grid.train_optimum;
+      if (!best) continue;
+      const y = this.height(best.rate, grid.batch_size);
+      lowest = Math.min(lowest, y); highest = Math.max(highest, y);
+    }
     const yRange = [lowest - 0.75, highest + 0.75];
     // One octave is as long on both axes, so that isotherms rise at 45 degrees.
     const width = Math.max(260, this.place.clientWidth), margin = {l: 58, r: 12, t: 12, b: 46};
