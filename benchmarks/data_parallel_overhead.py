@@ -167,6 +167,7 @@ def differences(task: Task, processes: Processes, *, batch_size: int) -> dict[st
     }
 
 
+@torch.no_grad()
 def _largest(found: Any, expected: Any) -> float:
     return max((float((a - b).abs().max()) for a, b in zip(found, expected, strict=True)), default=0.0)
 
@@ -235,6 +236,7 @@ PAGE = Page(name="scale", blocks={"ddp": ddp_block})
 def measure(launch: Launch, given: argparse.Namespace) -> None:
     """Measure, print a line for every model, and write the result."""
     torch.set_num_threads(1)
+    torch.manual_seed(0)  # the same noise in every process
     load = round(os.getloadavg()[0], 1)
     processes = Processes.meeting(launch, torch.device("cpu"), seconds=600.0)
     content: dict[str, Any] = {
