@@ -3,7 +3,7 @@
 Run:     torchrun --nproc-per-node 2 benchmarks/data_parallel_overhead.py --json FILE   # measures
          python benchmarks/data_parallel_overhead.py                                    # writes docs/scale.md
 Cost:    two to five minutes on two cores
-Expect:  both agree with one process in float64 but for buffers; neither is much faster than the other
+Expect:  both agree with one process in float64, but for the buffers of DistributedDataParallel
 
 The cost is the time of two processes over half the time of one, measured in turn: 1 would be no cost at all, 2 no gain.
 While the first process computes alone, the others wait. DistributedDataParallel trains the same model on the same parts
