@@ -222,14 +222,18 @@ def test_the_estimate_is_close_to_the_time_it_takes() -> None:
 
 _BESIDE_OTHERS = """
 import json, os, subprocess, sys, torch
-from helpers_protocol import tiny_sweep
+from helpers_protocol import blobs_task, tiny_sweep
 from isotherm.core.budget import Budget
 from isotherm.running.cost import busy_words, estimate
 from isotherm.sweep.study import Study
+from torch import nn
+
+def wide():
+    return nn.Sequential(nn.Linear(2, 700), nn.ReLU(), nn.Linear(700, 700), nn.ReLU(), nn.Linear(700, 2))
 
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 torch.set_num_threads(1)
-study = Study.of(tiny_sweep(budget=Budget.steps(20_000)))
+study = Study.of(tiny_sweep(task=blobs_task(model=wide), budget=Budget.steps(1_000)))
 estimate(study, {})  # the first call in a process takes longer
 alone = estimate(study, {})
 others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(6)]
@@ -250,7 +254,7 @@ def test_a_busy_machine_does_not_lengthen_the_estimate_and_is_told() -> None:
     done = subprocess.run([sys.executable, "-c", _BESIDE_OTHERS], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     alone, beside, busy, (words,), shown = json.loads(done.stdout)
-    assert 0.5 < beside / alone < 2
+    assert 0.5 < beside / alone < 2  # five to six without what the thread waited
     assert busy > 0.5
     assert "This machine was busy: other programs had the processor for " in words
     assert words[:60] in shown
