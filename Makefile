@@ -34,6 +34,9 @@ docs: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/api_reference.py
 	$(BIN)/python benchmarks/results_report.py
 	$(BIN)/python benchmarks/quickstart_report.py
+	$(BIN)/python benchmarks/watch_scale.py
+	$(BIN)/python benchmarks/data_parallel_overhead.py
+	$(BIN)/python benchmarks/fuzz_by_hypothesis.py
 	$(BIN)/python benchmarks/gallery.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 

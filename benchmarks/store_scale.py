@@ -19,7 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,17 +45,23 @@ REPEATS = 1
 LEFT_OUT = 7  # runs that are missing, to be found by whoever resumes
 
 
-def study(num_seeds: int) -> Study:
+def study(
+    num_seeds: int,
+    *,
+    batch_sizes: Sequence[int] = BATCH_SIZES,
+    rates: Sequence[float] = RATES,
+    momenta: Sequence[float] = MOMENTA,
+) -> Study:
     """Return the study: a tiny model and two updates, so that the few missing runs are trained at once."""
-    generator = torch.Generator().manual_seed(0)
-    x, y = torch.randn(2_048, 4, generator=generator), torch.randint(0, 2, (2_048,), generator=generator)
+    generator, num = torch.Generator().manual_seed(0), max(2_048, *batch_sizes)
+    x, y = torch.randn(num, 4, generator=generator), torch.randint(0, 2, (num,), generator=generator)
     sweep = it.Sweep(
         name="many",
         task=it.Task(name="tiny", model=_model, train=(x, y), test=(x, y), loss="cross_entropy", metric="accuracy"),
-        batch_sizes=BATCH_SIZES,
-        effective_learning_rates=RATES,
+        batch_sizes=batch_sizes,
+        effective_learning_rates=rates,
         budget=it.Budget.steps(NUM_STEPS),
-        momentum=MOMENTA,
+        momentum=momenta,
         num_seeds=num_seeds,
         num_kept=max(1, round(0.8 * num_seeds)),
         num_evaluations=NUM_EVALUATIONS,
@@ -70,9 +76,9 @@ def _model() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 2))
 
 
-def make_store(path: Path, num_seeds: int) -> tuple[float, int]:
+def make_store(path: Path, made: Study) -> tuple[float, int]:
     """Write the store; return the seconds that it took and how many runs it holds."""
-    prepared = study(num_seeds).prepare()
+    prepared = made.prepare()
     start, total = time.perf_counter(), 0
     with Store.write(path) as store:
         for identity in prepared.identities.values():
@@ -95,7 +101,7 @@ def _batches(plan: StudyPlan) -> Iterator[list[StoredRun]]:
                     left_out -= 1
                     continue
                 spec = sweep.run_spec(axes, effective_learning_rate=rate, seed=seed)
-                batch.append(StoredRun(spec=spec, result=_result(spec, draw), provenance=_PROVENANCE))
+                batch.append(made_up(spec, draw))
                 if len(batch) == RUNS_PER_PUT:
                     yield batch
                     batch = []
@@ -105,7 +111,12 @@ def _batches(plan: StudyPlan) -> Iterator[list[StoredRun]]:
 _PROVENANCE = {"isotherm": "0", "torch": "0", "device": "cpu: made up", "seconds_per_run": 0.1, "fleet_size": 28}
 
 
-def _result(spec: RunSpec, draw: list[float]) -> RunResult:
+def made_up(spec: RunSpec, draw: Sequence[float]) -> StoredRun:
+    """Return a run that was not trained; `draw` are two numbers of its noise."""
+    return StoredRun(spec=spec, result=_result(spec, draw), provenance=_PROVENANCE)
+
+
+def _result(spec: RunSpec, draw: Sequence[float]) -> RunResult:
     """Return a made-up result: a parabola in log learning rate around an optimum with a kink at B = 128."""
     optimum = min(math.log2(spec.batch_size), 7.0) - 8.0 + (1.0 if spec.momentum else 0.0)
     away = math.log2(spec.effective_learning_rate) - optimum
@@ -195,7 +206,7 @@ def main() -> None:
         path = given.folder / f"store_{num}.sqlite"
         entry: dict[str, Any] = {"num_seeds": max(1, num // NUM_CELLS)}
         if not path.exists():
-            entry["make_seconds"], entry["num_runs"] = make_store(path, entry["num_seeds"])
+            entry["make_seconds"], entry["num_runs"] = make_store(path, study(entry["num_seeds"]))
         entry["file_mib"] = round(path.stat().st_size / 2**20)
         entry |= measure(path, given.folder)
         print(json.dumps(entry, indent=1))

@@ -5,6 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -245,8 +249,28 @@ def test_json_into_a_pipe_is_refused_before_anything_is_done() -> None:
     os.mkfifo("pipe")
     code, text = invoke("list", "--json", "pipe")
     assert code == 2
-    assert text == "error: pipe is a pipe, not a file; name a new file, or one to replace"
+    assert text == "error: pipe is a pipe, not a file; name /dev/stdout instead, and add > pipe to the command"
     assert Path("pipe").is_fifo()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "isotherm list --json >(cat > read)",  # what the shell calls /dev/fd/63
+        "mkfifo pipe; cat pipe > read & isotherm list --json /dev/stdout > pipe",  # the remedy of the refusal
+        "isotherm list --json /dev/fd/3 3> read",
+        "isotherm list --json /dev/stderr 2> read > /dev/null",
+    ],
+)
+def test_json_into_what_the_shell_has_opened(command: str) -> None:
+    own = f"{shlex.quote(sys.executable)} -m isotherm data list"
+    shell = ["bash", "-c", command.replace("isotherm list", own)]
+    done = subprocess.run(shell, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    end = time.monotonic() + 10  # for the reader, which the shell does not wait for
+    while not (text := Path("read").read_text()).endswith("}\n") and time.monotonic() < end:
+        time.sleep(0.01)
+    assert json.loads(text)["datasets"][0]["name"] == "mnist1d"
 
 
 def test_help() -> None:

@@ -33,6 +33,21 @@ def test_list_names_all_objects_with_cost_and_rows() -> None:
     assert len(content) == 18
     assert content["table7"]["run"][0]["scale"] == "paper"
     assert content["figure1"]["scales"]["gpu"]["num_runs"] == 192
+    lines = " ".join(text.split())
+    assert "single cell at full length, not a sweep: B = 1,024 at ε_eff = 8, 3 runs; " in lines
+    cells = {name: [cell["batch_size"] for cell in entry["single_cells"]] for name, entry in content.items()}
+    assert {name: sizes for name, sizes in cells.items() if sizes} == {
+        "table1": [256, 1024],
+        "table3": [64],
+        "table6": [16, 64],
+        "table7": [64],
+    }
+    assert content["table3"]["single_cells"][0] == {
+        "batch_size": 64,
+        "effective_learning_rate": 0.25,
+        "num_runs": 3,
+        "rows": str(ROOT / "results" / "calibration" / "skipinit_b64.json"),
+    }
 
 
 def test_an_object_is_run_shown_and_put_on_the_page_of_the_paper() -> None:

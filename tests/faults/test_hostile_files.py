@@ -75,6 +75,18 @@ def test_a_pickle_costs_no_more_than_it_holds(content: bytes) -> None:
         restricted_pickle.read(content, Path("some/file"))
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("is_writeable", [True, False])
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_arrays_of_every_protocol_are_read(protocol: int, is_writeable: bool, order: Any) -> None:
+    """Protocol 5 names another function, and keeps the bytes of arrays that may be written otherwise."""
+    data = np.array(np.arange(6).reshape(2, 3), dtype=np.uint8, order=order)
+    data.flags.writeable = is_writeable
+    found = restricted_pickle.read(pickle.dumps({"data": data}, protocol=protocol), Path("some/file"))["data"]
+    assert isinstance(found, np.ndarray)
+    assert found.tolist() == data.tolist()
+
+
 def test_a_dictionary_that_holds_itself_is_read_as_far_as_it_is_used() -> None:
     value: dict[str, object] = {"labels": [1]}
     value["self"] = value
@@ -257,6 +269,62 @@ def test_a_shard_that_ends_before_its_image(tmp_path: Path) -> None:
         imagenet.load(tmp_path)
 
 
+def whole_shard(num: int = 3) -> bytearray:
+    """Return a shard of so many pictures, each with its label in the block of 1,024 bytes after it."""
+    members: dict[str, bytes | tarfile.TarInfo] = {}
+    for key in range(num):
+        members |= {f"{key}.png": picture(8), f"{key}.cls": b"0"}
+    return bytearray(tar_bytes(members, mode="w"))
+
+
+def read_shards(folder: Path, train: bytes, val: bytes) -> list[int]:
+    (folder / "imagenet").mkdir()
+    for split, content in (("train", train), ("val", val)):
+        (folder / "imagenet" / f"{split}-0.tar").write_bytes(content)
+    return [len(source) for source, _ in imagenet.load(folder, image_size=8, num_workers=0)]
+
+
+def test_a_shard_with_a_damaged_header_is_no_shorter_shard(tmp_path: Path) -> None:
+    whole = whole_shard()
+    damaged = bytearray(whole)
+    second = whole.index(b"1.png")
+    damaged[second] ^= 1
+    with pytest.raises(UserError, match=r"train-0\.tar is not an intact, .* \(a header is damaged: bad checksum\)"):
+        read_shards(tmp_path, bytes(damaged), bytes(whole))
+
+
+@pytest.mark.parametrize("end", ["1.png", "1.cls"])
+def test_a_shard_that_was_cut_off_between_members_is_no_shorter_shard(tmp_path: Path, end: str) -> None:
+    whole = whole_shard()
+    cut = whole[: whole.index(end.encode())]
+    with pytest.raises(UserError, match=r"\(it was cut off: the blocks of zeros at its end are missing\)"):
+        read_shards(tmp_path, bytes(cut), bytes(whole))
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_header_that_announces_gigabytes_of_remarks_reserves_none(tmp_path: Path, kind: bytes) -> None:
+    header = tarfile.TarInfo("x")
+    header.type, header.size = kind, 2**33 - 1
+    lying = header.tobuf(tarfile.GNU_FORMAT) + whole_shard()
+    with (
+        cheap(),
+        pytest.raises(UserError, match="a header announces 8,589,934,591 bytes of a name or of other remarks"),
+    ):
+        read_shards(tmp_path, bytes(lying), bytes(whole_shard()))
+
+
+@pytest.mark.parametrize("kind", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_shards_of_every_format_are_read_long_names_too(tmp_path: Path, kind: int) -> None:
+    packed = io.BytesIO()
+    name = "x" * (90 if kind == tarfile.USTAR_FORMAT else 300)
+    with tarfile.open(fileobj=packed, mode="w", format=kind) as tar:
+        for member, content in ((f"{name}.cls", b"0"), (f"{name}.png", picture(8))):
+            info = tarfile.TarInfo(member)
+            info.size, info.mtime = len(content), 1.5  # as a part of a second, a remark of pax
+            tar.addfile(info, io.BytesIO(content))
+    assert read_shards(tmp_path, packed.getvalue(), packed.getvalue()) == [1, 1]
+
+
 def test_links_in_a_shard_lead_nowhere(tmp_path: Path) -> None:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
@@ -287,9 +355,21 @@ STUDIES = {
     "nested lists": (HEAD + GRID + "epochs = " + "[" * 5_000 + "]" * 5_000, "nested too deeply"),
     "nested tables": (HEAD + GRID + "epochs = " + "{a=" * 3_000 + "1" + "}" * 3_000, "nested too deeply"),
     "5,000 digits": (HEAD + GRID + "steps = " + "9" * 5_000, "a value that cannot be read"),
-    "4,000 digits": (
-        HEAD + GRID + "num_seeds = " + "9" * 4_000 + "\nepochs = 1",
+    "3,000 digits": (
+        HEAD + GRID + "num_seeds = " + "9" * 3_000 + "\nepochs = 1",
         "num_seeds must be at most 10,000, not 9999",
+    ),
+    "5,000 digits in hexadecimal": (
+        HEAD + GRID + "num_seeds = 0x" + "f" * 5_000 + "\nepochs = 1",
+        r"a value that cannot be read \(a number of 20,000 bits\); write a shorter number",
+    ),
+    "updates that no float holds": (
+        HEAD + GRID + "steps = " + "9" * 400,
+        "a budget of more than 1e308 steps would never end; use at most 1,000,000,000,000",
+    ),
+    "a rate that no float holds": (
+        HEAD + "batch_sizes = [32]\neffective_learning_rates = [" + "9" * 400 + "]\nepochs = 1",
+        "effective learning rate must be a positive number|effective_learning_rates.1 = ",
     ),
     "no end": (HEAD + GRID + "epochs = 1e300", "a budget of 1e.300 epochs would never end; use at most 1,000,000"),
     "no end in updates": (HEAD + GRID + "epochs = 1e11", "updates, which would never end; use fewer epochs"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from isotherm.errors import UserError
-from isotherm.report.files import write_atomically, write_json
+from isotherm.report.files import require_writable, write_atomically, write_json
 
 
 def test_folders_are_created_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -72,12 +72,42 @@ def test_what_is_no_file_is_refused_and_stays(tmp_path: Path) -> None:
     link.symlink_to(pipe)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(end))
-        for path, kind in ((pipe, "a pipe"), (link, "a pipe"), (folder, "a folder"), (end, "a socket")):
+        for path, kind in ((folder, "a folder"), (end, "a socket")):
             with pytest.raises(UserError, match=rf"{path.name} is {kind}, not a file; name a new file"):
+                write_atomically(path, b"new")
+        for path in (pipe, link):
+            remedy = rf"{path.name} is a pipe, not a file; name /dev/stdout instead, and add > {path} to the command"
+            with pytest.raises(UserError, match=remedy):
                 write_atomically(path, b"new")
     assert pipe.is_fifo()
     assert link.is_symlink()
     assert sorted(tmp_path.iterdir()) == sorted([pipe, folder, link, end])
+
+
+@pytest.mark.parametrize("folder", ["/dev/fd", "/proc/self/fd"])
+def test_what_is_open_already_is_written_to(tmp_path: Path, folder: str) -> None:
+    reading, writing = os.pipe()
+    path = Path(folder) / str(writing)
+    try:
+        assert require_writable(path)
+        assert write_atomically(path, [b"one ", b"two"]) == path
+        assert os.read(reading, 100) == b"one two"
+        with pytest.raises(UserError, match=rf"{folder}/{reading} cannot be written: it is open for reading"):
+            write_atomically(Path(folder) / str(reading), b"new")
+    finally:
+        os.close(reading)
+    try:
+        with pytest.raises(UserError, match="cannot be written: its reader has ended; look at what the reader says"):
+            write_atomically(path, b"new")
+    finally:
+        os.close(writing)
+    with pytest.raises(UserError, match=rf"{folder}/{writing} cannot be written: nothing is open there; name a file"):
+        write_atomically(path, b"new")
+    whole = tmp_path / "whole"
+    whole.write_bytes(b"what was there, ")
+    with whole.open("ab") as open_file:
+        write_atomically(Path(folder) / str(open_file.fileno()), b"and more")
+    assert whole.read_bytes() == b"what was there, and more"
 
 
 def test_json_files_are_strict(tmp_path: Path) -> None:

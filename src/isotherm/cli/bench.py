@@ -15,6 +15,7 @@ from isotherm.cli.command import command
 from isotherm.cli.common import check_json, console_for, escaped, give_json, is_standard_output, print_written, stopped
 from isotherm.cli.options import JsonOption
 from isotherm.errors import UserError
+from isotherm.report.files import open_descriptor, require_writable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -108,7 +109,7 @@ def _measured(
     from isotherm.bench.measure import measure
     from isotherm.cli.show.bench import row_line
 
-    is_file = json_path is not None and not is_standard_output(json_path)
+    is_file = json_path is not None and not is_standard_output(json_path) and open_descriptor(json_path) is None
     num_done = 0
 
     def on_row(content: dict[str, Any]) -> None:
@@ -151,7 +152,7 @@ def _planned(study: str) -> list[RunSpec]:
 def _check_json(path: Path | None) -> None:
     """Refuse a path that cannot be written before anything is timed."""
     check_json(path)
-    if path is None or is_standard_output(path) or path.is_char_device():
+    if path is None or is_standard_output(path) or require_writable(path):
         return
     try:
         with tempfile.TemporaryFile(dir=path.absolute().parent):

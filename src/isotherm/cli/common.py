@@ -20,7 +20,7 @@ from isotherm.cli.consoles import has_unicode
 from isotherm.core.json import json_text
 from isotherm.core.visible import printable
 from isotherm.errors import UserError
-from isotherm.report.files import require_writable, write_json
+from isotherm.report.files import open_descriptor, require_writable, write_json
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -85,7 +85,7 @@ def console_for(json_path: Path | None) -> Console:
 
 def is_standard_output(path: Path | None) -> bool:
     """Return whether a path stands for standard output; what is there may be a pipe, which no file can replace."""
-    return path in (Path("-"), Path("/dev/stdout"))
+    return path is not None and (path == Path("-") or open_descriptor(path) == 1)
 
 
 def errors() -> Console:

@@ -105,12 +105,14 @@ def _list(options: ReproduceOptions, console: Console) -> None:
     from isotherm.report.paper.page import NEAREST_FIRST
     from isotherm.studies.paper.registry import objects
     from isotherm.studies.paper.shipped import records_in, stored_records
+    from isotherm.studies.paper.single_cells import cells_in
 
     stores = sorted(Path().glob("paper_*.sqlite")) if options.store is None else [options.store]
     records = [*records_in(options.results), *(record for path in stores for record in stored_records(path))]
     records.sort(key=lambda record: NEAREST_FIRST.index(record.scale))
-    print_list(objects().values(), records, console)
-    give_json(options.json_path, list_content(objects().values(), records))
+    cells = cells_in(options.results)
+    print_list(objects().values(), records, cells, console)
+    give_json(options.json_path, list_content(objects().values(), records, cells))
 
 
 def _export(options: ReproduceOptions, console: Console) -> None:

@@ -14,7 +14,7 @@ import numbers
 from dataclasses import dataclass
 from fractions import Fraction
 
-from isotherm.core.checks import is_number, require_positive, require_whole
+from isotherm.core.checks import is_finite, is_number, require_positive, require_whole
 from isotherm.errors import UserError
 
 # Updates that no training reaches: eleven days of a microsecond each.
@@ -46,7 +46,9 @@ class Budget:
     def __post_init__(self) -> None:
         if isinstance(self.amount, bool) or not isinstance(self.amount, numbers.Real):
             raise UserError(f"a budget must be a number of {self.unit} such as 20, not {self.amount!r}")
-        if not math.isfinite(self.amount) or self.amount <= 0:
+        if self.amount > 0 and isinstance(self.amount, int) and not is_finite(self.amount):
+            raise UserError(f"a budget of more than 1e308 {self.unit} would never end; use at most {MOST_STEPS:,}")
+        if not is_finite(self.amount) or self.amount <= 0:
             raise UserError(f"a budget of {self.amount} {self.unit} is not positive; use a number above 0")
         if self.unit is BudgetUnit.STEPS and self.amount != int(self.amount):
             raise UserError(f"a budget of {self.amount} steps is not a whole number; round it")
@@ -146,7 +148,7 @@ class Until:
                 f"at_most={self.at_most} leaves no doubling of first={self.first} epochs; use at least "
                 f"{2 * self.first:g}, or Budget.epochs for a single budget"
             )
-        if self.target is not None and not (is_number(self.target) and math.isfinite(self.target)):
+        if self.target is not None and not (is_number(self.target) and is_finite(self.target)):
             raise UserError(f"target={self.target!r} is not a number; give e.g. 0.95 for an accuracy, or leave it out")
 
     @property

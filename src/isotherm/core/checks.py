@@ -24,9 +24,21 @@ def is_whole(value: object) -> bool:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
+def is_finite(value: Any) -> bool:
+    """Tell whether a number is finite; a whole number that no float can hold is taken for infinite.
+
+    >>> is_finite(1e308), is_finite(10**400), is_finite(float("nan"))
+    (True, False, False)
+    """
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
 def require_positive(name: str, value: Any) -> None:
     """Refuse what is not a finite number above 0."""
-    if not is_number(value) or not (math.isfinite(value) and value > 0):
+    if not is_number(value) or not (is_finite(value) and value > 0):
         raise UserError(f"{name} must be a positive number, not {value!r}{_as_number(value)}")
 
 

@@ -7,12 +7,11 @@ the learning rate itself. No torch here: `engine` says what an update is.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
-from isotherm.core.checks import is_number, require_choice, require_whole
+from isotherm.core.checks import is_finite, is_number, require_choice, require_whole
 from isotherm.core.options import with_named_options
 from isotherm.core.rates import tidy
 from isotherm.errors import UserError, nearest
@@ -293,13 +292,13 @@ def _fraction(name: str, value: Any, remedy: str) -> float:
 
 
 def _positive(name: str, value: Any, remedy: str) -> float:
-    if not is_number(value) or not (math.isfinite(value) and value > 0):
+    if not is_number(value) or not (is_finite(value) and value > 0):
         raise UserError(f"{name}={value!r} is not a positive number; {remedy}")
     return float(value)
 
 
 def _not_negative(name: str, value: Any) -> float:
-    if not is_number(value) or not (math.isfinite(value) and value >= 0):
+    if not is_number(value) or not (is_finite(value) and value >= 0):
         raise UserError(f"{name}={value!r} is not a number >= 0; use 0 for none")
     return float(value)
 

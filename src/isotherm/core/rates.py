@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from isotherm.core.checks import is_number, is_whole, require_positive, require_whole
+from isotherm.core.checks import is_finite, is_number, is_whole, require_positive, require_whole
 from isotherm.core.temperature import effective_learning_rate_at
 from isotherm.errors import UserError
 
@@ -62,7 +62,7 @@ class IsothermGrid:
             raise UserError(f"ceiling={self.ceiling!r} is not positive; give the largest learning rate worth trying")
         require_whole("num_below", self.num_below, at_least=0, at_most=_MAX_POINTS)
         require_whole("num_above", self.num_above, at_least=0, at_most=_MAX_POINTS)
-        if not is_number(self.ratio) or not (math.isfinite(self.ratio) and self.ratio > 1):
+        if not is_number(self.ratio) or not (is_finite(self.ratio) and self.ratio > 1):
             raise UserError(f"ratio={self.ratio!r} is not above 1; neighbouring learning rates differ by this factor")
 
     def at(self, batch_size: int) -> tuple[float, ...]:

@@ -7,13 +7,12 @@ run, and `multipliers` into numbers.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from isotherm.core.checks import is_number, is_whole
+from isotherm.core.checks import is_finite, is_number, is_whole
 from isotherm.core.options import Given, Made, refuses_unknown, with_named_options
 from isotherm.core.rates import tidy
 from isotherm.core.run_schedule import NUM_DROPS, Point, RunSchedule, Shape, rounded
@@ -125,7 +124,7 @@ class Schedule:
         for name in ("gamma", "final_effective_learning_rate"):
             value = getattr(self, name)
             may_be_zero = self.shape != "paper"
-            is_good = is_number(value) and math.isfinite(value) and (value > 0 or (may_be_zero and value == 0))
+            is_good = is_number(value) and is_finite(value) and (value > 0 or (may_be_zero and value == 0))
             if value is not None and not is_good:
                 wanted = "a number >= 0; give e.g. 0" if may_be_zero else "a positive number; the paper uses gamma=2"
                 raise UserError(f"{name}={value!r} is not {wanted}")

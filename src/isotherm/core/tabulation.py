@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 
-from isotherm.core.checks import is_number
+from isotherm.core.checks import is_finite, is_number
 from isotherm.core.run_schedule import Point
 from isotherm.errors import UserError
 
@@ -75,7 +75,7 @@ def _without_middles(points: Sequence[Point], tolerance: float) -> tuple[Point, 
 
 
 def _checked(value: object, done: float) -> float:
-    if not is_number(value) or not math.isfinite(value) or value < 0:  # type: ignore[arg-type,operator]
+    if not is_number(value) or not is_finite(value) or value < 0:  # type: ignore[operator]
         raise UserError(
             f"the schedule's function returns {value!r} at the fraction {done:g} of training; it must return a finite "
             "number of at least 0, by which the learning rate is multiplied"

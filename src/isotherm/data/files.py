@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from isotherm.data.catalogue import DataFile, Dataset, Download
+from isotherm.data.tar_headers import CarefulHeader
 from isotherm.errors import UserError
 
 # (name, bytes so far, bytes in all), called after every block and once when a download is complete.
@@ -396,7 +397,7 @@ def _extract(archive: Path, dataset: Dataset, download: Download, staging: Path)
     members = dict(download.members)
     staged: dict[str, Path] = {}
     try:
-        with tarfile.open(archive, "r:*") as tar:
+        with tarfile.open(archive, "r:*", tarinfo=CarefulHeader) as tar:
             for member in tar:
                 path = members.get(member.name.removeprefix("./"))
                 if path is None or path in staged:

@@ -25,6 +25,7 @@ from torch import Tensor
 from isotherm.core.machine import num_cores
 from isotherm.core.records import content_hash
 from isotherm.data.files import require_folder
+from isotherm.data.tar_headers import CarefulHeader
 from isotherm.errors import UserError
 
 NAME = "imagenet"
@@ -289,7 +290,7 @@ def _scan_shard(shard: Path) -> list[_Entry]:
     images: dict[str, tarfile.TarInfo] = {}
     labels: dict[str, int] = {}
     try:
-        with tarfile.open(shard, "r:") as tar:
+        with tarfile.open(shard, "r:", tarinfo=CarefulHeader) as tar:
             for member in tar:
                 if not member.isfile() or member.issparse():
                     continue
@@ -307,13 +308,7 @@ def _scan_shard(shard: Path) -> list[_Entry]:
                     labels[key] = _read_label(tar, member, shard)
     except UserError:
         raise
-    except (
-        tarfile.TarError,
-        EOFError,
-        OSError,
-        ValueError,
-        OverflowError,
-    ) as error:  # damaged headers raise many kinds
+    except Exception as error:  # damaged headers raise many kinds
         raise UserError(
             f"{shard} is not an intact, uncompressed tar file ({error}); replace it, or unpack its compression"
         ) from error

@@ -23,6 +23,8 @@ from isotherm.errors import UserError
 _CONSTRUCTORS = {
     ("numpy.core.multiarray", "_reconstruct"): "array",
     ("numpy._core.multiarray", "_reconstruct"): "array",
+    ("numpy.core.numeric", "_frombuffer"): "buffer",  # an array in protocol 5, the default from Python 3.14 on
+    ("numpy._core.numeric", "_frombuffer"): "buffer",
     ("numpy", "ndarray"): "type",
     ("numpy", "dtype"): "dtype",
     ("_codecs", "encode"): "bytes",  # how Python 3 writes bytes in the old protocols, and empty ones:
@@ -176,7 +178,7 @@ class _Machine:
 _CONSTANTS: dict[str, object] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
 _LITERALS = {
     *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "FLOAT", "BINFLOAT"),
-    *("UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8"),
+    *("UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8"),
 }
 _BYTE_STRINGS = {"STRING", "BINSTRING", "SHORT_BINSTRING"}
 _ACTIONS: dict[str, Callable[[_Machine, Any], None]] = {
@@ -233,13 +235,15 @@ def _text(key: object, path: Path) -> str:
 
 
 def _array(record: _Inert, path: Path) -> np.ndarray:
-    match record.kind, record.state:
-        case "array", (_, tuple(shape), _Inert(kind="dtype") as dtype, is_fortran, values) if isinstance(
-            values, bytes
-        ) and all(type(n) is int and n >= 0 for n in shape):
+    match record.kind, record.arguments, record.state:
+        case "array", _, (_, tuple(shape), _Inert(kind="dtype") as dtype, is_fortran, values):
             pass
+        case "buffer", (values, _Inert(kind="dtype") as dtype, tuple(shape), "C" | "F" as order), _:
+            is_fortran = order == "F"
         case _:
             raise UserError(f"{path} has an array in an unknown form; {_REMEDY}")
+    if not isinstance(values, bytes | bytearray) or not all(type(n) is int and n >= 0 for n in shape):
+        raise UserError(f"{path} has an array in an unknown form; {_REMEDY}")
     if dtype.arguments[:1] not in ((b"u1",), ("u1",)):
         raise UserError(f"{path} has an array of type {dtype.arguments[:1]}, expected ('u1',) for bytes; {_REMEDY}")
     if len(values) != math.prod(shape):

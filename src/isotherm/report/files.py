@@ -14,12 +14,17 @@ from typing import Any
 from isotherm.core.json import json_text
 from isotherm.errors import UserError
 
+_STANDARD = {"/dev/stdout": 1, "/dev/stderr": 2}
+_DESCRIPTORS = ("/dev/fd", "/proc/self/fd")
+_LONGEST_NUMBER = 7  # of a descriptor; the kernel allows about a million
+
 
 def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> Path:
     """Write a temporary file, then move it to its path; folders are created as needed.
 
     Of a symbolic link the file it names is replaced, and the link stays. A terminal, `/dev/null` and other character
-    devices are written to, never replaced.
+    devices are written to, never replaced; so is what is open already under the name of a descriptor, such as
+    `/dev/fd/63`, the pipe that a shell's `>(command)` stands for.
 
     Args:
         path: of the file.
@@ -31,7 +36,8 @@ def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> Path:
     pieces = [content] if isinstance(content, bytes) else content
     try:
         if require_writable(path):
-            with path.open("wb") as device:
+            number = open_descriptor(path)
+            with path.open("wb") if number is None else os.fdopen(os.dup(number), "wb") as device:
                 device.writelines(pieces)
             return path
         target = Path(os.path.realpath(path)) if path.is_symlink() else path
@@ -45,6 +51,8 @@ def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> Path:
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
+    except BrokenPipeError as error:
+        raise UserError(f"{path} cannot be written: its reader has ended; look at what the reader says") from error
     except OSError as error:
         raise UserError(
             f"{path} cannot be written: {error.strerror}; choose a folder you may write to, with space left"
@@ -52,14 +60,31 @@ def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> Path:
     return path
 
 
-def require_writable(path: Path) -> bool:
-    """Refuse what is there and is neither a file nor a character device; return whether it is such a device.
+def open_descriptor(path: Path) -> int | None:
+    """Return the number of the open file that a path such as `/dev/fd/63` or `/dev/stdout` stands for.
 
-    A pipe would block until somebody reads it, or be replaced by a file behind its reader's back.
+    >>> open_descriptor(Path("/dev/fd/63")), open_descriptor(Path("/dev/stderr")), open_descriptor(Path("a.json"))
+    (63, 2, None)
+    """
+    if str(path) in _STANDARD:
+        return _STANDARD[str(path)]
+    is_number = path.name.isdecimal() and len(path.name) < _LONGEST_NUMBER
+    return int(path.name) if is_number and str(path.parent) in _DESCRIPTORS else None
+
+
+def require_writable(path: Path) -> bool:
+    """Refuse what is there and is neither a file nor a character device; return whether it is written in place.
+
+    That are devices, and what is open already. A pipe on disk would block until somebody reads it, or be replaced by a
+    file behind its reader's back.
 
     Raises:
         UserError: there is a folder, a pipe, a socket or a block device, or it may not be looked at.
     """
+    number = open_descriptor(path)
+    if number is not None:
+        _require_open_for_writing(path, number)
+        return True
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):  # also a link to a file that is yet to be written
@@ -69,9 +94,21 @@ def require_writable(path: Path) -> bool:
     if stat.S_ISREG(mode) or stat.S_ISCHR(mode):
         return stat.S_ISCHR(mode)
     kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFBLK: "a disk"}
-    raise UserError(
-        f"{path} is {kinds.get(stat.S_IFMT(mode), 'something else')}, not a file; name a new file, or one to replace"
-    )
+    kind = kinds.get(stat.S_IFMT(mode), "something else")
+    if stat.S_ISFIFO(mode):
+        raise UserError(f"{path} is a pipe, not a file; name /dev/stdout instead, and add > {path} to the command")
+    raise UserError(f"{path} is {kind}, not a file; name a new file, or one to replace")
+
+
+def _require_open_for_writing(path: Path, number: int) -> None:
+    import fcntl  # not on Windows, which has no such paths
+
+    try:
+        mode = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: nothing is open there; name a file") from error
+    if mode == os.O_RDONLY:
+        raise UserError(f"{path} cannot be written: it is open for reading; name a file")
 
 
 def write_json(path: Path, content: Any) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from isotherm.running.fleet_probe import probed
 from isotherm.running.flop import flop_per_example
 from isotherm.running.runner import prepared_study
 from isotherm.running.store import Store
+from isotherm.running.timing import waited_seconds
 from isotherm.sweep.rounds import all_runs, confirming_runs, missing_runs, num_refining_runs
 from isotherm.sweep.study import Study
 from isotherm.sweep.sweep import Sweep
@@ -48,12 +50,15 @@ class Estimate:
     """The cost of a study's missing runs in its base grids, and of those that confirm what they choose.
 
     `num_confirming` of the runs confirm. Extensions cannot be foreseen; refinement will add about `num_refining` runs.
+    `busy` is the share of the time for which the probes waited for the processor, which other programs had; None where
+    the system does not tell. The estimate is for a machine where they need not wait.
     """
 
     costs: tuple[FleetCost, ...]
     num_stored: int
     num_confirming: int = 0
     num_refining: int = 0
+    busy: float | None = 0.0
 
     @property
     def num_runs(self) -> int:
@@ -94,7 +99,28 @@ class Estimate:
         later = f"; refining will add about {self.num_refining:,} runs" if self.num_refining else ""
         total = f"{self.flop / 1e12:.3g} TFLOP, about {self.seconds:.0f} s here{later}"
         title = f"Estimate: {self.num_runs:,} runs to do, {self.num_stored:,} stored; {total}"
-        return one_screen([title, *(columns_text(names, rows) if rows else [])])
+        return one_screen([title, *busy_words(self), *(columns_text(names, rows) if rows else [])])
+
+
+# Where probes wait for longer than this, training beside the same programs takes noticeably longer, too.
+_NOTICEABLY_BUSY = 0.2
+
+
+def busy_words(cost: Estimate) -> list[str]:
+    """Say that other programs used the machine while updates were timed; nothing where it was at rest.
+
+    >>> busy_words(Estimate(costs=(), num_stored=0, busy=0.75))[0][:57]
+    'This machine was busy: other programs had the processor f'
+    """
+    if cost.busy is None:
+        return ["Whether other programs slowed the timing down is not known on this system."]
+    if cost.busy < _NOTICEABLY_BUSY:
+        return []
+    times = 1 / (1 - min(cost.busy, 0.99))
+    return [
+        f"This machine was busy: other programs had the processor for {cost.busy:.0%} of the time while updates were "
+        f"timed. The estimate leaves that out; beside them training would take about {times:.2g} times as long."
+    ]
 
 
 def estimate(
@@ -120,13 +146,16 @@ def estimate(
     for fleet in executor.fleets(list(wanted.values())):
         first = fleet[0]
         shapes.setdefault((first.data_id, first.model_id, first.batch_size, first.num_steps), []).append(fleet)
+    start, waited = time.perf_counter(), waited_seconds()
     with _threads_of(workers):
         costs = [_cost(executor, prepared.tasks[name[0], name[1]], fleets, workers) for name, fleets in shapes.items()]
+    busy = _share_waited(time.perf_counter() - start, waited, waited_seconds())
     return Estimate(
         costs=tuple(costs),
         num_stored=sum(key in known and key not in wanted for key in all_runs(plan.sweeps, known)),
         num_confirming=len(confirming),
         num_refining=num_refining_runs(plan.sweeps, known),
+        busy=busy,
     )
 
 
@@ -162,6 +191,17 @@ def plan(
         fleet_size=fleet_size,
         micro_batch_size=micro_batch_size,
     )
+
+
+def _share_waited(seconds: float, before: float | None, after: float | None) -> float | None:
+    """Return the share of some time for which this thread waited for the processor.
+
+    >>> _share_waited(8.0, 1.0, 7.0), _share_waited(8.0, None, None)
+    (0.75, None)
+    """
+    if before is None or after is None:
+        return None
+    return min(1.0, (after - before) / seconds) if seconds > 0 else 0.0
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from isotherm.core.records import RunSpec
 from isotherm.engine.fleet import run_fleet
@@ -27,8 +28,30 @@ Clock = Callable[[], float]
 # Handed the speed of the last time window (None before the first), returns the seconds of the next one, None to stop.
 Turn = Callable[[float | None], float | None]
 
+# Of this thread: nanoseconds that it ran and that it waited, and how often it ran.
+_SCHEDULED = Path("/proc/thread-self/schedstat")
+
 # Messages of every worker that pass before a time window, and that it has at least.
 WARM_MESSAGES, WINDOW_MESSAGES = 2, 5
+
+
+def waited_seconds() -> float | None:
+    """Return the seconds for which this thread was ready to compute and other programs had the processor.
+
+    None where the system does not tell: everywhere but on Linux.
+    """
+    try:
+        return int(_SCHEDULED.read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def own_seconds() -> float:
+    """Return the time without what this thread waited for the processor; reading, sleeping and a GPU's work count."""
+    while True:
+        waited, now = waited_seconds() or 0.0, time.perf_counter()
+        if (waited_seconds() or 0.0) == waited:  # else this thread lost the processor between the two readings
+            return now - waited
 
 
 class Enough(Exception):

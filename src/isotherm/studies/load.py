@@ -119,6 +119,7 @@ def _named(value: Any) -> Any:
 _MOST_BYTES = 2**20
 _MOST_ERRORS = 10
 _MOST_SHOWN = 60
+_MOST_BITS = 4_096 * 3  # of a number: some 3,700 digits, as Python writes no more than 4,300
 
 
 class _Table(BaseModel):
@@ -243,6 +244,7 @@ def _read_file(path: Path) -> _File:
     try:
         require_regular(path, at_most=_MOST_BYTES)
         content = tomllib.loads(path.read_text(encoding="utf-8"))
+        _require_short_numbers(content)
     except FileNotFoundError as error:
         raise UserError(f"there is no file {path}; {_files_beside(path)}") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -264,6 +266,18 @@ def _read_file(path: Path) -> _File:
         return _File.model_validate(content)
     except ValidationError as error:
         raise UserError(f"{path}: {_sentences(error)}") from error
+
+
+def _require_short_numbers(value: Any) -> None:
+    """Refuse whole numbers that Python would not write: in hexadecimal they may have any number of digits."""
+    if isinstance(value, dict):
+        for inner in value.values():
+            _require_short_numbers(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            _require_short_numbers(inner)
+    elif isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        raise ValueError(f"a number of {value.bit_length():,} bits")
 
 
 def _sentences(error: ValidationError) -> str:

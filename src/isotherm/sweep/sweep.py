@@ -14,7 +14,15 @@ from typing import get_args
 import numpy as np
 
 from isotherm.core.budget import Budget, Until
-from isotherm.core.checks import is_number, require_choice, require_name, require_positive, require_some, require_whole
+from isotherm.core.checks import (
+    is_finite,
+    is_number,
+    require_choice,
+    require_name,
+    require_positive,
+    require_some,
+    require_whole,
+)
 from isotherm.core.l2 import L2Scope
 from isotherm.core.one_screen import fields_text
 from isotherm.core.optimizers import SGD, Optimizer, decays_weights, has_temperature, heavy_ball_momentum
@@ -152,7 +160,7 @@ class Sweep:
         if self.num_confirm is not None:
             require_whole("num_confirm", self.num_confirm, at_least=0, at_most=_LIMITS["num_confirm"])
         ratio = self.smallest_ratio
-        if not is_number(ratio) or not (math.isfinite(ratio) and ratio >= _LEAST_RATIO):
+        if not is_number(ratio) or not (is_finite(ratio) and ratio >= _LEAST_RATIO):
             raise UserError(
                 f"smallest_ratio={ratio!r} is not a factor of at least {_LEAST_RATIO}; grids are refined until "
                 "neighbouring learning rates differ by no more than this: use e.g. 1.19"
@@ -169,7 +177,7 @@ class Sweep:
     def _check_training(self) -> None:
         if self.clip_norm is not None and (not is_number(self.clip_norm) or not self.clip_norm > 0):
             raise UserError(f"clip_norm={self.clip_norm!r} is not above 0; use e.g. 5.0, or infinity to clip nothing")
-        if self.l2 is not None and (not is_number(self.l2) or not (math.isfinite(self.l2) and self.l2 >= 0)):
+        if self.l2 is not None and (not is_number(self.l2) or not (is_finite(self.l2) and self.l2 >= 0)):
             raise UserError(f"l2={self.l2!r} is not a number >= 0; use 0 for no penalty")
         if not is_number(self.validation_fraction) or not 0 < self.validation_fraction < 1:
             raise UserError(f"validation_fraction={self.validation_fraction!r} is not between 0 and 1; use e.g. 0.1")

@@ -18,14 +18,22 @@ from isotherm.report.wording import count_text
 from isotherm.studies.paper.definition import PaperObject, Scale
 from isotherm.studies.paper.judged import command, differences, runs_words
 from isotherm.studies.paper.shipped import Record
+from isotherm.studies.paper.single_cells import SingleCell, cell_words
 
 
-def print_list(objects: Iterable[PaperObject], records: Sequence[Record], console: Console) -> None:
+def print_list(
+    objects: Iterable[PaperObject], records: Sequence[Record], cells: Sequence[SingleCell], console: Console
+) -> None:
     """Print every object: what it shows, its networks, runs and cost at each scale, and what has been run."""
     table = Table.grid(padding=(0, 2, 1, 0))
     for one in objects:
         costs = " · ".join(f"{scale} {cost(one, scale)}" for scale in Scale)
-        lines = [f"{escaped(one.shows)} [dim]{escaped(one.networks)}[/]", costs, *_so_far(one, records)]
+        lines = [
+            f"{escaped(one.shows)} [dim]{escaped(one.networks)}[/]",
+            costs,
+            *_so_far(one, records),
+            *_single_cells(one, cells),
+        ]
         table.add_row(f"[bold]{one.identifier}[/]", "\n".join(lines))
     console.print(table, highlight=False)
     console.print(
@@ -37,9 +45,11 @@ def print_list(objects: Iterable[PaperObject], records: Sequence[Record], consol
     )
 
 
-def list_content(objects: Iterable[PaperObject], records: Sequence[Record]) -> dict[str, Any]:
+def list_content(
+    objects: Iterable[PaperObject], records: Sequence[Record], cells: Sequence[SingleCell]
+) -> dict[str, Any]:
     """Return the list as JSON values."""
-    return {"objects": [_entry(one, records) for one in objects]}
+    return {"objects": [_entry(one, records, cells) for one in objects]}
 
 
 def print_finding(finding: Finding, files: Sequence[Path], console: Console) -> None:
@@ -54,7 +64,7 @@ def print_finding(finding: Finding, files: Sequence[Path], console: Console) -> 
         console.print(f"Written to {escaped(str(files[0].parent))}/: {escaped(names)}", highlight=False, soft_wrap=True)
 
 
-def _entry(one: PaperObject, records: Sequence[Record]) -> dict[str, Any]:
+def _entry(one: PaperObject, records: Sequence[Record], cells: Sequence[SingleCell]) -> dict[str, Any]:
     return {
         "id": one.identifier,
         "title": one.title,
@@ -75,6 +85,15 @@ def _entry(one: PaperObject, records: Sequence[Record]) -> dict[str, Any]:
             {"scale": str(r.scale), "rows": str(r.path), "counts": r.results.counts()}
             for r in records
             if r.wanted.identifier == one.identifier
+        ],
+        "single_cells": [
+            {
+                "batch_size": cell.row.batch_size,
+                "effective_learning_rate": cell.row.rate,
+                "num_runs": len(cell.results),
+                "rows": str(cell.path),
+            }
+            for cell in _own(one, cells)
         ],
     }
 
@@ -100,6 +119,15 @@ def _about(seconds: float) -> str:
 def _so_far(one: PaperObject, records: Sequence[Record]) -> list[str]:
     own = [r for r in records if r.wanted.identifier == one.identifier]
     return [escaped(f"run so far: {r.scale}, {_so_far_words(r)}; {r.path}") for r in own]
+
+
+def _single_cells(one: PaperObject, cells: Sequence[SingleCell]) -> list[str]:
+    """Say which cells were trained alone at full length: they are no sweep, and decide no claim."""
+    return [escaped(f"single cell at full length, not a sweep: {cell_words(c)}; {c.path}") for c in _own(one, cells)]
+
+
+def _own(one: PaperObject, cells: Sequence[SingleCell]) -> list[SingleCell]:
+    return [cell for cell in cells if cell.wanted.identifier == one.identifier]
 
 
 def _so_far_words(record: Record) -> str:

@@ -13,7 +13,7 @@ from isotherm.cli.common import escaped
 from isotherm.core.budget import Until
 from isotherm.core.schedule import Schedule
 from isotherm.report.wording import count_text
-from isotherm.running.cost import Estimate, FleetCost
+from isotherm.running.cost import Estimate, FleetCost, busy_words
 from isotherm.sweep.study import Study
 
 
@@ -30,7 +30,7 @@ def print_plan(name: str, cost: Estimate, *, store: Path, console: Console) -> N
     console.print(table)
     console.print(
         f"In all {cost.num_examples:,} examples, {cost.flop / 1e12:.3g} TFLOP, about {_duration(cost.seconds)} here. "
-        f"{' '.join(_to_come(cost))}",
+        f"{' '.join([*busy_words(cost), *_to_come(cost)])}",
         highlight=False,
     )
 
@@ -61,6 +61,7 @@ def plan_content(name: str, cost: Estimate) -> dict[str, Any]:
         "flop": cost.flop,
         "memory_bytes": cost.memory_bytes,
         "seconds": cost.seconds,
+        "busy": cost.busy,
         "fleets": [{name: getattr(fleet, name) for name in fleet.__slots__} for fleet in cost.costs],
     }
 

@@ -39,6 +39,12 @@ def cells_in(folder: Path) -> list[SingleCell]:
     return sorted(found, key=lambda cell: (order.index(cell.wanted.identifier), cell.row.batch_size))
 
 
+def cell_words(cell: SingleCell) -> str:
+    """Return which cell was run, at which learning rate and how often."""
+    runs = f"{len(cell.results)} run{'s' * (len(cell.results) > 1)}"
+    return f"B = {cell.row.batch_size:,} at ε_eff = {cell.row.rate:g}, {runs}"
+
+
 def cells_words(cells: Sequence[SingleCell]) -> str:
     """Return which cells were run, in a few words."""
     return f"single cells at B = {', '.join(f'{cell.row.batch_size:,}' for cell in cells)}; not a sweep"

@@ -204,6 +204,12 @@ class CellMap {
     const xRange = span(xs, 0.75);
     let lowest = Infinity, highest = -Infinity;
     for (const cell of cells) { lowest = Math.min(lowest, cell.y); highest = Math.max(highest, cell.y); }
+    for (const grid of other || []) {  // what is drawn of the second store is to be seen, too
+      const best = chosen.data === "test" ? grid.optimum : grid.train_optimum;
+      if (!best) continue;
+      const y = this.height(best.rate, grid.batch_size);
+      lowest = Math.min(lowest, y); highest = Math.max(highest, y);
+    }
     const yRange = [lowest - 0.75, highest + 0.75];
     // One octave is as long on both axes, so that isotherms rise at 45 degrees.
     const width = Math.max(260, this.place.clientWidth), margin = {l: 58, r: 12, t: 12, b: 46};
@@ -216,7 +222,7 @@ class CellMap {
     const yShown = [yRange[0] - tall, yRange[1] + tall];
     const scale = this.scale();
     const traces = [
-      ...this.isotherms(xShown, yShown),
+      ...this.isotherms(xShown, yShown, 18 / perOctave),
       ...this.cellTraces(scale, marker),
       ...this.lawTraces(law),
       ...(other ? [this.optimaTrace(other, "#d55e00", "diamond-open", "second store", 0.12)] : []),
@@ -287,7 +293,8 @@ class CellMap {
       };
     });
   }
-  isotherms([left, right], [bottom, top]) {
+  // Labels stand above the ends of their lines, far enough inside that the figure does not cut them off.
+  isotherms([left, right], [bottom, top], inside) {
     const tilt = chosen.rate === "temperature" ? 0 : 1;
     const least = Math.ceil(bottom - this.shift - tilt * right), most = Math.floor(top - this.shift - tilt * left);
     const every = Math.max(1, Math.ceil((most - least) / 9));
@@ -295,13 +302,14 @@ class CellMap {
     for (let k = least; k <= most; k += every) {
       const at = (x) => k + this.shift + tilt * x;
       const from = tilt ? Math.max(left, bottom - k - this.shift) : left, to = tilt ? Math.min(right, top - k - this.shift) : right;
-      if (to - from < 0.3) continue;
+      if (to - from < 0.3 + inside) continue;
       lines.x.push(from, to, null); lines.y.push(at(from), at(to), null);
-      labels.x.push(to - 0.12); labels.y.push(at(to - 0.12)); labels.text.push("T = " + (look.powers[k] || "2^" + k));
+      if (to - left < 3.5 * inside) continue;  // its label would reach over the axis
+      labels.x.push(to - inside); labels.y.push(at(to - inside)); labels.text.push("T = " + (look.powers[k] || "2^" + k));
     }
     return [
       {type: "scatter", mode: "lines", ...lines, hoverinfo: "skip", line: {color: "#9aa5b1", width: 1, dash: "dot"}},
-      {type: "scatter", mode: "text", ...labels, hoverinfo: "skip", textposition: tilt ? "bottom left" : "top left", textfont: {size: 10, color: SOFT}},
+      {type: "scatter", mode: "text", ...labels, hoverinfo: "skip", textposition: "top left", textfont: {size: 10, color: SOFT}},
     ];
   }
   lawTraces(law) {
@@ -327,7 +335,7 @@ class CellMap {
   }
   legends(scale, counts, law, isCompared) {
     const items = Object.keys(STATES).filter((name) => counts[name]).map((name) => element("li", {}, sign(name), STATES[name].words));
-    items.push(element("li", {}, sign("optimum"), chosen.data === "test" ? "optimum of " + this.head.tuned_on + ", with the rates within one standard deviation" : "least " + this.head.train_label));
+    items.push(element("li", {}, sign("optimum"), chosen.data === "test" ? "optimum of " + this.head.tuned_on + ", with the rates tried within one standard deviation of the best" : "least " + this.head.train_label));
     if (this.head.grids.some((grid) => this.isOpen(grid))) items.push(element("li", {}, sign("open"), "optimum so far, runs are missing"));
     if (isCompared) items.push(element("li", {}, sign("other"), "optimum of the second store"));
     items.push(element("li", {}, sign("isotherm"), element("span", {}, ...formula(this.head.has_temperature ? "isotherm, T = ε_eff / B" : "ε / B constant"))));
