@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -180,7 +181,8 @@ print("imported:", {"plotly", "rich", "typer"} & sys.modules.keys())
 """
     arguments = ["--network", "wrn", "--optimizer", "AdamW fixed betas", "--store", str(tmp_path / "a.sqlite")]
     command = [sys.executable, "-c", code, *arguments, "--workers", "1", "--minutes", "5"]
-    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert "base grids: 6 runs" in found.stdout
     assert "training 6 runs at B = 16, learning rate 0.000125, 0.0005, 0.002" in found.stdout
     assert found.stdout.endswith("imported: set()\n")

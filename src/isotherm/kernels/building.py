@@ -39,12 +39,7 @@ _PARAMETERS = ("self", "key", "signature", "device", "constexprs", "options", "a
 # With fewer cores, building at the first launch takes about as long.
 FEWEST_CORES = 4
 # Imported once by the server, before it forks.
-_MODULES = (
-    "isotherm.kernels.triton.convolution",
-    "isotherm.kernels.triton.ghost_norm",
-    "isotherm.kernels.gluon.row_convolution",
-    "triton.backends.nvidia.driver",
-)
+_MODULES = ("torch", "triton.compiler", "triton.experimental.gluon", "triton.backends.nvidia.driver")
 _SECONDS_AT_MOST = 300.0
 # Fewer kernels than these are built sooner than the server starts.
 _FEWEST_KERNELS = 8

@@ -86,7 +86,7 @@ def test_claims(analysis: Any, test: claims.Test, holds: bool | None) -> None:
 
 
 def test_an_initial_rate_that_falls_does_not_stay() -> None:
-    found = made(initial=(1.5, -1.5), final=(-8.0, -8.0), train=(0.0, -8.0))
+    found = made(initial=(2.0, -2.0), final=(-8.0, -8.0), train=(0.0, -8.0))
     assert alone(claims.initial_stays()("a claim", found)).holds is False
     assert alone(claims.falls("initial", "test")("a claim", found)).holds is True
 
