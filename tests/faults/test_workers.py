@@ -165,14 +165,14 @@ def test_a_worker_killed_from_outside_is_replaced(tmp_path: Path) -> None:
 
 
 def test_a_model_that_hangs_is_ended_by_the_run_timeout() -> None:
-    results = run(faulty_sweep(hangs, **ONE_EACH), workers=2, run_timeout=5 / 60)
+    results = run(faulty_sweep(hangs, **ONE_EACH), workers=2, run_timeout=3 / 60)
     assert_only_bad_runs_failed(results, reason="no progress for ", num_failed=1)
 
 
 def test_a_model_that_hangs_is_warned_of(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(dispatch, "NO_PROGRESS_SECONDS", 1.0)
     with caplog.at_level(logging.WARNING, logger="isotherm"):
-        run(faulty_sweep(hangs, **ONE_EACH), workers=2, run_timeout=4 / 60)
+        run(faulty_sweep(hangs, **ONE_EACH), workers=2, run_timeout=3 / 60)
     lines = [record.getMessage() for record in caplog.records if "has made no update" in record.getMessage()]
     assert lines, caplog.text
     assert all("one run of task 'blobs' at batch size 12 (process " in line for line in lines)

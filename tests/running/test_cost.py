@@ -237,7 +237,7 @@ torch.set_num_threads(1)
 study = Study.of(tiny_sweep(task=blobs_task(model=wide), budget=Budget.steps(1_000)))
 estimate(study, {})  # the first call in a process takes longer
 alone = estimate(study, {})
-others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(6)]
+others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3)]
 try:
     beside = estimate(study, {})
 finally:
@@ -251,13 +251,13 @@ print(json.dumps([alone.seconds, beside.seconds, beside.busy, busy_words(beside)
 @pytest.mark.slow
 @pytest.mark.skipif(waited_seconds() is None, reason="needs Linux, which tells how long a thread waited")
 def test_a_busy_machine_does_not_lengthen_the_estimate_and_is_told() -> None:
-    """Six programs without end share the one core that is left to the process: seven times the time, by the wall."""
+    """Three programs without end share the one core that is left to the process: four times the time, by the wall."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", _BESIDE_OTHERS]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     alone, beside, busy, (words,), shown = json.loads(done.stdout)
-    assert 0.5 < beside / alone < 2  # five to six without what the thread waited
+    assert 0.5 < beside / alone < 2  # about four without what the thread waited
     assert busy > 0.5
     assert "This machine was busy: other programs had the processor for " in words
     assert words[:60] in shown

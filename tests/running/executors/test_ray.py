@@ -109,7 +109,7 @@ def test_a_model_that_hangs_is_ended_by_the_run_timeout() -> None:
     sweep = faulty_sweep(hangs, batch_sizes=[8, BAD_BATCH_SIZE], effective_learning_rates=[0.25], num_seeds=1)
     task = sweep.prepared_task
     specs = missing_runs([sweep.plan()], {})
-    options = FleetOptions(run_timeout=5.0)
+    options = FleetOptions(run_timeout=3.0)
     with RayExecutor({task.identify().ids: task}, options, num_workers=1) as executor:
         found = {run.spec.batch_size: run.result for fleet in executor.run(specs) for run in fleet}
     assert found[8].outcome is Outcome.FINISHED
