@@ -28,6 +28,7 @@ from typing import Any
 
 import torch
 
+from isotherm.core.machine import num_cores
 from isotherm.kernels.availability import are_available
 from isotherm.kernels.build_server import Build
 
@@ -43,11 +44,6 @@ _MODULES = ("torch", "triton.compiler", "triton.experimental.gluon", "triton.bac
 _SECONDS_AT_MOST = 300.0
 # Fewer kernels than these are built sooner than the server starts.
 _FEWEST_KERNELS = 8
-
-
-def num_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @functools.cache
